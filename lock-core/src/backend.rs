@@ -1,0 +1,475 @@
+//! [`Backend`]: what a store must do, and nothing else.
+//!
+//! # The contract
+//!
+//! A backend is mechanism. It makes **one attempt** and says what came of it. It never waits for a lock, never retries
+//! for one, never renews by itself, counts no nested locks and starts no timers. All of that is policy, and written
+//! once, in the engine above it: the local queue, the wait loop, deadlines, re-entry, interrupts, renewal and loss.
+//!
+//! **What the engine will do.** It calls every method from several threads at once. It calls
+//! [`acquire`](Backend::acquire) at most once at a time for each name (one contender per client), and repeats it *with
+//! the same owner* when an answer was lost. It never uses an owner again once that wait has ended. It calls
+//! [`release`](Backend::release) once, and again if an answer was lost; an owner that has any unanswered request is
+//! closed with [`Doubt::LeaveTombstone`]. It calls [`renew`](Backend::renew) only from the one thread of the lane that
+//! the backend itself named, with at most [`RENEW_BATCH`] holdings at a time. It stops renewing before it releases.
+//!
+//! **What the engine will not do.** It holds no mutex of its own while it calls a backend. It does
+//! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer than the lease less
+//! the drift allowance, counted from before the call.
+//!
+//! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened with. The call must
+//! return by then, with whatever it knows. It may return a little later (a scheduler's slice), never wait for longer.
+//!
+//! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not renewed ends. No request
+//! shortens a lease. A renewal never brings back a holding that is gone. A release frees only its own owner's holding.
+//! Tokens of a name grow strictly. A closed owner is never granted anything again, for at least a lease.
+//!
+//! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is an answer (nothing happened),
+//! [`Failure::NotSent`] means that nothing can have happened, and [`Failure::Unknown`] that it may have. When in doubt,
+//! it is `Unknown`.
+//!
+//! The conformance suite (feature `conformance`) checks all of this against a real store; sit it before you ship.
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::lease::LeaseTime;
+use crate::name::LockName;
+use crate::owner::{OwnerId, OwnerText};
+use crate::token::{FencingToken, TokenRange};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest number of holdings that [`Backend::renew`] is given at once.
+///
+/// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at once stalled other
+/// clients for 11 ms.
+pub const RENEW_BATCH: usize = 100;
+
+/// A store that locks can live in. See the [module's text](self) for the contract.
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// Tries once to take the lock for `attempt.owner`.
+    ///
+    /// If that owner holds it already, this is the repetition of a request whose answer was lost: grant it again, with
+    /// the same token, and make sure that at least a full lease is left from now. If that owner was closed with a
+    /// tombstone, answer [`Answer::Busy`].
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
+
+    /// Extends the leases of `batch`, each on its own: what goes wrong with one must not touch the others.
+    ///
+    /// The answers stand in the order of the batch and are as many. Only a holding that is still its owner's is
+    /// extended, to its own lease counted from now, and never shortened.
+    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>>;
+
+    /// Ends the holding of this tenure's owner, if it still has it, and wakes those who wait for the name.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure>;
+
+    /// Looks, without changing anything, who holds the lock and for how long yet. Never answered from a replica.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
+
+    /// Frees the lock whoever holds it, wakes the waiters, and says whether anybody held it. A value in another format
+    /// is left alone and reported as [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
+
+    /// From the moment this returns until the [`Watch`] is dropped, calls `wake` at every release of `name` by anybody,
+    /// and once whenever releases may have been missed (after a reconnect). Spurious calls are allowed.
+    ///
+    /// Never called if [`Abilities::waking`] says [`Waking::Polls`].
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure>;
+
+    /// Which lane renews this name *now*. Asked anew for each renewal; a lane is one node's, and one node that is slow
+    /// or dead delays only its own lane.
+    fn lane(&self, name: &LockName) -> Lane;
+
+    /// What this store can do, in its present wire format. Must not change while the backend lives.
+    fn abilities(&self) -> Abilities;
+}
+
+/// One attempt to take a lock.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Attempt<'a> {
+    /// The lock.
+    pub name: &'a LockName,
+    /// Who will hold it. New for every wait, the same for every repetition within one.
+    pub owner: OwnerId,
+    /// How long the store shall keep it.
+    pub lease: LeaseTime,
+    /// Which tokens to hand out with it.
+    pub tokens: Tokens,
+}
+
+impl<'a> Attempt<'a> {
+    /// An attempt with one token.
+    #[must_use]
+    pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
+        Self { name, owner, lease, tokens: Tokens::Assign { reserve: 0 } }
+    }
+
+    /// The same with other tokens.
+    #[must_use]
+    pub fn tokens(mut self, tokens: Tokens) -> Self {
+        self.tokens = tokens;
+        self
+    }
+}
+
+/// The fencing tokens that go with a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Tokens {
+    /// None: the store keeps no counter for this lock.
+    None,
+    /// The store makes one that is greater than all before it for this name, and sets aside `reserve` more behind it
+    /// for hand-offs inside the client. It stores the *end* of that range.
+    Assign {
+        /// How many beyond the first.
+        reserve: u32,
+    },
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// The lock is this owner's.
+    Granted(Grant),
+    /// Somebody else has it, for this long yet if nobody renews it (`None`: the store cannot say).
+    Busy(Option<Duration>),
+}
+
+/// A granted lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The tokens; `None` where they were not asked for.
+    pub tokens: Option<TokenRange>,
+    /// What the backend wants to be reminded of when this holding is renewed and released.
+    pub receipt: Receipt,
+}
+
+impl Grant {
+    /// A grant with these tokens and an empty receipt.
+    #[must_use]
+    pub fn new(tokens: Option<TokenRange>) -> Self {
+        Self { tokens, receipt: Receipt::default() }
+    }
+
+    /// The same with a receipt.
+    #[must_use]
+    pub fn receipt(mut self, receipt: Receipt) -> Self {
+        self.receipt = receipt;
+        self
+    }
+}
+
+/// Something of the backend's own that the engine keeps with a holding and hands back.
+#[derive(Clone, Default)]
+pub struct Receipt(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Receipt {
+    /// Keeps `value`.
+    #[must_use]
+    pub fn new<T: Any + Send + Sync>(value: T) -> Self {
+        Self(Some(Arc::new(value)))
+    }
+
+    /// The value, if there is one of this type.
+    #[must_use]
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Receipt(..)" } else { "Receipt" })
+    }
+}
+
+/// Which holding: a name and its owner, and what the backend said when it granted it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TenureId {
+    /// The lock.
+    pub name: LockName,
+    /// Who holds it.
+    pub owner: OwnerId,
+    /// The lease that was last asked for. A tombstone must live for at least this long.
+    pub lease: LeaseTime,
+    /// From the [`Grant`]; empty if there was none (an attempt whose answer never came).
+    pub receipt: Receipt,
+}
+
+impl TenureId {
+    /// The holding of `owner` on `name`.
+    #[must_use]
+    pub fn new(name: LockName, owner: OwnerId, lease: LeaseTime, receipt: Receipt) -> Self {
+        Self { name, owner, lease, receipt }
+    }
+}
+
+/// One holding to be renewed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Renewing {
+    /// Which holding. Its `lease` is the one to extend to, counted from now.
+    pub tenure: TenureId,
+}
+
+impl Renewing {
+    /// Renew this holding.
+    #[must_use]
+    pub fn new(tenure: TenureId) -> Self {
+        Self { tenure }
+    }
+}
+
+/// What came of a renewal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Renewal {
+    /// At least a full lease is left from now.
+    Extended,
+    /// The holding is not this owner's any more.
+    Gone,
+}
+
+/// How a holding is to be closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Closing {
+    /// The largest token that was used of a reserved range: the store's counter goes back to it, if the lock is still
+    /// ours. `None` leaves the counter as it is.
+    pub last_used: Option<FencingToken>,
+    /// Whether a request of this owner may still be under way.
+    pub doubt: Doubt,
+}
+
+impl Closing {
+    /// Every request of this owner was answered.
+    pub const CLEAN: Self = Self { last_used: None, doubt: Doubt::Clean };
+
+    /// A request of this owner may still arrive.
+    pub const IN_DOUBT: Self = Self { last_used: None, doubt: Doubt::LeaveTombstone };
+
+    /// The same, and writes back the last token used.
+    #[must_use]
+    pub fn last_used(mut self, token: FencingToken) -> Self {
+        self.last_used = Some(token);
+        self
+    }
+}
+
+/// Whether a request of an owner may still be under way when it is closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Doubt {
+    /// All were answered.
+    Clean,
+    /// One was not: leave a mark, for a lease, that makes the store turn down whatever still arrives from this owner -
+    /// also if it holds nothing now, because the late request may have been granted and ended, or not have come yet.
+    LeaveTombstone,
+}
+
+/// What came of a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Release {
+    /// It was this owner's, and is free.
+    Freed,
+    /// It was not this owner's (any more).
+    Gone,
+}
+
+/// Why a backend could not answer, and what may have happened in the store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The store answered, and refused: nothing happened.
+    Refused(Error),
+    /// The request never left: nothing can have happened.
+    NotSent(Error),
+    /// It left, and no answer came: it may have happened, or happen yet.
+    Unknown(Error),
+}
+
+impl Failure {
+    /// The error inside.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        match self {
+            Self::Refused(error) | Self::NotSent(error) | Self::Unknown(error) => error,
+        }
+    }
+
+    /// The error inside.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::Refused(error) | Self::NotSent(error) | Self::Unknown(error) => error,
+        }
+    }
+}
+
+/// What a store says about a lock.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Who holds it; `None` if it is free.
+    pub holder: Option<HolderInfo>,
+}
+
+impl LockInfo {
+    /// Nobody holds it.
+    pub const FREE: Self = Self { holder: None };
+
+    /// This one holds it.
+    #[must_use]
+    pub fn held(holder: HolderInfo) -> Self {
+        Self { holder: Some(holder) }
+    }
+}
+
+/// Who holds a lock, as the store says it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    /// The holder's identity: ours or another library's.
+    pub owner: OwnerText,
+    /// What is left of the lease; `None` if it never ends by itself.
+    pub remaining: Option<Duration>,
+    /// How often it holds it, where the format counts (ours always 1: nesting is counted locally).
+    pub holds: u64,
+}
+
+impl HolderInfo {
+    /// A holder.
+    #[must_use]
+    pub fn new(owner: OwnerText, remaining: Option<Duration>, holds: u64) -> Self {
+        Self { owner, remaining, holds }
+    }
+}
+
+/// Which of a backend's nodes renews a lock: the engine keeps one thread for each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Lane(u64);
+
+impl Lane {
+    /// The lane of this number, in whatever way the backend numbers its nodes.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Who is to be told of releases. Implemented by the engine; must be cheap, and never blocks.
+pub trait Wake: Send + Sync {
+    /// Something may have been released.
+    fn wake(&self);
+}
+
+/// A running [`Backend::watch`]; ends when dropped.
+pub struct Watch(#[allow(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
+
+impl Watch {
+    /// Wraps whatever ends the watch in its `Drop`, which must not block.
+    #[must_use]
+    pub fn new<T: Any + Send + Sync>(registration: T) -> Self {
+        Self(Box::new(registration))
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch(..)")
+    }
+}
+
+/// What a store can do in its present wire format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Abilities {
+    /// Whether the store knows who holds a lock. Where it does not, locks have a fixed lease only, requests without an
+    /// answer are not repeated, and a release is sent only before the local deadline: after it, it could free a
+    /// stranger's.
+    pub owned: bool,
+    /// Whether grants carry fencing tokens.
+    pub tokens: bool,
+    /// How a waiter learns of a release.
+    pub waking: Waking,
+}
+
+impl Abilities {
+    /// Owned, with tokens, and releases are published.
+    #[must_use]
+    pub fn full() -> Self {
+        Self { owned: true, tokens: true, waking: Waking::Publishes }
+    }
+
+    /// The same with or without knowing the owner.
+    #[must_use]
+    pub fn owned(mut self, owned: bool) -> Self {
+        self.owned = owned;
+        self
+    }
+
+    /// The same with or without tokens.
+    #[must_use]
+    pub fn tokens(mut self, tokens: bool) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// The same with this way of waking.
+    #[must_use]
+    pub fn waking(mut self, waking: Waking) -> Self {
+        self.waking = waking;
+        self
+    }
+}
+
+/// How a waiter learns of a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Waking {
+    /// The store tells: [`Backend::watch`].
+    Publishes,
+    /// It does not: the waiter asks again after `interval`, plus a random part of up to `jitter`.
+    Polls {
+        /// How long to wait between two attempts.
+        interval: Duration,
+        /// The most that is added to it, at random.
+        jitter: Duration,
+    },
+}
+
+#[cfg(test)]
+fn _object_safe(_: &dyn Backend) {}

@@ -1,0 +1,305 @@
+//! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits through it.
+
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::ops::Add;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A point in time on a [`Clock`], in nanoseconds since that clock's beginning.
+///
+/// Moments of different clocks mean nothing to each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The last moment there is, about 584 years after the clock's beginning: "never".
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment this many nanoseconds after the clock's beginning.
+    #[must_use]
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's beginning.
+    #[must_use]
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long it is from `earlier` to here; zero if `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Adds, and stays at [`Moment::NEVER`] where the sum is too large: an absurd wait is no wait's end, not a panic.
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+/// A flag that one thread waits for and any thread raises; it stays up until the waiter takes it down.
+///
+/// Because it stays up, raising it before the other side waits is never lost.
+#[derive(Debug, Default)]
+pub struct Signal {
+    raised: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    /// A signal that is down.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises the flag and wakes who waits for it.
+    pub fn raise(&self) {
+        *self.raised.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Takes the flag down and says whether it was up.
+    pub fn take(&self) -> bool {
+        std::mem::take(&mut *self.raised.lock())
+    }
+
+    /// Makes the waiter look at its clock again, without raising the flag.
+    fn nudge(&self) {
+        // Under the lock, or a waiter between its look and its sleep would miss it.
+        let _raised = self.raised.lock();
+        self.changed.notify_all();
+    }
+
+    /// Takes the flag down if it is up; otherwise sleeps for at most `longest` and tries once more.
+    fn take_or_sleep(&self, longest: Duration) -> bool {
+        let mut raised = self.raised.lock();
+        if !*raised {
+            let _timed_out = self.changed.wait_for(&mut raised, longest);
+        }
+        std::mem::take(&mut *raised)
+    }
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Woken {
+    /// The signal was raised; it is down again.
+    Signalled,
+    /// The moment came.
+    Due,
+}
+
+/// A clock that never goes back, and the parking that goes with it.
+///
+/// Leases count on it, so it must run while the machine sleeps. Open for tests: see [`ManualClock`].
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// What time it is.
+    fn now(&self) -> Moment;
+
+    /// The time of day, since 1970. Only tokens of the in-memory store are made from it; it may jump.
+    fn unix_time(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    /// Blocks until `signal` is raised or `until` has come. Returns at once if the signal is up already, and takes it
+    /// down then.
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken;
+}
+
+/// The machine's clock: `CLOCK_BOOTTIME` on Linux and Android, the monotonic clock elsewhere.
+///
+/// [`std::time::Instant`] stands still while a Linux machine is suspended, so a lease would seem to live on for as long
+/// as the machine slept. Condition variables run on that same clock; a wait is therefore cut into slices of at most
+/// [`SystemClock::SLICE`], after each of which the clock is read again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The longest sleep without a look at the clock.
+    pub const SLICE: Duration = Duration::from_secs(1);
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(CLOCK);
+        let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+        Moment(u64::try_from(nanos).unwrap_or(0))
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        loop {
+            let left = until.since(self.now());
+            if signal.take_or_sleep(left.min(Self::SLICE)) {
+                return Woken::Signalled;
+            }
+            if left.is_zero() {
+                return Woken::Due;
+            }
+        }
+    }
+}
+
+/// A clock that stands still until it is told to advance. For tests of anything that has to do with leases.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{Clock, ManualClock};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(30));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(30));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<ManualState>);
+
+#[derive(Debug)]
+struct ManualState {
+    /// Written by `advance` and `wait`, read by `now`; the sleepers' own locks are taken while it is held, never the
+    /// other way round.
+    state: Mutex<Manual>,
+}
+
+#[derive(Debug)]
+struct Manual {
+    now: Moment,
+    unix: Duration,
+    /// Everybody who sleeps on this clock, and until when.
+    sleepers: Vec<(Arc<Signal>, Moment)>,
+}
+
+impl Default for ManualState {
+    fn default() -> Self {
+        // Not zero, so that a moment before the beginning can still be told from it.
+        let now = Moment(1_000_000_000_000);
+        let unix = Duration::from_secs(1_800_000_000);
+        Self { state: Mutex::new(Manual { now, unix, sleepers: Vec::new() }) }
+    }
+}
+
+impl ManualClock {
+    /// A clock that stands at an arbitrary moment.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves the clock, and the time of day with it, and wakes everybody whose time has come.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.0.state.lock();
+        state.now = state.now + by;
+        state.unix += by;
+        for (signal, _) in &state.sleepers {
+            signal.nudge();
+        }
+    }
+
+    /// Sets the time of day alone, as an operator or a time server would.
+    pub fn set_unix_time(&self, unix: Duration) {
+        self.0.state.lock().unix = unix;
+    }
+
+    /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a thread is parked.
+    #[must_use]
+    pub fn sleepers(&self) -> Vec<Moment> {
+        let mut moments: Vec<_> =
+            self.0.state.lock().sleepers.iter().map(|(_, until)| *until).collect();
+        moments.sort_unstable();
+        moments
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Moment {
+        self.0.state.lock().now
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.0.state.lock().unix
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        self.0.state.lock().sleepers.push((Arc::clone(signal), until));
+        let woken = loop {
+            let due = self.now() >= until;
+            // `advance` nudges under the signal's own lock; the bound is only for a nudge between the look at the clock
+            // and the sleep.
+            let longest = if due { Duration::ZERO } else { Duration::from_millis(20) };
+            if signal.take_or_sleep(longest) {
+                break Woken::Signalled;
+            }
+            if due {
+                break Woken::Due;
+            }
+        };
+        let mut state = self.0.state.lock();
+        if let Some(at) =
+            state.sleepers.iter().position(|(s, u)| Arc::ptr_eq(s, signal) && *u == until)
+        {
+            state.sleepers.swap_remove(at);
+        }
+        woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_signal_raised_before_the_wait_is_not_lost() {
+        let signal = Arc::new(Signal::new());
+        signal.raise();
+        assert_eq!(SystemClock.wait(&signal, Moment::NEVER), Woken::Signalled);
+        assert_eq!(SystemClock.wait(&signal, SystemClock.now()), Woken::Due);
+    }
+
+    #[test]
+    fn the_system_clock_waits_as_long_as_asked() {
+        let signal = Arc::new(Signal::new());
+        let start = SystemClock.now();
+        let until = start + Duration::from_millis(30);
+        assert_eq!(SystemClock.wait(&signal, until), Woken::Due);
+        assert!(SystemClock.now() >= until);
+    }
+
+    #[test]
+    fn a_manual_clock_wakes_sleepers_when_it_is_advanced() {
+        let clock = ManualClock::new();
+        let until = clock.now() + Duration::from_secs(60);
+        let sleeper = thread::spawn({
+            let clock = clock.clone();
+            move || clock.wait(&Arc::new(Signal::new()), until)
+        });
+        while clock.sleepers() != [until] {
+            thread::yield_now();
+        }
+        clock.advance(Duration::from_secs(59));
+        assert!(!sleeper.is_finished());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(sleeper.join().unwrap(), Woken::Due);
+        assert!(clock.sleepers().is_empty());
+    }
+
+    #[test]
+    fn an_absurd_duration_is_never() {
+        assert_eq!(SystemClock.now() + Duration::MAX, Moment::NEVER);
+    }
+}

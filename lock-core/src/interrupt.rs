@@ -1,0 +1,135 @@
+//! [`Interrupt`]: how to end another thread's wait for a lock.
+
+use crate::clock::Signal;
+use crate::error::{Error, ErrorKind};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
+///
+/// Clones are one and the same interrupt. Any number of waits, on any locks, may share one; [`fire`](Self::fire) wakes
+/// them all at once, and every later wait with it ends immediately, until [`reset`](Self::reset).
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::Interrupt;
+///
+/// let stop = Interrupt::new();
+/// let same = stop.clone();
+/// same.fire();
+/// assert!(stop.is_fired());
+/// ```
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Written by `fire` and `reset`; read by waiters after they have registered, so that none is missed.
+    fired: AtomicBool,
+    /// The signals of those who wait now.
+    waiting: Mutex<Vec<Arc<Signal>>>,
+}
+
+impl Interrupt {
+    /// An interrupt that has not fired.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
+    ///
+    /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals then no longer end
+    /// the program: look at [`is_fired`](Self::is_fired) between jobs, and wait for locks with this interrupt.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the program has a handler for these signals already.
+    pub fn on_ctrl_c() -> Result<Self, Error> {
+        let interrupt = Self::new();
+        let fired_by_handler = interrupt.clone();
+        ctrlc::try_set_handler(move || fired_by_handler.fire()).map_err(|source| {
+            Error::misuse(
+                "the program already handles Ctrl-C: make an `Interrupt::new()` and fire it from that handler",
+            )
+            .with_source(source)
+        })?;
+        Ok(interrupt)
+    }
+
+    /// Ends all waits that carry this interrupt, now and until [`reset`](Self::reset). Does not block.
+    pub fn fire(&self) {
+        self.0.fired.store(true, Ordering::SeqCst);
+        let waiting = self.0.waiting.lock().clone();
+        for signal in waiting {
+            signal.raise();
+        }
+    }
+
+    /// Whether it has fired.
+    #[must_use]
+    pub fn is_fired(&self) -> bool {
+        self.0.fired.load(Ordering::SeqCst)
+    }
+
+    /// Makes it usable again after it has fired.
+    pub fn reset(&self) {
+        self.0.fired.store(false, Ordering::SeqCst);
+    }
+
+    /// The error of a wait that this ended, if it has fired.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_fired() {
+            return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
+        }
+        Ok(())
+    }
+
+    /// Raises `signal` whenever this fires, until the registration is dropped.
+    pub(crate) fn register(&self, signal: &Arc<Signal>) -> Registration<'_> {
+        self.0.waiting.lock().push(Arc::clone(signal));
+        Registration { interrupt: self, signal: Arc::clone(signal) }
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupt").field("fired", &self.is_fired()).finish()
+    }
+}
+
+/// A waiter's place in an interrupt's list.
+pub(crate) struct Registration<'a> {
+    interrupt: &'a Interrupt,
+    signal: Arc<Signal>,
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.interrupt.0.waiting.lock();
+        if let Some(at) = waiting.iter().position(|signal| Arc::ptr_eq(signal, &self.signal)) {
+            waiting.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_raises_every_registered_signal_and_no_other() {
+        let interrupt = Interrupt::new();
+        let (here, gone) = (Arc::new(Signal::new()), Arc::new(Signal::new()));
+        let _here = interrupt.register(&here);
+        drop(interrupt.register(&gone));
+        interrupt.fire();
+        assert!(here.take() && !gone.take());
+        assert!(interrupt.check().unwrap_err().is_interrupted());
+        interrupt.reset();
+        assert!(interrupt.check().is_ok());
+    }
+}

@@ -1,0 +1,147 @@
+//! [`Lease`] and [`LeaseTime`]: how long the store keeps a lock without hearing from us.
+
+use crate::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// A lease as the store counts it: whole milliseconds, at least 1 and at most 2^53 - 1.
+///
+/// Zero is no lease (on Redis it would delete the key), and above 2^53 - 1 a Lua number is no longer exact.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseTime(u64);
+
+impl LeaseTime {
+    /// The longest lease, in milliseconds: 2^53 - 1, about 285,000 years.
+    pub const MAX_MILLIS: u64 = (1 << 53) - 1;
+
+    /// The shortest lease that leaves any validity after the drift allowance.
+    pub const SHORTEST: Duration = Duration::from_millis(5);
+
+    /// Checks a duration and rounds it up to whole milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] below [`LeaseTime::SHORTEST`] and above [`LeaseTime::MAX_MILLIS`].
+    pub fn new(lease: Duration) -> Result<Self, Error> {
+        if lease < Self::SHORTEST {
+            return Err(Error::misuse(format!(
+                "a lease of {lease:?} is too short: at least {:?} is needed to be of any use after the allowance for clock drift",
+                Self::SHORTEST
+            )));
+        }
+        let millis = lease.as_nanos().div_ceil(1_000_000);
+        match u64::try_from(millis) {
+            Ok(millis) if millis <= Self::MAX_MILLIS => Ok(Self(millis)),
+            _ => Err(Error::misuse(format!(
+                "a lease of {lease:?} is too long: at most {} ms (2^53 - 1) are allowed",
+                Self::MAX_MILLIS
+            ))),
+        }
+    }
+
+    /// The lease in milliseconds.
+    #[must_use]
+    pub fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// The lease as a duration.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+
+    /// How much of the lease *we* may trust, counted from before the request was sent: the lease less an allowance of
+    /// one part in a hundred for clocks that run at different speeds and 2 ms for the store's rounding of expiry (the
+    /// allowance of the Redlock specification).
+    #[must_use]
+    pub fn validity(self) -> Duration {
+        let lease = self.duration();
+        lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+    }
+}
+
+impl fmt::Debug for LeaseTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseTime({:?})", self.duration())
+    }
+}
+
+impl fmt::Display for LeaseTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.duration())
+    }
+}
+
+/// Who ends a lease: the watchdog keeps it alive, or it ends by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Lease {
+    /// The watchdog renews the lease at a third of `ttl` until the guard goes.
+    Watched {
+        /// The lease that each renewal asks for. At least [`Lease::SHORTEST_WATCHED`].
+        ttl: Duration,
+        /// How often at most: after that many renewals the lock is given up and the holder told. `None`: no limit.
+        renewals: Option<u32>,
+    },
+    /// The lock ends by itself after this time, whatever the holder does.
+    Fixed(Duration),
+}
+
+impl Lease {
+    /// The shortest lease that the watchdog can keep: below it a renewal has no time for a second try.
+    pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
+
+    /// Kept by the watchdog, with a lease of `ttl`, without a limit.
+    #[must_use]
+    pub fn watched(ttl: Duration) -> Self {
+        Self::Watched { ttl, renewals: None }
+    }
+
+    /// The lease to ask the store for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if it is too short or too long.
+    pub fn time(&self) -> Result<LeaseTime, Error> {
+        match *self {
+            Self::Watched { ttl, .. } if ttl < Self::SHORTEST_WATCHED => {
+                Err(Error::misuse(format!(
+                    "a watched lease of {ttl:?} is too short: the watchdog needs at least {:?}",
+                    Self::SHORTEST_WATCHED
+                )))
+            }
+            Self::Watched { ttl, .. } => LeaseTime::new(ttl),
+            Self::Fixed(time) => LeaseTime::new(time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_never_zero_and_never_beyond_what_lua_counts_exactly() {
+        assert!(LeaseTime::new(Duration::ZERO).unwrap_err().is_misuse());
+        assert!(LeaseTime::new(Duration::from_micros(999)).unwrap_err().is_misuse());
+        assert!(LeaseTime::new(Duration::from_millis(LeaseTime::MAX_MILLIS)).is_ok());
+        assert!(LeaseTime::new(Duration::from_millis(LeaseTime::MAX_MILLIS + 1)).is_err());
+        assert!(LeaseTime::new(Duration::MAX).unwrap_err().is_misuse());
+    }
+
+    #[test]
+    fn the_store_counts_rounded_up_and_we_trust_less() {
+        let lease = LeaseTime::new(Duration::from_micros(10_001)).unwrap();
+        assert_eq!(lease.as_millis(), 11);
+        assert!(lease.validity() < Duration::from_millis(9));
+        assert!(!LeaseTime::new(LeaseTime::SHORTEST).unwrap().validity().is_zero());
+    }
+
+    #[test]
+    fn a_watched_lease_leaves_the_watchdog_room() {
+        assert!(Lease::watched(Duration::from_millis(99)).time().unwrap_err().is_misuse());
+        assert!(Lease::watched(Duration::from_millis(100)).time().is_ok());
+        assert!(Lease::Fixed(Duration::from_millis(99)).time().is_ok());
+    }
+}

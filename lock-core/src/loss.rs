@@ -1,0 +1,73 @@
+//! [`Loss`]: that a lock was lost, and why.
+
+use crate::error::{Error, ErrorKind};
+use std::fmt;
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum LossCause {
+    /// Our own deadline passed: no renewal was confirmed in time, or the lease was a fixed one.
+    Expired,
+    /// The store said that the lock is not ours any more: it was deleted, force-unlocked, or lost by the store.
+    Gone,
+    /// The number of renewals that the caller allowed is used up. The lease is still running; it ends by itself.
+    RenewalsUsedUp,
+    /// The thread that held it ended without releasing it.
+    HolderEnded,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "the lease ended without a renewal",
+            Self::Gone => "the store says that the lock is not ours any more",
+            Self::RenewalsUsedUp => "the renewals that were allowed are used up",
+            Self::HolderEnded => "the thread that held it ended",
+        })
+    }
+}
+
+/// The news that a lock was lost.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    cause: LossCause,
+    last_failure: Option<Error>,
+}
+
+impl Loss {
+    pub(crate) fn new(cause: LossCause, last_failure: Option<Error>) -> Self {
+        Self { cause, last_failure }
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn cause(&self) -> LossCause {
+        self.cause
+    }
+
+    /// What the last renewal failed with, if it failed.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<&Error> {
+        self.last_failure.as_ref()
+    }
+
+    /// The same as an error.
+    pub(crate) fn to_error(&self) -> Error {
+        let error = Error::new(ErrorKind::Lost, format!("the lock was lost: {}", self.cause));
+        match &self.last_failure {
+            Some(failure) => error.with_source(failure.clone()),
+            None => error,
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)?;
+        if let Some(failure) = &self.last_failure {
+            write!(f, " ({failure})")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! [`LockName`]: what a lock is called, checked once at the door.
+
+use crate::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a lock, as it is agreed between all who share it.
+///
+/// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and control characters are
+/// taken as they are (and escaped when printed). Upper and lower case differ.
+///
+/// Braces are the one exception. Stores keep further keys beside a lock (its token, its channel), and on Redis Cluster
+/// all of them must live in the lock's hash slot. A name may therefore carry one well-formed *hash tag*, as in
+/// `stock:{item-7}:lock`; names whose braces would send the further keys elsewhere (`{}x`, `a{b`, `a}b`) are refused on
+/// every store, so that a program that runs on one store runs on all of them.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::LockName;
+///
+/// let name = LockName::new("orders:42")?;
+/// assert_eq!(name.as_str(), "orders:42");
+/// assert!(LockName::new("").is_err());
+/// assert!(LockName::new("{}x").is_err());
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is empty, too long, or has braces that are not one well-formed hash tag.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        if name.is_empty() {
+            return Err(Error::misuse("the lock name is empty: give it at least one character"));
+        }
+        if name.len() > Self::MAX_BYTES {
+            return Err(Error::misuse(format!(
+                "the lock name has {} bytes, at most {} are allowed: hash the long part of it",
+                name.len(),
+                Self::MAX_BYTES
+            )));
+        }
+        if !braces_are_sound(name) {
+            return Err(Error::misuse(format!(
+                "the lock name {name:?} has braces that are not a hash tag: write `{{tag}}` with something inside, once, or no braces"
+            )));
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag in it) share the name's slot.
+///
+/// Redis hashes what stands between the first `{` and the first `}` after it, if that is not empty, and otherwise the
+/// whole key (Redis Cluster specification, "Hash tags").
+fn braces_are_sound(name: &str) -> bool {
+    match name.find('{') {
+        None => !name.contains('}'),
+        Some(open) => name[open + 1..].find('}').is_some_and(|length| length > 0),
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_debug())
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl TryFrom<&str> for LockName {
+    type Error = Error;
+
+    fn try_from(name: &str) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for LockName {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self, Error> {
+        Self::new(&name)
+    }
+}
+
+impl TryFrom<&String> for LockName {
+    type Error = Error;
+
+    fn try_from(name: &String) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl From<&LockName> for LockName {
+    fn from(name: &LockName) -> Self {
+        name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_a_sound_tag_or_none_are_taken() {
+        for name in
+            ["a", "orders:42", "stock:{7}:x", "{a}", "a}b{c}d", "{a}{", " ", "line\nbreak", "ü"]
+        {
+            assert!(LockName::new(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_would_split_over_slots_are_refused() {
+        for name in ["{}x", "a{b", "a}b", "{", "}", "{}{a}"] {
+            assert!(LockName::new(name).unwrap_err().is_misuse(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_limit_of_length_is_named() {
+        assert!(LockName::new(&"x".repeat(512)).is_ok());
+        let error = LockName::new(&"x".repeat(513)).unwrap_err().to_string();
+        assert!(error.contains("513") && error.contains("512"), "{error}");
+    }
+
+    #[test]
+    fn control_characters_are_escaped_when_printed() {
+        assert_eq!(LockName::new("a\nb").unwrap().to_string(), "a\\nb");
+    }
+}

@@ -1,0 +1,67 @@
+//! [`LockOptions`]: how long to wait, for how long to hold, and what may end the wait.
+
+use crate::interrupt::Interrupt;
+use crate::lease::Lease;
+use std::time::Duration;
+
+/// What an acquire is to do. Everything has a default; a duration is never taken for another, because each has a name.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::LockOptions;
+/// use std::time::Duration;
+///
+/// let options = LockOptions::new().wait(Duration::from_secs(3)).lease(Duration::from_secs(10));
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LockOptions {
+    pub(crate) wait: Option<Duration>,
+    pub(crate) lease: Option<Lease>,
+    pub(crate) interrupt: Option<Interrupt>,
+}
+
+impl LockOptions {
+    /// Wait for ever (`lock_with`) or not at all (`try_lock_with`), keep the lock by the watchdog, not interruptible.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long to wait for the lock. Zero is one attempt. For the `try_` verbs only.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Hold the lock for at most this long: it ends by itself, and the watchdog leaves it alone.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(Lease::Fixed(lease));
+        self
+    }
+
+    /// Let the watchdog keep the lock, with a lease of `ttl` instead of the client's default.
+    #[must_use]
+    pub fn watched(mut self, ttl: Duration) -> Self {
+        self.lease = Some(Lease::watched(ttl));
+        self
+    }
+
+    /// Let the watchdog keep the lock with a lease of `ttl`, but renew it `renewals` times at most. After that the lock
+    /// is given up: the holder is told while two thirds of the last lease are still left, to roll its work back.
+    #[must_use]
+    pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
+        self.lease = Some(Lease::Watched { ttl, renewals: Some(renewals) });
+        self
+    }
+
+    /// Ends the wait with [`Error::is_interrupted`](crate::Error::is_interrupted) when `interrupt` fires.
+    #[must_use]
+    pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+}

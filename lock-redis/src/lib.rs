@@ -1,0 +1,1 @@
+//! distlock on one Redis server.
