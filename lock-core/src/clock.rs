@@ -122,6 +122,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 /// as the machine slept. Condition variables run on that same clock; a wait is therefore cut into slices of at most
 /// [`SystemClock::SLICE`], after each of which the clock is read again.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct SystemClock;
 
 impl SystemClock {

@@ -272,12 +272,12 @@ impl Config {
         if !(1..=10_000).contains(&self.pool) {
             wrong.push(format!("pool {} is not between 1 and 10000", self.pool));
         }
-        if let Some(name) = &self.client_name {
-            if name.is_empty() || !name.bytes().all(|b| (b'!'..=b'~').contains(&b)) {
-                wrong.push(
-                    "client_name must be printable ASCII without spaces, and not empty".to_owned(),
-                );
-            }
+        let is_printable =
+            |name: &str| !name.is_empty() && name.bytes().all(|b| (b'!'..=b'~').contains(&b));
+        if !self.client_name.as_deref().is_none_or(is_printable) {
+            wrong.push(
+                "client_name must be printable ASCII without spaces, and not empty".to_owned(),
+            );
         }
         if self.prefix.contains(['{', '}']) {
             wrong.push(format!(
@@ -386,6 +386,13 @@ impl Config {
             self.scheme(),
             known.join(", ")
         )))
+    }
+}
+
+/// The defaults, on `memory://`.
+impl Default for Config {
+    fn default() -> Self {
+        Self::from_url("memory://").expect("a URL that this crate wrote")
     }
 }
 

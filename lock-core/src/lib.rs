@@ -1,29 +1,53 @@
-//! The engine of distlock. The map:
+//! The engine of distlock: everything about locking that is the same on every store.
 //!
-//! - vocabulary: [`LockName`], [`OwnerId`], [`FencingToken`], [`Lease`], [`Moment`], [`Error`], [`Loss`]
-//! - what stores implement: [`backend`]
-//! - settings: [`Config`], [`Scheme`], [`Schemes`]
+//! The map, from what a program holds down to what a store does:
+//!
+//! - names: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards)
+//! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and [`OwnedGuard`] are the holding,
+//!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, [`Error`] is the one error
+//! - policy: the engine and the watchdog, private here
+//! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's memory
+//! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
+//! - time: [`Clock`], which all waiting goes through
+//!
+//! Most programs use the `distlock` crate, which is this one with the Redis stores.
 
 pub mod backend;
+mod client;
 mod clock;
 mod config;
+mod engine;
 mod error;
+mod event;
+mod guard;
+mod holder;
 mod interrupt;
 mod lease;
+mod lock;
 mod loss;
+mod memory;
+mod mutex;
 mod name;
 mod options;
 mod owner;
 mod scheme;
 mod token;
+mod watchdog;
 
 pub use backend::Backend;
+pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Host, Secret, TokenPolicy};
+pub use engine::tenure::GuardState;
 pub use error::{Error, ErrorKind};
+pub use event::{Event, EventHandler};
+pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;
 pub use lease::{Lease, LeaseTime};
+pub use lock::DistLock;
 pub use loss::{Loss, LossCause};
+pub use memory::{MemoryBackend, MemoryScheme};
+pub use mutex::{Mutex, OwnedMutex};
 pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{ClientId, OwnerId, OwnerText};

@@ -1,5 +1,6 @@
 //! [`LockOptions`]: how long to wait, for how long to hold, and what may end the wait.
 
+use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::lease::Lease;
 use std::time::Duration;
@@ -63,5 +64,24 @@ impl LockOptions {
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
         self
+    }
+
+    /// The same for a verb that waits for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if there is a wait in it.
+    pub(crate) fn for_ever(&self) -> Result<&Self, Error> {
+        match self.wait {
+            None => Ok(self),
+            Some(wait) => Err(Error::misuse(format!(
+                "`lock` waits for ever and takes no wait ({wait:?}): use `try_lock_with`, which says when it was busy"
+            ))),
+        }
+    }
+
+    /// The same for a verb that does not wait unless it is told to.
+    pub(crate) fn for_a_while(&self) -> Self {
+        Self { wait: Some(self.wait.unwrap_or_default()), ..self.clone() }
     }
 }

@@ -1,0 +1,203 @@
+//! [`Client`]: a program's connection to a store, from which it gets its locks.
+
+use crate::backend::{Abilities, Backend};
+use crate::clock::{Clock, SystemClock};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::event::{EventHandler, Events};
+use crate::memory::MemoryScheme;
+use crate::mutex::{Mutex, OwnedMutex};
+use crate::name::LockName;
+use crate::owner::ClientId;
+use crate::scheme::{Context, Schemes};
+use std::fmt;
+use std::sync::Arc;
+
+/// A program's connection to a store. Clones are one and the same client.
+///
+/// Threads of one client queue for a lock inside the process; two clients are strangers to each other, also in one
+/// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
+/// and guard is gone.
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Engine>);
+
+impl Client {
+    /// A builder without a store.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// The lock of this name, held by threads and reentrant. Asks no store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`].
+    pub fn mutex<N>(&self, name: N) -> Result<Mutex, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Ok(Mutex::new(Arc::clone(&self.0), &name.try_into()?))
+    }
+
+    /// The lock of this name, held by guards that can be sent to other threads, and not reentrant. Asks no store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`].
+    pub fn owned_mutex<N>(&self, name: N) -> Result<OwnedMutex, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Ok(OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?))
+    }
+
+    /// What this client calls itself in the store.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.0.client
+    }
+
+    /// What its store can do.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        self.0.abilities
+    }
+
+    /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
+    /// lease. A name that is not used any more leaves nothing behind.
+    #[must_use]
+    pub fn names_in_use(&self) -> usize {
+        self.0.names_in_use()
+    }
+}
+
+/// A name that is one already cannot fail to be one.
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Makes a [`Client`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{Client, Event};
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// let client = Client::builder()
+///     .url("memory://jobs")?
+///     .configure(|config| config.with_watchdog(Duration::from_secs(10)))
+///     .events(Arc::new(|event: &Event| println!("{event:?}")))
+///     .connect()?;
+/// # let _ = client;
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Clone, Default)]
+#[must_use]
+pub struct ClientBuilder {
+    config: Option<Config>,
+    schemes: Option<Schemes>,
+    backend: Option<Arc<dyn Backend>>,
+    clock: Option<Arc<dyn Clock>>,
+    events: Option<Arc<dyn EventHandler>>,
+}
+
+impl ClientBuilder {
+    /// Takes the store and the settings from a URL.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Config::from_url`].
+    pub fn url(self, url: &str) -> Result<Self, Error> {
+        Ok(self.config(Config::from_url(url)?))
+    }
+
+    /// Takes the store and the settings from here.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Changes settings that were taken from a URL or a file; what is set here wins.
+    pub fn configure(mut self, change: impl FnOnce(Config) -> Config) -> Self {
+        self.config = Some(change(self.config.unwrap_or_default()));
+        self
+    }
+
+    /// The schemes that the URL is looked up in. Default: `memory` alone here, and all that are built in where the
+    /// builder comes from the `distlock` crate.
+    pub fn schemes(mut self, schemes: Schemes) -> Self {
+        self.schemes = Some(schemes);
+        self
+    }
+
+    /// Uses this store, whatever the URL says.
+    pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
+    /// Uses this clock. For tests; a backend that is given must be on the same one.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Tells this handler what happens to the client's locks, on a thread of its own.
+    pub fn events(mut self, handler: Arc<dyn EventHandler>) -> Self {
+        self.events = Some(handler);
+        self
+    }
+
+    /// Makes the client. Does not wait for the store: one that is down is reported when it is first asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme or option, and where
+    /// there is neither a URL nor a backend.
+    pub fn connect(self) -> Result<Client, Error> {
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let context = Context::new(Arc::clone(&clock), ClientId::random());
+        let (config, backend) = match (self.config, self.backend) {
+            (config, Some(backend)) => {
+                let config = config.unwrap_or_default();
+                config.check()?;
+                (config, backend)
+            }
+            (Some(config), None) => {
+                let schemes = self.schemes.unwrap_or_else(|| Schemes::none().with(MemoryScheme));
+                let backend = schemes.open(&config, &context)?;
+                (config, backend)
+            }
+            (None, None) => {
+                return Err(Error::configuration(
+                    "there is neither a URL nor a backend: which store is it to be?",
+                ));
+            }
+        };
+        let events = self.events.map_or_else(|| Ok(Events::default()), Events::to)?;
+        Ok(Client(Engine::new(&config, backend, clock, context.client, events)))
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("config", &self.config)
+            .field("schemes", &self.schemes)
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}

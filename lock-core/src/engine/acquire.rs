@@ -1,0 +1,424 @@
+//! Taking a lock: queue locally, ask the store once it is our turn, and sleep until that may have changed.
+//!
+//! Register, look again, then sleep: nothing that happens between the look and the sleep is lost, because whoever we
+//! registered with raises a signal that stays up. One absolute deadline is computed at the door; every sleep has it, or
+//! an earlier bound.
+
+use super::Engine;
+use super::entry::{Entered, Entry, EntryWake, MOST_HOLDS, Place, Turn};
+use super::tenure::{Beginning, Tenure, Watched};
+use crate::backend::{Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Waking};
+use crate::clock::{Moment, Signal, Woken};
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::holder::{Holder, thread_id};
+use crate::interrupt::Interrupt;
+use crate::lease::{Lease, LeaseTime};
+use crate::options::LockOptions;
+use crate::owner::OwnerId;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The first pause before an unreachable store is asked again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The shortest sleep on a busy lock: a lease that has less than a millisecond left is reported as zero.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// The longest sleep in the local queue without a look at who is in the way.
+const LOCAL_LOOK: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an earlier wait costs a
+    /// look around, no more.
+    static SIGNAL: Arc<Signal> = Arc::new(Signal::new());
+}
+
+/// What a wait is to do, from the options.
+struct Plan {
+    start: Moment,
+    /// `None`: wait for ever.
+    deadline: Option<Moment>,
+    lease: Lease,
+    time: LeaseTime,
+    interrupt: Option<Interrupt>,
+}
+
+impl Plan {
+    fn waits(&self) -> bool {
+        self.deadline != Some(self.start)
+    }
+}
+
+impl Engine {
+    /// Takes the lock for `holder`; `None` if it was busy until the deadline.
+    pub(crate) fn acquire(
+        &self,
+        entry: &Arc<Entry>,
+        holder: Holder,
+        options: &LockOptions,
+    ) -> Result<Option<Arc<Tenure>>, Error> {
+        self.try_acquire(entry, holder, options).map_err(|error| error.on(&entry.name))
+    }
+
+    fn try_acquire(
+        &self,
+        entry: &Arc<Entry>,
+        holder: Holder,
+        options: &LockOptions,
+    ) -> Result<Option<Arc<Tenure>>, Error> {
+        let plan = self.plan(options)?;
+        if let Some(interrupt) = &plan.interrupt {
+            interrupt.check()?;
+        }
+        let signal = SIGNAL.try_with(Arc::clone).unwrap_or_default();
+        let thread = Some(thread_id()).filter(|id| holder.is_thread(*id));
+        match entry.enter(thread, &signal, plan.waits()) {
+            Entered::Nested(tenure) => self.nest(entry, tenure, &plan).map(Some),
+            Entered::TooDeep => Err(Error::misuse(format!(
+                "this thread holds it {MOST_HOLDS} times already, which is the limit"
+            ))),
+            Entered::Lost(tenure) => Err(tenure.lost_error()),
+            Entered::Busy => {
+                self.events.emit(|| Event::Contended { lock: entry.name.clone() });
+                Ok(None)
+            }
+            Entered::Queued(place) => {
+                let registration =
+                    plan.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+                let owner = self.new_owner();
+                let taken = Wait {
+                    engine: self,
+                    plan: &plan,
+                    signal: &signal,
+                    owner,
+                    doubt: false,
+                    contended: false,
+                }
+                .run(place, holder);
+                drop(registration);
+                taken
+            }
+        }
+    }
+
+    fn plan(&self, options: &LockOptions) -> Result<Plan, Error> {
+        let lease = options.lease.unwrap_or(self.settings.lease);
+        if !self.abilities.owned && matches!(lease, Lease::Watched { .. }) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not know who holds a lock, so the watchdog cannot keep it: ask for a fixed lease",
+            ));
+        }
+        let start = self.clock.now();
+        let deadline = options.wait.map(|wait| start + wait);
+        Ok(Plan {
+            start,
+            deadline,
+            lease,
+            time: lease.time()?,
+            interrupt: options.interrupt.clone(),
+        })
+    }
+
+    /// This thread holds the lock and took one hold more. A shorter lease never shortens the holding, a longer one
+    /// costs a renewal; a hold that asks for the watchdog inside a fixed lease leaves that as it is.
+    fn nest(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: Arc<Tenure>,
+        plan: &Plan,
+    ) -> Result<Arc<Tenure>, Error> {
+        let result = if self.still_holds(entry, &tenure) {
+            match self.needs_longer(&tenure, plan) {
+                Some(lease) => self.extend(entry, &tenure, lease),
+                None => Ok(()),
+            }
+        } else {
+            Err(tenure.lost_error())
+        };
+        match result {
+            Ok(()) => Ok(tenure),
+            Err(error) => {
+                // Our caller gets no guard, so the hold must go; the outer ones are still there.
+                entry.end_hold(&tenure);
+                Err(error)
+            }
+        }
+    }
+
+    fn needs_longer(&self, tenure: &Tenure, plan: &Plan) -> Option<LeaseTime> {
+        let mut inner = tenure.lock();
+        match (&mut inner.watch, plan.lease) {
+            (Some(watch), _) if plan.time <= watch.ttl => None,
+            (Some(watch), Lease::Watched { .. }) => {
+                watch.ttl = plan.time;
+                Some(plan.time)
+            }
+            (None, Lease::Watched { .. }) => None,
+            (_, Lease::Fixed(_)) => {
+                let wanted = self.clock.now() + plan.time.validity();
+                (wanted > tenure.valid_until()).then_some(plan.time)
+            }
+        }
+    }
+}
+
+/// One thread's wait for one lock.
+struct Wait<'a> {
+    engine: &'a Engine,
+    plan: &'a Plan,
+    signal: &'a Arc<Signal>,
+    /// The same for every request of this wait, and never used again.
+    owner: OwnerId,
+    /// Whether a request of this owner went unanswered.
+    doubt: bool,
+    /// Whether it was told that the lock is contended.
+    contended: bool,
+}
+
+/// What to do after an attempt.
+enum Next {
+    Again,
+    Sleep(Moment),
+    GiveUp,
+}
+
+impl Wait<'_> {
+    fn run(mut self, place: Place, holder: Holder) -> Result<Option<Arc<Tenure>>, Error> {
+        let entry = Arc::clone(place.entry());
+        if !self.queue(&place)? {
+            return Ok(None);
+        }
+        let answer = self.contend(&place, &entry);
+        if let Ok(Some((grant, sent))) = answer {
+            return self.take(place, &entry, holder, grant, sent).map(Some);
+        }
+        self.close(&entry);
+        answer.map(|_| None)
+    }
+
+    /// Waits until it is our turn to ask the store. False: the deadline came first.
+    fn queue(&mut self, place: &Place) -> Result<bool, Error> {
+        let clock = &self.engine.clock;
+        loop {
+            self.check_interrupt()?;
+            let in_the_way = match place.turn() {
+                Turn::Mine => return Ok(true),
+                Turn::Wait(in_the_way) => in_the_way,
+            };
+            self.tell_contended(place.entry());
+            let now = clock.now();
+            if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(false);
+            }
+            let mut until = self.at_most(now + LOCAL_LOOK);
+            if let Some(tenure) = in_the_way {
+                // The timer declares it lost at its deadline; should it come late, we look ourselves.
+                if !tenure.has_ended() && !self.engine.still_holds(place.entry(), &tenure) {
+                    continue;
+                }
+                if !tenure.has_ended() {
+                    until = until.min(tenure.valid_until());
+                }
+            }
+            let _woken: Woken = clock.wait(self.signal, until);
+        }
+    }
+
+    /// Asks the store until it grants the lock or the deadline has come. `None`: it was busy until then.
+    fn contend(
+        &mut self,
+        place: &Place,
+        entry: &Arc<Entry>,
+    ) -> Result<Option<(Grant, Moment)>, Error> {
+        let engine = self.engine;
+        let mut outage = Outage::default();
+        let mut last_look = false;
+        loop {
+            self.check_interrupt()?;
+            // What was raised before this request, this request will see for itself.
+            self.signal.take();
+            let sent = engine.clock.now();
+            let next = match self.ask(entry, sent) {
+                Ok(Answer::Granted(grant)) => return Ok(Some((grant, sent))),
+                Ok(Answer::Busy(left)) => {
+                    outage = Outage::default();
+                    self.busy(place, entry, left, last_look, &mut outage)?
+                }
+                Err(failure) => self.failed(failure, sent, &mut outage)?,
+            };
+            match next {
+                Next::Again => {}
+                Next::GiveUp => return Ok(None),
+                Next::Sleep(until) => {
+                    let until = self.at_most(until);
+                    let woken = engine.clock.wait(self.signal, until);
+                    // It may have been freed at this very moment: look once more before saying that it was busy.
+                    last_look = woken == Woken::Due
+                        && self.plan.deadline.is_some_and(|deadline| until >= deadline);
+                }
+            }
+        }
+    }
+
+    fn ask(&self, entry: &Arc<Entry>, sent: Moment) -> Result<Answer, Failure> {
+        let tokens =
+            if self.engine.settings.tokens { Tokens::Assign { reserve: 0 } } else { Tokens::None };
+        let attempt = Attempt::new(&entry.name, self.owner, self.plan.time).tokens(tokens);
+        self.engine
+            .ask(|backend| backend.acquire(&attempt, sent + self.engine.settings.command_timeout))
+    }
+
+    /// Somebody else has it: see to it that we are woken, or sleep until it can have changed.
+    fn busy(
+        &mut self,
+        place: &Place,
+        entry: &Arc<Entry>,
+        left: Option<Duration>,
+        last_look: bool,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        self.tell_contended(entry);
+        let now = self.engine.clock.now();
+        if last_look || self.plan.deadline.is_some_and(|deadline| now >= deadline) {
+            return Ok(Next::GiveUp);
+        }
+        if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
+            return Ok(Next::Sleep(now + interval + jitter.mul_f64(fastrand::f64())));
+        }
+        if !place.is_watched() {
+            let wake = Arc::new(EntryWake(Arc::downgrade(entry)));
+            let by = self.engine.command_deadline();
+            return match self.engine.ask(|backend| backend.watch(&entry.name, wake, by)) {
+                Ok(watch) => {
+                    place.keep_watch(watch);
+                    // Between our look and the registration it may have been released: look again before sleeping.
+                    Ok(Next::Again)
+                }
+                Err(failure) => self.failed(failure_of_watch(failure), now, outage),
+            };
+        }
+        // A message may be lost, so the holder's lease bounds the sleep, and never more than one of our own does.
+        let lease = self.engine.settings.lease.time().map_or(LONGEST_PAUSE, LeaseTime::duration);
+        let bound = left.map_or(lease, |left| left.min(lease));
+        Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
+    }
+
+    /// The store could not be asked, or refused: what to do about it, or the error to give up with.
+    fn failed(
+        &mut self,
+        failure: Failure,
+        sent: Moment,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        let is_unknown = matches!(failure, Failure::Unknown(_));
+        self.doubt |= is_unknown;
+        let error = failure.into_error();
+        if !error.is_unavailable() || (is_unknown && !self.engine.abilities.owned) {
+            return Err(error);
+        }
+        let now = self.engine.clock.now();
+        let since = *outage.since.get_or_insert(sent);
+        outage.attempts += 1;
+        let limit = self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit);
+        if outage.attempts == 1 && now.since(sent) < FIRST_PAUSE {
+            // A connection that had died in the pool: one more try, at once, also for those who do not wait.
+            return Ok(Next::Again);
+        }
+        if now >= limit {
+            return Err(error);
+        }
+        let doubled = FIRST_PAUSE * 2u32.saturating_pow(outage.attempts.min(10));
+        let pause = doubled.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0);
+        Ok(Next::Sleep((now + pause).min(limit)))
+    }
+
+    /// The store granted it: make it ours, unless the answer took longer than the lease is good for.
+    fn take(
+        &self,
+        place: Place,
+        entry: &Arc<Entry>,
+        holder: Holder,
+        grant: Grant,
+        sent: Moment,
+    ) -> Result<Arc<Tenure>, Error> {
+        let Plan { lease, time, start, .. } = *self.plan;
+        let watch = match lease {
+            Lease::Watched { renewals, .. } => Some(Watched::from(sent, time, renewals)),
+            Lease::Fixed(_) => None,
+        };
+        let token = grant.tokens.map(|tokens| tokens.first());
+        let tenure = Arc::new(Tenure::new(Beginning {
+            name: entry.name.clone(),
+            owner: self.owner,
+            holder,
+            token,
+            receipt: grant.receipt,
+            doubt: self.doubt,
+            sent,
+            lease: time,
+            watch,
+        }));
+        let now = self.engine.clock.now();
+        if now >= tenure.valid_until() {
+            self.engine.clean_up(tenure.id(time), tenure.closing());
+            return Err(Error::unavailable(format!(
+                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: it was given back; ask for a longer lease",
+                now.since(sent),
+                time.validity()
+            )));
+        }
+        let due =
+            watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
+        let armed = place.occupy(&tenure, |state| self.engine.timer.arm(entry, state, due));
+        if let Err(error) = armed {
+            self.engine.give_back(&tenure);
+            self.engine.clean_up(tenure.id(time), tenure.closing());
+            entry.vacate(&tenure);
+            return Err(error);
+        }
+        let waited = now.since(start);
+        self.engine.events.emit(|| Event::Acquired { lock: entry.name.clone(), token, waited });
+        Ok(tenure)
+    }
+
+    /// Ends the wait without the lock. A request that went unanswered may have taken it, or may do so yet.
+    fn close(&self, entry: &Entry) {
+        if self.doubt && self.engine.abilities.owned {
+            let id =
+                TenureId::new(entry.name.clone(), self.owner, self.plan.time, Receipt::default());
+            self.engine.clean_up(id, Closing::IN_DOUBT);
+        }
+    }
+
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.plan.interrupt.as_ref().map_or(Ok(()), Interrupt::check)
+    }
+
+    fn at_most(&self, until: Moment) -> Moment {
+        self.plan.deadline.map_or(until, |deadline| until.min(deadline))
+    }
+
+    fn tell_contended(&mut self, entry: &Entry) {
+        if !std::mem::replace(&mut self.contended, true) {
+            self.engine.events.emit(|| Event::Contended { lock: entry.name.clone() });
+        }
+    }
+}
+
+/// Since when the store cannot be asked, and how often it was tried.
+#[derive(Default)]
+struct Outage {
+    since: Option<Moment>,
+    attempts: u32,
+}
+
+/// A failed subscription takes nothing, whatever became of it.
+fn failure_of_watch(failure: Failure) -> Failure {
+    match failure {
+        Failure::Unknown(error) => Failure::NotSent(error),
+        other => other,
+    }
+}

@@ -1,0 +1,285 @@
+//! Keeping what is held: when to renew, what a renewal came to, and when a holding is lost.
+
+use super::Engine;
+use super::entry::Entry;
+use super::tenure::{GuardState, Tenure, Watched};
+use crate::backend::Renewal;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::lease::LeaseTime;
+use crate::loss::LossCause;
+use crate::watchdog::lane::{RenewJob, RenewalAnswer, Reply};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How soon a failed renewal is tried again: a thirtieth of the lease, within these limits.
+const SHORTEST_RETRY: Duration = Duration::from_millis(10);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// What the timer finds when it looks at a holding.
+enum Finding {
+    Fine(Moment),
+    Renew(LeaseTime, Moment),
+    UsedUp(Moment),
+    Over(LossCause),
+}
+
+impl Engine {
+    /// The timer of this name has fired: see to whatever is due there, and arm it again if anything is held.
+    pub(crate) fn look_after(&self, entry: &Arc<Entry>) {
+        let mut state = entry.lock();
+        state.timer = None;
+        let Some(tenure) = state.current().map(Arc::clone) else { return };
+        if tenure.has_ended() {
+            return;
+        }
+        let finding = self.examine(&tenure);
+        let next = match &finding {
+            Finding::Fine(next) | Finding::Renew(_, next) | Finding::UsedUp(next) => *next,
+            Finding::Over(cause) => {
+                let cause = *cause;
+                drop(state);
+                self.declare_lost(entry, &tenure, cause);
+                return;
+            }
+        };
+        // The timer's thread is running: it is the one that called us.
+        let _armed = self.timer.arm(entry, &mut state, next);
+        drop(state);
+        match finding {
+            Finding::Renew(lease, _) => self.submit_renewal(entry, &tenure, lease),
+            Finding::UsedUp(end) => {
+                let left = end.since(self.clock.now());
+                self.events.emit(|| Event::RenewalsUsedUp { lock: tenure.name.clone(), left });
+            }
+            Finding::Fine(_) | Finding::Over(_) => {}
+        }
+    }
+
+    fn examine(&self, tenure: &Tenure) -> Finding {
+        let mut inner = tenure.lock();
+        let (now, end) = (self.clock.now(), tenure.valid_until());
+        if now >= end {
+            return Finding::Over(LossCause::Expired);
+        }
+        if tenure.holder.has_ended() {
+            return Finding::Over(LossCause::HolderEnded);
+        }
+        match inner.watch {
+            Some(watch) if now < watch.renew_at => Finding::Fine(watch.renew_at.min(end)),
+            Some(Watched { left: Some(0), .. }) => {
+                tenure.give_up_renewing(&mut inner);
+                Finding::UsedUp(end)
+            }
+            Some(watch) if !inner.renewing => {
+                inner.renewing = true;
+                Finding::Renew(watch.ttl, end)
+            }
+            _ => Finding::Fine(end),
+        }
+    }
+
+    fn submit_renewal(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, lease: LeaseTime) {
+        let job =
+            RenewJob { entry: Arc::clone(entry), tenure: Arc::clone(tenure), lease, reply: None };
+        let sent = self.clock.now();
+        if let Err(error) = self.lanes.renew(&self.this, job) {
+            self.renewal_failed(entry, tenure, sent, error);
+        }
+    }
+
+    /// A renewal that was sent at `sent` came back.
+    pub(crate) fn renewed(&self, job: &RenewJob, sent: Moment, answer: RenewalAnswer) {
+        let RenewJob { entry, tenure, lease, reply } = job;
+        let result = match answer {
+            Ok(Renewal::Extended) => {
+                self.renewal_succeeded(entry, tenure, sent, *lease, reply.is_none())
+            }
+            Ok(Renewal::Gone) => {
+                tenure.lock().renewing = false;
+                self.declare_lost(entry, tenure, LossCause::Gone);
+                Err(tenure.lost_error())
+            }
+            Err(error) => {
+                let error = error.on(&tenure.name);
+                if reply.is_none() {
+                    self.renewal_failed(entry, tenure, sent, error.clone());
+                }
+                Err(error)
+            }
+        };
+        if let Some(reply) = reply {
+            reply.answer(result);
+        }
+    }
+
+    fn renewal_succeeded(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+        sent: Moment,
+        lease: LeaseTime,
+        by_watchdog: bool,
+    ) -> Result<(), Error> {
+        let mut state = entry.lock();
+        let mut inner = tenure.lock();
+        if by_watchdog {
+            inner.renewing = false;
+        }
+        if tenure.has_ended() {
+            // Released or lost while the renewal was under way. In the store it found what the release left: nothing.
+            drop(inner);
+            return Err(tenure.lost_error());
+        }
+        let (now, end) = (self.clock.now(), tenure.valid_until());
+        if now >= end {
+            // Lost is final: whoever looked since saw it invalid, and a successor's work may have begun.
+            drop((inner, state));
+            self.declare_lost(entry, tenure, LossCause::Expired);
+            return Err(tenure.lost_error());
+        }
+        let left = end.since(sent);
+        tenure.extended(&mut inner, sent, lease);
+        inner.last_failure = None;
+        let mut suspended = false;
+        if let Some(watch) = &mut inner.watch {
+            if by_watchdog {
+                watch.left = watch.left.map(|left| left.saturating_sub(1));
+                watch.renew_at = Watched::next(sent, watch.ttl);
+            }
+        } else {
+            suspended = tenure.recorded_state() == GuardState::Suspended; // no more renewals are allowed
+        }
+        tenure.set_suspended(&mut inner, suspended);
+        let next = inner
+            .watch
+            .map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
+        drop(inner);
+        let _armed = self.timer.arm(entry, &mut state, next);
+        drop(state);
+        self.events.emit(|| Event::Renewed { lock: tenure.name.clone(), left });
+        Ok(())
+    }
+
+    fn renewal_failed(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, sent: Moment, error: Error) {
+        let mut state = entry.lock();
+        let mut inner = tenure.lock();
+        inner.renewing = false;
+        if tenure.has_ended() {
+            return;
+        }
+        let now = self.clock.now();
+        inner.last_failure = Some(error.clone());
+        tenure.set_suspended(&mut inner, true);
+        let mut next = tenure.valid_until();
+        if let Some(watch) = &mut inner.watch {
+            let pause = (watch.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
+            // Half of it at random, so that the locks of a node that was away do not all come back at once.
+            watch.renew_at = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+            next = next.min(watch.renew_at);
+        }
+        drop(inner);
+        let _armed = self.timer.arm(entry, &mut state, next);
+        drop(state);
+        let left = tenure.remaining_at(now);
+        self.events.emit(|| Event::RenewalFailed { lock: tenure.name.clone(), error, left });
+    }
+
+    /// Ends a holding by loss: tells the holder, and lets others of this client contend.
+    pub(crate) fn declare_lost(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, cause: LossCause) {
+        let mut state = entry.lock();
+        let mut inner = tenure.lock();
+        if tenure.has_ended() {
+            return;
+        }
+        let loss = tenure.set_lost(&mut inner, cause);
+        let lease = inner.lease;
+        // A lease that simply ran out needs nothing. After failed renewals the store may keep it for longer than we
+        // trust it, and a holder that ended still has it.
+        let is_left_over =
+            inner.last_failure.is_some() || cause == LossCause::HolderEnded || tenure.is_doubtful();
+        drop(inner);
+        state.set_aside(tenure);
+        drop(state);
+        if is_left_over && cause != LossCause::Gone && self.abilities.owned {
+            self.clean_up(tenure.id(lease), tenure.closing());
+        }
+        self.events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
+    }
+
+    /// Whether it is valid now. If its deadline has passed, it is lost from here on, also if the timer did not come by yet.
+    pub(crate) fn still_holds(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> bool {
+        if tenure.is_valid_at(self.clock.now()) {
+            return true;
+        }
+        self.declare_lost(entry, tenure, LossCause::Expired);
+        false
+    }
+
+    /// Makes the lease last for at least `lease` from now, and returns when that is confirmed.
+    pub(crate) fn extend(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+        lease: LeaseTime,
+    ) -> Result<(), Error> {
+        if !self.still_holds(entry, tenure) {
+            return Err(tenure.lost_error());
+        }
+        if self.is_forked() {
+            return self.ask(|_| Ok(())).map_err(|failure| failure.into_error().on(&tenure.name));
+        }
+        let reply = Arc::new(Reply::default());
+        let job = RenewJob {
+            entry: Arc::clone(entry),
+            tenure: Arc::clone(tenure),
+            lease,
+            reply: Some(Arc::clone(&reply)),
+        };
+        self.lanes.renew(&self.this, job).map_err(|error| error.on(&tenure.name))?;
+        // Another batch may be under way before ours.
+        let by = self.clock.now() + self.settings.command_timeout * 2;
+        loop {
+            if let Some(result) = reply.result.lock().take() {
+                return result;
+            }
+            if self.clock.now() >= by {
+                return Err(
+                    Error::unavailable("the extension was not confirmed in time").on(&tenure.name)
+                );
+            }
+            self.clock.wait(&reply.signal, by);
+        }
+    }
+
+    /// Asks the store whether the holding is still there, and what is left of its lease.
+    pub(crate) fn verify(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+    ) -> Result<Duration, Error> {
+        if !self.still_holds(entry, tenure) {
+            return Err(tenure.lost_error());
+        }
+        if !self.abilities.owned {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not say who holds a lock, so the store cannot be asked",
+            )
+            .on(&tenure.name));
+        }
+        let info = self
+            .ask(|backend| backend.inspect(&tenure.name, self.command_deadline()))
+            .map_err(|failure| failure.into_error().on(&tenure.name))?;
+        match info.holder {
+            Some(holder) if tenure.owner.is(&holder.owner) => {
+                Ok(holder.remaining.unwrap_or(Duration::MAX))
+            }
+            _ => {
+                self.declare_lost(entry, tenure, LossCause::Gone);
+                Err(tenure.lost_error())
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Giving back: what a release may answer, and what each answer means.
+//!
+//! | what the store says | what it means |
+//! |---|---|
+//! | freed | released |
+//! | not ours, to the first request | lost: it was taken from us before |
+//! | not ours, to a repetition, the first sent before the local deadline | released: the first request did it (event "unconfirmed") |
+//! | not ours, to a repetition, the first sent after the local deadline | lost |
+//! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
+
+use super::Engine;
+use super::entry::{Ended, Entry};
+use super::tenure::Tenure;
+use crate::backend::{Failure, Release};
+use crate::clock::{Moment, Signal};
+use crate::error::Error;
+use crate::event::Event;
+use crate::lease::LeaseTime;
+use crate::loss::LossCause;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause between two sends of a release.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Engine {
+    /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
+    pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        if self.is_forked() {
+            // The parent holds it. Whatever the child does to it must not reach the store.
+            return self.ask(|_| Ok(())).map_err(|failure| failure.into_error().on(&tenure.name));
+        }
+        let held = self.still_holds(entry, tenure);
+        let ended = entry.end_hold(tenure);
+        if !held {
+            return Err(tenure.lost_error());
+        }
+        match ended {
+            Ended::Nested => Ok(()),
+            Ended::Last => self.release(entry, tenure),
+        }
+    }
+
+    /// Stops renewing, so that no renewal can follow the release. False if it ended otherwise already.
+    pub(crate) fn give_back(&self, tenure: &Tenure) -> bool {
+        let mut inner = tenure.lock();
+        if tenure.has_ended() || self.clock.now() >= tenure.valid_until() {
+            return false;
+        }
+        tenure.set_released(&mut inner);
+        true
+    }
+
+    fn release(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        let lease = tenure.lock().lease;
+        if !self.give_back(tenure) {
+            self.declare_lost(entry, tenure, LossCause::Expired);
+            return Err(tenure.lost_error());
+        }
+        let outcome = self.send_release(tenure, lease);
+        entry.vacate(tenure);
+        match &outcome {
+            Ok(()) => {
+                let held = self.clock.now().since(tenure.since);
+                self.events.emit(|| Event::Released { lock: tenure.name.clone(), held });
+            }
+            Err(error) => {
+                let error = error.clone();
+                self.events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
+            }
+        }
+        outcome
+    }
+
+    fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<(), Error> {
+        let id = tenure.id(lease);
+        let by = self.command_deadline();
+        let mut first_unanswered = None;
+        loop {
+            let sent = self.clock.now();
+            let failure = match self.ask(|backend| backend.release(&id, tenure.closing(), by)) {
+                Ok(Release::Freed) => return Ok(()),
+                Ok(Release::Gone) => return self.gone(tenure, first_unanswered),
+                Err(failure) => failure,
+            };
+            if matches!(failure, Failure::Unknown(_)) {
+                first_unanswered.get_or_insert(sent);
+            }
+            let error = failure.error().clone();
+            let now = self.clock.now();
+            if !self.abilities.owned || !error.is_unavailable() || now + PAUSE >= by {
+                if self.abilities.owned {
+                    self.clean_up(id, tenure.closing());
+                }
+                return Err(self.unconfirmed(tenure, now, &error));
+            }
+            self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
+        }
+    }
+
+    /// The store says that it was not ours.
+    fn gone(&self, tenure: &Tenure, first_unanswered: Option<Moment>) -> Result<(), Error> {
+        if first_unanswered.is_some_and(|sent| sent < tenure.valid_until()) {
+            self.events.emit(|| Event::ReleaseUnconfirmed { lock: tenure.name.clone() });
+            return Ok(());
+        }
+        let loss = tenure.set_lost(&mut tenure.lock(), LossCause::Gone);
+        let error = loss.to_error().on(&tenure.name);
+        self.events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
+        Err(error)
+    }
+
+    fn unconfirmed(&self, tenure: &Tenure, now: Moment, cause: &Error) -> Error {
+        let left = tenure.valid_until().since(now);
+        Error::new(
+            cause.kind(),
+            format!(
+                "the release was not confirmed ({cause}): it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
+            ),
+        )
+        .with_source(cause.clone())
+        .on(&tenure.name)
+    }
+}

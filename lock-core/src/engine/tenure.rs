@@ -1,0 +1,242 @@
+//! [`Tenure`]: one stretch of holding a lock in the store, from the grant to the release or the loss.
+
+use crate::backend::{Closing, Receipt, TenureId};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::LeaseTime;
+use crate::loss::{Loss, LossCause};
+use crate::name::LockName;
+use crate::owner::OwnerId;
+use crate::token::FencingToken;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How a holding stands, as far as we know without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum GuardState {
+    /// Held, and kept as it was asked for.
+    Held,
+    /// Still held, but it is not being renewed: renewals fail, or no more are allowed. The deadline is ahead.
+    Suspended,
+    /// The lease is over, or the store says that the lock is somebody else's. Final.
+    Lost,
+    /// Given back. Final.
+    Released,
+}
+
+const STATES: [GuardState; 4] =
+    [GuardState::Held, GuardState::Suspended, GuardState::Lost, GuardState::Released];
+
+/// One stretch of holding.
+///
+/// `state` and `valid_until` are written only under the lock of `inner`, and read without it by whoever asks the guard.
+pub(crate) struct Tenure {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    pub(crate) holder: Holder,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) since: Moment,
+    receipt: Receipt,
+    /// Whether an acquire of this owner went unanswered: a copy of it may still arrive, so a tombstone is left.
+    doubt: bool,
+    state: AtomicU8,
+    valid_until: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+/// What changes, beside what is read without a lock.
+pub(crate) struct Inner {
+    /// The longest lease that was asked for so far.
+    pub(crate) lease: LeaseTime,
+    /// How the watchdog keeps it; `None` for a fixed lease, and when no more renewals are allowed.
+    pub(crate) watch: Option<Watched>,
+    /// Whether a renewal is in the lane or under way.
+    pub(crate) renewing: bool,
+    /// What the last renewal failed with, since the last that did not.
+    pub(crate) last_failure: Option<Error>,
+    loss: Option<Loss>,
+    listeners: Vec<Sender<Loss>>,
+}
+
+/// How the watchdog keeps a holding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    pub(crate) ttl: LeaseTime,
+    pub(crate) left: Option<u32>,
+    pub(crate) renew_at: Moment,
+}
+
+impl Watched {
+    /// Kept with this lease; the first renewal is due a third of it after `sent`.
+    pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>) -> Self {
+        Self { ttl, left, renew_at: Self::next(sent, ttl) }
+    }
+
+    /// When the renewal after the one sent at `sent` is due: with two thirds of the lease left.
+    pub(crate) fn next(sent: Moment, ttl: LeaseTime) -> Moment {
+        sent + ttl.duration() / 3
+    }
+}
+
+/// What a tenure begins with.
+pub(crate) struct Beginning {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    pub(crate) holder: Holder,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) receipt: Receipt,
+    pub(crate) doubt: bool,
+    pub(crate) sent: Moment,
+    pub(crate) lease: LeaseTime,
+    pub(crate) watch: Option<Watched>,
+}
+
+impl Tenure {
+    pub(crate) fn new(beginning: Beginning) -> Self {
+        let Beginning { name, owner, holder, token, receipt, doubt, sent, lease, watch } =
+            beginning;
+        let inner = Inner {
+            lease,
+            watch,
+            renewing: false,
+            last_failure: None,
+            loss: None,
+            listeners: Vec::new(),
+        };
+        Self {
+            name,
+            owner,
+            holder,
+            token,
+            since: sent,
+            receipt,
+            doubt,
+            state: AtomicU8::new(GuardState::Held as u8),
+            valid_until: AtomicU64::new((sent + lease.validity()).as_nanos()),
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// Until when we may trust it.
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// The state that was last recorded; time may have made it worse since.
+    pub(crate) fn recorded_state(&self) -> GuardState {
+        STATES[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    /// Whether it is ours at `now`, by a look at the clock alone.
+    pub(crate) fn is_valid_at(&self, now: Moment) -> bool {
+        matches!(self.recorded_state(), GuardState::Held | GuardState::Suspended)
+            && now < self.valid_until()
+    }
+
+    /// What is left of the validity at `now`.
+    pub(crate) fn remaining_at(&self, now: Moment) -> Duration {
+        if self.is_valid_at(now) { self.valid_until().since(now) } else { Duration::ZERO }
+    }
+
+    /// The lock over everything that changes. Taken after an entry's lock, before the wheel's.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Extends the validity to a full `lease` from `sent`; never shortens it.
+    pub(crate) fn extended(&self, inner: &mut Inner, sent: Moment, lease: LeaseTime) {
+        let until = self.valid_until().max(sent + lease.validity());
+        self.valid_until.store(until.as_nanos(), Ordering::Release);
+        inner.lease = inner.lease.max(lease);
+    }
+
+    /// Held again, or suspended; not if it has ended.
+    pub(crate) fn set_suspended(&self, _inner: &mut Inner, suspended: bool) {
+        if !self.has_ended() {
+            let state = if suspended { GuardState::Suspended } else { GuardState::Held };
+            self.state.store(state as u8, Ordering::Release);
+        }
+    }
+
+    /// Lost or released.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.recorded_state(), GuardState::Lost | GuardState::Released)
+    }
+
+    /// Ends it by release. From here on nothing renews it.
+    pub(crate) fn set_released(&self, inner: &mut Inner) {
+        self.state.store(GuardState::Released as u8, Ordering::Release);
+        inner.watch = None;
+        inner.listeners.clear();
+    }
+
+    /// Ends it by loss, and tells everybody who listens.
+    pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
+        self.state.store(GuardState::Lost as u8, Ordering::Release);
+        inner.watch = None;
+        Self::tell(inner, Loss::new(cause, inner.last_failure.clone()))
+    }
+
+    /// The renewals are used up: nobody renews it from here on, and the holder is told while there is still time.
+    pub(crate) fn give_up_renewing(&self, inner: &mut Inner) {
+        inner.watch = None;
+        self.set_suspended(inner, true);
+        Self::tell(inner, Loss::new(LossCause::RenewalsUsedUp, None));
+    }
+
+    /// Tells everybody who listens. The first cause stands, and is told once.
+    fn tell(inner: &mut Inner, loss: Loss) -> Loss {
+        if let Some(first) = &inner.loss {
+            return first.clone();
+        }
+        for listener in inner.listeners.drain(..) {
+            // Full or gone: a channel for one message that nobody reads any more.
+            let _told = listener.try_send(loss.clone());
+        }
+        inner.loss = Some(loss.clone());
+        loss
+    }
+
+    /// Why it was lost, or will be.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.lock().loss.clone()
+    }
+
+    /// The loss as an error; for a tenure that was lost.
+    pub(crate) fn lost_error(&self) -> Error {
+        self.loss().unwrap_or_else(|| Loss::new(LossCause::Expired, None)).to_error().on(&self.name)
+    }
+
+    /// A channel that gets the loss, at once if it is known already, and closes on release.
+    pub(crate) fn listen(&self) -> Receiver<Loss> {
+        let (sender, receiver) = bounded(1);
+        let mut inner = self.lock();
+        match &inner.loss {
+            Some(loss) => {
+                let _told = sender.try_send(loss.clone());
+            }
+            None if !self.has_ended() => inner.listeners.push(sender),
+            None => {}
+        }
+        receiver
+    }
+
+    /// What the backend is told about it, with this lease.
+    pub(crate) fn id(&self, lease: LeaseTime) -> TenureId {
+        TenureId::new(self.name.clone(), self.owner, lease, self.receipt.clone())
+    }
+
+    /// How it must be closed.
+    pub(crate) fn closing(&self) -> Closing {
+        if self.doubt { Closing::IN_DOUBT } else { Closing::CLEAN }
+    }
+
+    /// Whether an acquire of its owner went unanswered.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubt
+    }
+}

@@ -1,0 +1,477 @@
+//! The engine on the in-memory store and a clock that stands still until it is told to go on.
+
+use crate::backend::{
+    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
+    Renewing, TenureId, Wake, Watch,
+};
+use crate::{
+    Client, Clock, DistLock, Error, Event, GuardState, LockName, LockOptions, LossCause,
+    ManualClock, MemoryBackend, Moment,
+};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The memory store, with a record of what it was asked, and failures on demand.
+#[derive(Debug, Clone)]
+struct Recorded {
+    store: MemoryBackend,
+    clock: ManualClock,
+    log: Arc<Mutex<Vec<(&'static str, Moment)>>>,
+    /// What the next requests of a kind fail with, after or before they are applied.
+    faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// Applied, and the answer is lost.
+    Swallowed,
+    /// Never left.
+    NotSent,
+    /// Applied, and the answer takes this long.
+    Slow(Duration),
+}
+
+impl Recorded {
+    fn new() -> (Self, ManualClock) {
+        let clock = ManualClock::new();
+        let store = MemoryBackend::new(Arc::new(clock.clone()));
+        let recorded =
+            Self { store, clock: clock.clone(), log: Arc::default(), faults: Arc::default() };
+        (recorded, clock)
+    }
+
+    fn client(&self) -> Client {
+        let clock = Arc::new(self.clock.clone());
+        Client::builder().backend(Arc::new(self.clone())).clock(clock).connect().unwrap()
+    }
+
+    fn times(&self, kind: &str) -> Vec<Moment> {
+        self.log.lock().iter().filter(|(k, _)| *k == kind).map(|(_, at)| *at).collect()
+    }
+
+    fn count(&self, kind: &str) -> usize {
+        self.times(kind).len()
+    }
+
+    fn fail_next(&self, kind: &'static str, fault: Fault) {
+        self.faults.lock().push_back((kind, fault));
+    }
+
+    fn asked<T>(
+        &self,
+        kind: &'static str,
+        apply: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.log.lock().push((kind, self.clock.now()));
+        let mut faults = self.faults.lock();
+        let fault = faults.iter().position(|(k, _)| *k == kind).and_then(|at| faults.remove(at));
+        drop(faults);
+        match fault.map(|(_, fault)| fault) {
+            None => apply(),
+            Some(Fault::NotSent) => Err(Failure::NotSent(Error::unavailable("on purpose"))),
+            Some(Fault::Swallowed) => {
+                apply()?;
+                Err(Failure::Unknown(Error::unavailable("swallowed on purpose")))
+            }
+            Some(Fault::Slow(time)) => {
+                let answer = apply();
+                self.clock.advance(time);
+                answer
+            }
+        }
+    }
+}
+
+impl Backend for Recorded {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.asked("acquire", || self.store.acquire(attempt, by))
+    }
+    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        match self.asked("renew", || Ok(self.store.renew(lane, batch, by))) {
+            Ok(answers) => answers,
+            Err(failure) => vec![Err(failure); batch.len()],
+        }
+    }
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        let kind = if closing == Closing::CLEAN { "release" } else { "close" };
+        self.asked(kind, || self.store.release(tenure, closing, by))
+    }
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.asked("inspect", || self.store.inspect(name, by))
+    }
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
+    }
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.asked("watch", || self.store.watch(name, wake, by))
+    }
+    fn lane(&self, name: &LockName) -> Lane {
+        self.store.lane(name)
+    }
+    fn abilities(&self) -> Abilities {
+        self.store.abilities()
+    }
+}
+
+/// Waits, in real time and with a bound, until `condition` holds.
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = crate::SystemClock.now();
+    while !condition() {
+        assert!(crate::SystemClock.now().since(start) < 20 * SECOND, "did not come about: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Advances by small steps, and lets whoever wakes do its work before the next.
+fn advance(client: &Client, clock: &ManualClock, by: Duration) {
+    let rest = || eventually("everybody is at rest", || client.0.is_at_rest(|| clock.sleepers()));
+    let end = clock.now() + by;
+    rest();
+    while clock.now() < end {
+        clock.advance(Duration::from_millis(10).min(end.since(clock.now())));
+        rest();
+    }
+}
+
+#[test]
+fn renewal_is_sent_with_two_thirds_of_the_lease_left() {
+    for lease in [30 * SECOND, 60 * SECOND] {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let lock = client.mutex("x").unwrap();
+        let start = clock.now();
+        let guard = lock.lock_with(&LockOptions::new().watched(lease)).unwrap();
+        advance(&client, &clock, lease * 2);
+        let sent: Vec<_> = store.times("renew").iter().map(|at| at.since(start)).collect();
+        assert!((5..=6).contains(&sent.len()), "{sent:?}");
+        for (n, at) in sent.iter().enumerate() {
+            let due = lease / 3 * u32::try_from(n + 1).unwrap();
+            assert!(*at >= due && *at < due + SECOND / 5, "{sent:?}");
+        }
+        assert!(guard.is_valid() && guard.remaining() > lease / 2);
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn quick_cycles_leave_one_timer_and_no_renewals() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..3_000 {
+        lock.lock().unwrap().unlock().unwrap();
+    }
+    let guard = lock.lock().unwrap();
+    let before = store.count("renew");
+    advance(&client, &clock, 100 * SECOND);
+    let renewals = store.count("renew") - before;
+    assert!((9..=10).contains(&renewals), "{renewals} renewals in ten periods");
+    drop(guard);
+}
+
+#[test]
+fn a_name_that_is_not_used_any_more_leaves_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    for n in 0..500 {
+        client.mutex(format!("n{n}")).unwrap().lock().unwrap().unlock().unwrap();
+    }
+    assert!(client.names_in_use() <= 500);
+    advance(&client, &clock, 11 * SECOND);
+    eventually("all names are forgotten", || client.names_in_use() == 0);
+}
+
+#[test]
+fn a_failed_renewal_suspends_and_the_next_one_heals() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("renew", Fault::NotSent);
+    clock.advance(10 * SECOND + SECOND / 10);
+    eventually("a renewal failed", || guard.state() == GuardState::Suspended);
+    assert!(guard.is_valid());
+    advance(&client, &clock, 2 * SECOND);
+    eventually("the next one came through", || guard.state() == GuardState::Held);
+}
+
+#[test]
+fn loss_is_declared_at_the_deadline_and_never_before() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    for _ in 0..200 {
+        store.fail_next("renew", Fault::NotSent);
+    }
+    advance(&client, &clock, 29 * SECOND);
+    assert_eq!((guard.state(), losses.try_recv().is_err()), (GuardState::Suspended, true));
+    assert!(guard.is_valid());
+    advance(&client, &clock, SECOND);
+    let loss = losses.recv_timeout(20 * SECOND).unwrap();
+    assert_eq!(loss.cause(), LossCause::Expired);
+    assert!(loss.last_failure().is_some());
+    assert!(!guard.is_valid());
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard =
+        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    let rival = store.client().mutex("x").unwrap();
+    // Nobody else gets to run between the jump and the look: `is_valid` is a look at the clock.
+    clock.advance(60 * SECOND);
+    assert!(!guard.is_valid());
+    let successor = rival.try_lock().unwrap().unwrap();
+    assert!(guard.fencing_token() < successor.fencing_token());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(successor.verify().is_ok());
+}
+
+#[test]
+fn validity_counts_from_before_the_request_was_sent() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    store.fail_next("acquire", Fault::Slow(4 * SECOND));
+    let guard =
+        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    assert!(guard.remaining() < 6 * SECOND, "{:?}", guard.remaining());
+}
+
+#[test]
+fn a_grant_that_comes_after_its_lease_is_given_back_and_reported() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Slow(11 * SECOND));
+    let error = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap_err();
+    assert!(
+        error.is_unavailable()
+            && error.to_string().contains("11.0s")
+            && error.to_string().contains("10s"),
+        "{error}"
+    );
+    assert_eq!(lock.hold_count(), 0);
+    assert!(lock.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn a_lost_answer_to_an_acquire_is_repeated_with_the_same_owner_and_token() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Swallowed);
+    let guard = lock.lock().unwrap();
+    assert_eq!(store.count("acquire"), 2);
+    assert!(guard.verify().is_ok());
+    guard.unlock().unwrap();
+    assert_eq!(
+        (store.count("release"), store.count("close")),
+        (0, 1),
+        "a copy may still be under way: tombstone"
+    );
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn an_acquire_that_is_given_up_in_doubt_leaves_nothing_locked() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Swallowed);
+    store.fail_next("acquire", Fault::Swallowed);
+    assert!(lock.try_lock().unwrap_err().is_unavailable());
+    eventually("the attempt is taken back", || store.count("close") == 1);
+    eventually("it is free", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_lost_answer_to_a_release_is_no_loss() {
+    let (store, _clock) = Recorded::new();
+    let unconfirmed = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&unconfirmed);
+    let client = Client::builder()
+        .backend(Arc::new(store.clone()))
+        .clock(Arc::new(store.clock.clone()))
+        .events(Arc::new(move |event: &Event| {
+            if matches!(event, Event::ReleaseUnconfirmed { .. }) {
+                *counted.lock() += 1;
+            }
+        }))
+        .connect()
+        .unwrap();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("release", Fault::Swallowed);
+    let done = thread::spawn({
+        let clock = store.clock.clone();
+        move || {
+            for _ in 0..5_000 {
+                clock.advance(Duration::from_micros(10));
+                thread::yield_now();
+            }
+        }
+    });
+    guard.unlock().unwrap();
+    done.join().unwrap();
+    eventually("the event comes", || *unconfirmed.lock() == 1);
+}
+
+#[test]
+fn gone_at_the_first_release_is_a_loss() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.store.lose(lock.name());
+    let error = guard.unlock().unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+    assert!(lock.try_lock().unwrap().is_some(), "the thread may lock again");
+}
+
+#[test]
+fn nested_holds_cost_nothing_and_a_longer_lease_one_renewal() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock().unwrap();
+    let shorter = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
+    assert_eq!((lock.hold_count(), store.count("acquire"), store.count("renew")), (3, 1, 0));
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    let longer = lock.lock_with(&LockOptions::new().lease(60 * SECOND)).unwrap();
+    assert_eq!(store.count("renew"), 1);
+    assert!(outer.remaining() > 59 * SECOND);
+    drop((longer, shorter, inner));
+    assert_eq!((lock.hold_count(), store.count("release")), (1, 0));
+    outer.unlock().unwrap();
+    assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
+}
+
+#[test]
+fn a_watched_hold_inside_a_fixed_lease_does_not_start_the_watchdog() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let outer = lock.lock_with(&LockOptions::new().lease(20 * SECOND)).unwrap();
+    let inner = lock.lock().unwrap();
+    advance(&client, &clock, 19 * SECOND);
+    assert!(inner.is_valid());
+    advance(&client, &clock, SECOND);
+    assert!(!inner.is_valid() && store.count("renew") == 0);
+    assert!(lock.lock().unwrap_err().is_lost(), "until all its guards are gone");
+    drop(inner);
+    assert!(lock.lock().unwrap_err().is_lost());
+    assert!(outer.unlock().unwrap_err().is_lost());
+    assert!(lock.lock().is_ok());
+}
+
+#[test]
+fn the_number_of_holds_has_a_limit() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let guards: Vec<_> = (0..super::entry::MOST_HOLDS).map(|_| lock.lock().unwrap()).collect();
+    assert!(lock.lock().unwrap_err().is_misuse());
+    drop(guards);
+    assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
+}
+
+#[test]
+fn renewals_that_are_used_up_leave_time_to_roll_back() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client
+        .mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().watched_at_most(30 * SECOND, 2))
+        .unwrap();
+    let losses = guard.losses();
+    advance(&client, &clock, 29 * SECOND);
+    assert!(losses.try_recv().is_err() && store.count("renew") == 2);
+    advance(&client, &clock, 2 * SECOND);
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::RenewalsUsedUp);
+    assert!(guard.is_valid() && guard.remaining() > 15 * SECOND);
+    assert_eq!(guard.state(), GuardState::Suspended);
+    advance(&client, &clock, 20 * SECOND);
+    assert_eq!((guard.state(), store.count("renew")), (GuardState::Lost, 2));
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::RenewalsUsedUp);
+}
+
+#[test]
+fn the_lock_of_a_thread_that_ended_is_given_back() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    thread::spawn({
+        let lock = lock.clone();
+        move || lock.lock().unwrap().detach()
+    })
+    .join()
+    .unwrap();
+    assert!(lock.is_locked().unwrap());
+    advance(&client, &clock, 11 * SECOND);
+    eventually("it is free", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn dropping_a_client_gives_back_what_was_detached() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    client.mutex("x").unwrap().lock().unwrap().detach();
+    drop(client);
+    let other = store.client().mutex("x").unwrap();
+    eventually("it is free", || !other.is_locked().unwrap());
+}
+
+#[test]
+fn detached_holds_are_ended_newest_first_by_their_own_thread() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    assert!(lock.unlock().unwrap_err().is_not_held());
+    lock.lock().unwrap().detach();
+    lock.lock().unwrap().detach();
+    let stranger = lock.clone();
+    assert!(thread::spawn(move || stranger.unlock()).join().unwrap().unwrap_err().is_not_held());
+    lock.unlock().unwrap();
+    assert_eq!((lock.hold_count(), store.count("release")), (1, 0));
+    lock.unlock().unwrap();
+    assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
+    assert!(lock.unlock().unwrap_err().is_not_held());
+}
+
+#[test]
+fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let entry = client.0.entry(lock.name());
+    let guard = lock.lock().unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let threads: Vec<_> = (0..1_000)
+        .map(|n| {
+            let (inner, order) = (lock.clone(), Arc::clone(&order));
+            let thread = thread::spawn(move || {
+                let guard = inner.lock().unwrap();
+                order.lock().push(n);
+                guard.unlock().unwrap();
+            });
+            eventually("it queues", || entry.waiting() == n + 1);
+            thread
+        })
+        .collect();
+    guard.unlock().unwrap();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(*order.lock(), (0..1_000).collect::<Vec<_>>());
+    assert_eq!(
+        (store.count("acquire"), store.count("release"), store.count("watch")),
+        (1_001, 1_001, 0)
+    );
+}

@@ -1,0 +1,283 @@
+//! [`LockGuard`] and [`OwnedGuard`]: what a holder has in its hand.
+
+use crate::engine::Engine;
+use crate::engine::entry::Entry;
+use crate::engine::tenure::{GuardState, Tenure};
+use crate::error::{Error, ErrorKind};
+use crate::holder::thread_id;
+use crate::lease::LeaseTime;
+use crate::loss::Loss;
+use crate::name::LockName;
+use crate::token::FencingToken;
+use crossbeam_channel::Receiver;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One hold on a holding.
+pub(crate) struct Hold {
+    engine: Arc<Engine>,
+    entry: Arc<Entry>,
+    tenure: Arc<Tenure>,
+    /// Ended by `unlock` or left with the thread: nothing is left for `Drop`.
+    done: bool,
+}
+
+impl Hold {
+    pub(crate) fn new(engine: Arc<Engine>, entry: Arc<Entry>, tenure: Arc<Tenure>) -> Self {
+        Self { engine, entry, tenure, done: false }
+    }
+
+    fn unlock(mut self) -> Result<(), Error> {
+        self.done = true;
+        self.engine.end_hold(&self.entry, &self.tenure)
+    }
+
+    fn detach(mut self) {
+        self.done = true;
+        self.entry.detach(thread_id(), Arc::clone(&self.tenure));
+    }
+
+    fn is_valid(&self) -> bool {
+        self.tenure.is_valid_at(self.engine.clock.now())
+    }
+
+    fn remaining(&self) -> Duration {
+        self.tenure.remaining_at(self.engine.clock.now())
+    }
+
+    fn ensure(&self, time: Duration) -> Result<(), Error> {
+        if !self.engine.still_holds(&self.entry, &self.tenure) {
+            return Err(self.tenure.lost_error());
+        }
+        let left = self.remaining();
+        if left < time {
+            return Err(Error::new(
+                ErrorKind::Lost,
+                format!("{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"),
+            )
+            .on(&self.tenure.name));
+        }
+        Ok(())
+    }
+
+    fn extend(&self, time: Duration) -> Result<(), Error> {
+        if self.engine.still_holds(&self.entry, &self.tenure) && self.remaining() >= time {
+            return Ok(());
+        }
+        // What is asked for is what shall be left when this returns, so the lease is a little longer.
+        let lease = LeaseTime::new(time + time / 50 + Duration::from_millis(10))?;
+        self.engine.extend(&self.entry, &self.tenure, lease)
+    }
+
+    fn state(&self) -> GuardState {
+        // A deadline that has passed is a loss, also before the watchdog comes by.
+        self.engine.still_holds(&self.entry, &self.tenure);
+        self.tenure.recorded_state()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.done {
+            // Whoever wants to know calls `unlock`; here the events have told it.
+            let _told = self.engine.end_hold(&self.entry, &self.tenure);
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("name", &self.tenure.name)
+            .field("token", &self.tenure.token)
+            .field("state", &self.tenure.recorded_state())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
+
+/// The methods that both guards have.
+macro_rules! guard_methods {
+    () => {
+        /// Ends this hold; the last one gives the lock back to the store.
+        ///
+        /// # Blocking
+        ///
+        /// Until the store has answered, at most for the command time-out. A nested hold ends without asking it.
+        ///
+        /// # Errors
+        ///
+        /// - [`Error::is_lost`]: the lock was lost before. Others may have been inside while this guard was held; treat
+        ///   what was done under it as suspect.
+        /// - [`Error::is_unavailable`]: the release was not confirmed. It is tried on in the background, and the lease
+        ///   ends the lock in any case.
+        pub fn unlock(self) -> Result<(), Error> {
+            self.0.unlock()
+        }
+
+        /// The name of the lock.
+        #[must_use]
+        pub fn name(&self) -> &LockName {
+            &self.0.tenure.name
+        }
+
+        /// This grant's own token, also after the lock was lost; nested guards have the same one. `None` where the
+        /// store or its wire format has none, or they are switched off.
+        ///
+        /// Give it to what the lock protects, and let that refuse smaller ones than it has seen.
+        #[must_use]
+        pub fn fencing_token(&self) -> Option<FencingToken> {
+            self.0.tenure.token
+        }
+
+        /// Whether the lock is still ours, by a look at the clock alone: no request, and right also at the first
+        /// call after this process was paused past its lease.
+        #[must_use]
+        pub fn is_valid(&self) -> bool {
+            self.0.is_valid()
+        }
+
+        /// For how long the lock is still ours if it is not renewed; zero if it is lost. Local.
+        #[must_use]
+        pub fn remaining(&self) -> Duration {
+            self.0.remaining()
+        }
+
+        /// Refuses to go on unless at least `time` is left. Local. Call it before a step that takes that long.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_lost`] if the lock is lost, or less is left.
+        pub fn ensure(&self, time: Duration) -> Result<(), Error> {
+            self.0.ensure(time)
+        }
+
+        /// Asks the store whether the lock is still ours, and says what it has left of the lease there
+        /// ([`Duration::MAX`] if it has no end). If it is not ours, the guard is lost from here on.
+        ///
+        /// # Blocking
+        ///
+        /// One request, at most for the command time-out.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_lost`] if it is not ours, [`Error::is_unavailable`] if the store could not be asked.
+        pub fn verify(&self) -> Result<Duration, Error> {
+            self.0.engine.verify(&self.0.entry, &self.0.tenure)
+        }
+
+        /// Makes the lock last for at least `time` from now. A lock that lasts that long anyway is left as it is; it
+        /// is never shortened.
+        ///
+        /// # Blocking
+        ///
+        /// One request, at most for twice the command time-out.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not confirm (the old
+        /// deadline stands then), [`Error::is_misuse`] for a time that no lease can have.
+        pub fn extend(&self, time: Duration) -> Result<(), Error> {
+            self.0.extend(time)
+        }
+
+        /// How the lock stands. Local.
+        #[must_use]
+        pub fn state(&self) -> GuardState {
+            self.0.state()
+        }
+
+        /// Why the lock was lost, or will be when its lease ends because the renewals are used up. Local.
+        #[must_use]
+        pub fn loss(&self) -> Option<Loss> {
+            self.0.state();
+            self.0.tenure.loss()
+        }
+
+        /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
+        /// before; it is closed without one when the lock is given back. Any thread may wait on it.
+        #[must_use]
+        pub fn losses(&self) -> Receiver<Loss> {
+            self.0.state();
+            self.0.tenure.listen()
+        }
+    };
+}
+
+/// A hold on a lock, of the thread that took it. Dropping it unlocks.
+///
+/// `Drop` stops the renewal first, so that the lease ends by itself whatever follows; then it sends the release and
+/// waits for the answer, at most for the command time-out. It never panics, also not during a panic; that a release
+/// failed is told as an event only, so call [`unlock`](Self::unlock) to know. There is no poisoning: a panic releases.
+///
+/// A guard that is leaked ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the program
+/// ends.
+///
+/// The thread that locked must unlock, as in Java: the guard cannot leave it. For a guard that can, see
+/// [`OwnedMutex`](crate::OwnedMutex).
+///
+/// ```compile_fail,E0277
+/// fn send<T: Send>(_: T) {}
+/// fn check(guard: lock_core::LockGuard) {
+///     send(guard);
+/// }
+/// ```
+///
+/// And it unlocks once:
+///
+/// ```compile_fail,E0382
+/// fn twice(guard: lock_core::LockGuard) {
+///     let _ = guard.unlock();
+///     let _ = guard.unlock();
+/// }
+/// ```
+#[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
+#[clippy::has_significant_drop]
+pub struct LockGuard(Hold, PhantomData<std::sync::MutexGuard<'static, ()>>);
+
+impl LockGuard {
+    pub(crate) fn new(hold: Hold) -> Self {
+        Self(hold, PhantomData)
+    }
+
+    guard_methods!();
+
+    /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
+    /// code that locks in one place and unlocks in another.
+    ///
+    /// The watchdog goes on renewing it for as long as the thread lives. If every handle of the client is dropped
+    /// before, the lock is released.
+    pub fn detach(self) {
+        self.0.detach();
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A hold on a lock that belongs to no thread: it can be sent to another one. Dropping it unlocks.
+///
+/// Everything said of [`LockGuard`] holds, but it is never reentrant. If the thread that took it ends, the guard, and
+/// with it the lock, lives on wherever it was sent.
+#[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
+#[clippy::has_significant_drop]
+pub struct OwnedGuard(Hold);
+
+impl OwnedGuard {
+    pub(crate) fn new(hold: Hold) -> Self {
+        Self(hold)
+    }
+
+    guard_methods!();
+}
+
+impl fmt::Debug for OwnedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

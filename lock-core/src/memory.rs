@@ -1,0 +1,355 @@
+//! The in-memory store: complete, and so plain that it can judge the others.
+//!
+//! It is the embedded default (`memory://`), and the oracle of the conformance suite. Everything happens under one
+//! mutex; leases end when somebody looks and finds them over.
+
+use crate::backend::{
+    Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
+    LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
+};
+use crate::clock::{Clock, Moment};
+use crate::config::Config;
+use crate::error::Error;
+use crate::name::LockName;
+use crate::owner::{OwnerId, OwnerText};
+use crate::scheme::{Context, Scheme};
+use crate::token::{FencingToken, TokenRange};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
+
+/// A store in this process's memory. Clones are the same store.
+#[derive(Clone)]
+pub struct MemoryBackend(Arc<Store>);
+
+struct Store {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    locks: HashMap<LockName, Held>,
+    /// The last token of each name. Names that nobody used for [`KEEP`] are forgotten, and `forgotten` covers them.
+    tokens: HashMap<LockName, Counter>,
+    /// The largest token that was ever forgotten: new counters begin above it, so tokens grow whatever the clock does.
+    forgotten: u64,
+    /// Owners that get nothing any more, and until when that is remembered.
+    closed: HashMap<(LockName, OwnerId), Moment>,
+    watches: HashMap<LockName, Vec<Watcher>>,
+    next_watch: u64,
+    /// When the maps are next searched for what is over.
+    sweep_at: usize,
+}
+
+/// Who is told of a name's releases, and the number it is known by.
+type Watcher = (u64, Arc<dyn Wake>);
+
+struct Held {
+    owner: OwnerId,
+    until: Moment,
+}
+
+struct Counter {
+    last: u64,
+    used: Moment,
+}
+
+/// How long an unused name's counter is kept.
+const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The fewest names between two searches for what is over; the search is spread over as many insertions.
+const SWEEP: usize = 1024;
+
+impl MemoryBackend {
+    /// An empty store on this clock.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Store {
+            clock,
+            state: Mutex::new(State { sweep_at: SWEEP, ..State::default() }),
+        }))
+    }
+
+    /// Deletes a lock behind its holder's back, as an operator could in a real store, and wakes nobody. For tests.
+    pub fn lose(&self, name: &LockName) {
+        self.0.state.lock().locks.remove(name);
+    }
+
+    /// Calls the watches of a name, outside the mutex: they take locks of their own.
+    fn wake(&self, name: &LockName) {
+        let wakes: Vec<_> = match self.0.state.lock().watches.get(name) {
+            Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
+            None => return,
+        };
+        for wake in wakes {
+            wake.wake();
+        }
+    }
+}
+
+impl State {
+    /// Who holds the lock now.
+    fn holder(&self, name: &LockName, now: Moment) -> Option<&Held> {
+        self.locks.get(name).filter(|held| now < held.until)
+    }
+
+    fn is_owned(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
+        self.holder(name, now).is_some_and(|held| held.owner == owner)
+    }
+
+    fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment) {
+        let until = match self.locks.get(name) {
+            Some(held) if held.owner == owner => held.until.max(until),
+            _ => until,
+        };
+        self.locks.insert(name.clone(), Held { owner, until });
+    }
+
+    /// `max(stored + 1, the time of day in microseconds)`, and `reserve` more.
+    fn next_tokens(
+        &mut self,
+        name: &LockName,
+        reserve: u32,
+        now: Moment,
+        unix: Duration,
+    ) -> Option<TokenRange> {
+        let stored = self.tokens.get(name).map_or(self.forgotten, |counter| counter.last);
+        let first = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX).max(stored + 1);
+        let last = first + u64::from(reserve);
+        self.tokens.insert(name.clone(), Counter { last, used: now });
+        TokenRange::new(FencingToken::new(first), FencingToken::new(last))
+    }
+
+    /// Forgets what is over, once in as many insertions as there are entries.
+    fn sweep(&mut self, now: Moment) {
+        if self.locks.len() + self.tokens.len() + self.closed.len() < self.sweep_at {
+            return;
+        }
+        self.locks.retain(|_, held| now < held.until);
+        self.closed.retain(|_, until| now < *until);
+        let forgotten = &mut self.forgotten;
+        let locks = &self.locks;
+        self.tokens.retain(|name, counter| {
+            let keep = now < counter.used + KEEP || locks.contains_key(name);
+            if !keep {
+                *forgotten = counter.last.max(*forgotten);
+            }
+            keep
+        });
+        self.sweep_at = 2 * (self.locks.len() + self.tokens.len() + self.closed.len()).max(SWEEP);
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
+        let Attempt { name, owner, lease, tokens } = *attempt;
+        let unix = self.0.clock.unix_time();
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        state.sweep(now);
+        if state.closed.get(&(name.clone(), owner)).is_some_and(|until| now < *until) {
+            return Ok(Answer::Busy(None));
+        }
+        let mut is_repeated = false;
+        if let Some(held) = state.holder(name, now) {
+            if held.owner != owner {
+                return Ok(Answer::Busy(Some(held.until.since(now))));
+            }
+            is_repeated = true;
+        }
+        state.hold(name, owner, now + lease.duration());
+        let range = match tokens {
+            Tokens::None => None,
+            // The counter is still where this owner's grant left it: nobody else was granted since.
+            Tokens::Assign { reserve } if is_repeated => {
+                state.tokens.get(name).and_then(|counter| {
+                    let first = counter.last.saturating_sub(u64::from(reserve));
+                    TokenRange::new(FencingToken::new(first), FencingToken::new(counter.last))
+                })
+            }
+            Tokens::Assign { reserve } => state.next_tokens(name, reserve, now, unix),
+        };
+        Ok(Answer::Granted(Grant::new(range)))
+    }
+
+    fn renew(&self, _lane: Lane, batch: &[Renewing], _by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let renew = |Renewing { tenure }: &Renewing| {
+            if !state.is_owned(&tenure.name, tenure.owner, now) {
+                return Ok(Renewal::Gone);
+            }
+            state.hold(&tenure.name, tenure.owner, now + tenure.lease.duration());
+            Ok(Renewal::Extended)
+        };
+        batch.iter().map(renew).collect()
+    }
+
+    fn release(
+        &self,
+        tenure: &TenureId,
+        closing: Closing,
+        _by: Moment,
+    ) -> Result<Release, Failure> {
+        let TenureId { name, owner, lease, .. } = tenure;
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        if closing.doubt == Doubt::LeaveTombstone {
+            state.closed.insert((name.clone(), *owner), now + lease.duration());
+            state.sweep(now);
+        }
+        if !state.is_owned(name, *owner, now) {
+            return Ok(Release::Gone);
+        }
+        state.locks.remove(name);
+        if let (Some(used), Some(counter)) = (closing.last_used, state.tokens.get_mut(name)) {
+            counter.last = counter.last.min(used.get());
+        }
+        drop(state);
+        self.wake(name);
+        Ok(Release::Freed)
+    }
+
+    fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
+        let state = self.0.state.lock();
+        let now = self.0.clock.now();
+        Ok(state.holder(name, now).map_or(LockInfo::FREE, |held| {
+            let owner = OwnerText::new(&held.owner.to_string());
+            LockInfo::held(HolderInfo::new(owner, Some(held.until.since(now)), 1))
+        }))
+    }
+
+    fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let was_held = state.holder(name, now).is_some();
+        state.locks.remove(name);
+        drop(state);
+        if was_held {
+            self.wake(name);
+        }
+        Ok(was_held)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
+        let mut state = self.0.state.lock();
+        let id = state.next_watch;
+        state.next_watch += 1;
+        state.watches.entry(name.clone()).or_default().push((id, wake));
+        Ok(Watch::new(Registration { store: Arc::downgrade(&self.0), name: name.clone(), id }))
+    }
+
+    fn lane(&self, _name: &LockName) -> Lane {
+        Lane::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::full()
+    }
+}
+
+/// A watch's place in the store.
+struct Registration {
+    store: Weak<Store>,
+    name: LockName,
+    id: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(store) = self.store.upgrade() else { return };
+        let mut state = store.state.lock();
+        let Some(watches) = state.watches.get_mut(&self.name) else { return };
+        let ended =
+            watches.iter().position(|(id, _)| *id == self.id).map(|at| watches.swap_remove(at));
+        if watches.is_empty() {
+            state.watches.remove(&self.name);
+        }
+        drop(state);
+        drop(ended); // outside the mutex: it may be the last that holds something of the engine's
+    }
+}
+
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("memory")
+    }
+}
+
+/// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there for as long as a client
+/// of it is.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct MemoryScheme;
+
+/// The stores that have clients, by name.
+static STORES: LazyLock<Mutex<HashMap<String, Weak<Store>>>> = LazyLock::new(Mutex::default);
+
+impl Scheme for MemoryScheme {
+    fn names(&self) -> &[&str] {
+        &["memory"]
+    }
+
+    fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
+        let name = match config.hosts() {
+            [] => String::new(),
+            [host] if host.port.is_none() => host.name.clone(),
+            _ => {
+                return Err(Error::configuration(
+                    "`memory://` takes one name, without a port, as in `memory://orders`",
+                ));
+            }
+        };
+        if !config.path().is_empty() || config.user().is_some() || config.password().is_some() {
+            return Err(Error::configuration(
+                "`memory://` takes a name only: no user, password or path",
+            ));
+        }
+        let mut stores = STORES.lock();
+        stores.retain(|_, store| store.strong_count() > 0);
+        if let Some(store) = stores.get(&name).and_then(Weak::upgrade) {
+            return Ok(Arc::new(MemoryBackend(store)));
+        }
+        let backend = MemoryBackend::new(Arc::clone(&context.clock));
+        stores.insert(name, Arc::downgrade(&backend.0));
+        Ok(Arc::new(backend))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::lease::LeaseTime;
+    use crate::owner::ClientId;
+
+    fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {
+        let name = LockName::new(name).unwrap();
+        let owner = OwnerId::new(ClientId::random(), 1);
+        let lease = LeaseTime::new(Duration::from_millis(10)).unwrap();
+        match store.acquire(&Attempt::new(&name, owner, lease), Moment::NEVER) {
+            Ok(Answer::Granted(grant)) => grant.tokens.unwrap().first(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn millions_of_names_leave_nothing_behind_and_tokens_grow_all_the_same() {
+        let clock = ManualClock::new();
+        let store = MemoryBackend::new(Arc::new(clock.clone()));
+        let first = tokens(&store, "again");
+        for n in 0..20_000 {
+            tokens(&store, &format!("n{n}"));
+            clock.advance(Duration::from_secs(60));
+        }
+        let state = store.0.state.lock();
+        assert!(state.tokens.len() + state.locks.len() < 8 * SWEEP, "{}", state.tokens.len());
+        assert!(!state.tokens.contains_key(&LockName::new("again").unwrap()));
+        drop(state);
+        clock.set_unix_time(Duration::from_secs(1));
+        assert!(tokens(&store, "again") > first, "also when the time of day was set back");
+    }
+}

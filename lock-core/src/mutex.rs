@@ -1,0 +1,267 @@
+//! [`Mutex`] and [`OwnedMutex`]: a lock on one name, held by threads or by guards.
+
+use crate::backend::{Backend, Failure, LockInfo};
+use crate::engine::Engine;
+use crate::engine::entry::Entry;
+use crate::error::{Error, ErrorKind};
+use crate::guard::{Hold, LockGuard, OwnedGuard};
+use crate::holder::{Holder, this_thread, thread_id};
+use crate::interrupt::Interrupt;
+use crate::lock::{DistLock, sealed};
+use crate::name::LockName;
+use crate::options::LockOptions;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A reentrant lock on one name, held by threads. Cheap to clone; all handles of one client on one name are one lock.
+///
+/// See [`DistLock`] for what it can do.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{Client, DistLock};
+///
+/// let client = Client::builder().url("memory://")?.connect()?;
+/// let lock = client.mutex("orders:42")?;
+/// let guard = lock.lock()?;
+/// let again = lock.lock()?;
+/// assert_eq!(lock.hold_count(), 2);
+/// assert_eq!(guard.fencing_token(), again.fencing_token());
+/// drop(again);
+/// guard.unlock()?;
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Mutex(Handle);
+
+/// A lock on one name whose guards own it, not threads: a guard can be sent to another thread. Never reentrant: who
+/// locks it twice waits for itself, as with [`std::sync::Mutex`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::Client;
+///
+/// let client = Client::builder().url("memory://")?.connect()?;
+/// let lock = client.owned_mutex("orders:42")?;
+/// let guard = lock.lock()?;
+/// assert!(lock.try_lock()?.is_none());
+/// std::thread::spawn(move || guard.unlock()).join().expect("no panic")?;
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct OwnedMutex(Handle);
+
+/// A client and one of its names.
+#[derive(Clone)]
+struct Handle {
+    engine: Arc<Engine>,
+    entry: Arc<Entry>,
+}
+
+impl Handle {
+    fn acquire(&self, holder: Holder, options: &LockOptions) -> Result<Option<Hold>, Error> {
+        let tenure = self.engine.acquire(&self.entry, holder, options)?;
+        Ok(tenure
+            .map(|tenure| Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), tenure)))
+    }
+
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        self.engine.ask(question).map_err(|failure| failure.into_error().on(&self.entry.name))
+    }
+
+    fn inspect(&self) -> Result<LockInfo, Error> {
+        self.ask(|backend| backend.inspect(&self.entry.name, self.engine.command_deadline()))
+    }
+
+    fn force_unlock(&self) -> Result<bool, Error> {
+        self.ask(|backend| backend.force_release(&self.entry.name, self.engine.command_deadline()))
+    }
+}
+
+impl Mutex {
+    pub(crate) fn new(engine: Arc<Engine>, name: &LockName) -> Self {
+        let entry = engine.entry(name);
+        Self(Handle { engine, entry })
+    }
+}
+
+impl sealed::Sealed for Mutex {}
+
+impl DistLock for Mutex {
+    fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
+        let thread = this_thread().ok_or_else(|| {
+            Error::misuse("a thread that is ending cannot take a lock: it could not be held by it")
+                .on(self.name())
+        })?;
+        Ok(self.0.acquire(thread, options)?.map(LockGuard::new))
+    }
+
+    fn unlock(&self) -> Result<(), Error> {
+        let Handle { engine, entry } = &self.0;
+        let tenure = entry.take_detached(thread_id()).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotHeld,
+                "this thread has no detached hold to unlock: a guard unlocks its own, and only the thread that locked can unlock",
+            )
+            .on(&entry.name)
+        })?;
+        engine.end_hold(entry, &tenure)
+    }
+
+    fn inspect(&self) -> Result<LockInfo, Error> {
+        self.0.inspect()
+    }
+
+    fn force_unlock(&self) -> Result<bool, Error> {
+        self.0.force_unlock()
+    }
+
+    fn hold_count(&self) -> u32 {
+        self.0.entry.holds_of(thread_id()).map_or(0, |(holds, _)| holds)
+    }
+
+    fn is_held_by_current_thread(&self) -> bool {
+        let held = self.0.entry.holds_of(thread_id());
+        held.is_some_and(|(holds, tenure)| {
+            holds > 0 && tenure.is_valid_at(self.0.engine.clock.now())
+        })
+    }
+
+    fn name(&self) -> &LockName {
+        &self.0.entry.name
+    }
+}
+
+impl OwnedMutex {
+    pub(crate) fn new(engine: Arc<Engine>, name: &LockName) -> Self {
+        let entry = engine.entry(name);
+        Self(Handle { engine, entry })
+    }
+
+    /// See [`DistLock::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn acquire(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+        Ok(self.0.acquire(Holder::Own, options)?.map(OwnedGuard::new))
+    }
+
+    /// See [`DistLock::lock`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn lock(&self) -> Result<OwnedGuard, Error> {
+        self.lock_with(&LockOptions::new())
+    }
+
+    /// See [`DistLock::lock_with`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn lock_with(&self, options: &LockOptions) -> Result<OwnedGuard, Error> {
+        let guard = self.acquire(options.for_ever()?)?;
+        Ok(guard.expect("a wait without an end ends with the lock or an error"))
+    }
+
+    /// See [`DistLock::lock_interruptibly`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<OwnedGuard, Error> {
+        self.lock_with(&LockOptions::new().interrupt(interrupt))
+    }
+
+    /// See [`DistLock::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn try_lock(&self) -> Result<Option<OwnedGuard>, Error> {
+        self.try_lock_with(&LockOptions::new())
+    }
+
+    /// See [`DistLock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<OwnedGuard>, Error> {
+        self.try_lock_with(&LockOptions::new().wait(wait))
+    }
+
+    /// See [`DistLock::try_lock_with`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock`].
+    pub fn try_lock_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+        self.acquire(&options.for_a_while())
+    }
+
+    /// See [`DistLock::run`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock::run`].
+    pub fn run<R>(&self, work: impl FnOnce(&OwnedGuard) -> R) -> Result<R, Error> {
+        let guard = self.lock()?;
+        let result = work(&guard);
+        guard.unlock()?;
+        Ok(result)
+    }
+
+    /// See [`DistLock::inspect`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock::inspect`].
+    pub fn inspect(&self) -> Result<LockInfo, Error> {
+        self.0.inspect()
+    }
+
+    /// See [`DistLock::is_locked`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock::inspect`].
+    pub fn is_locked(&self) -> Result<bool, Error> {
+        Ok(self.inspect()?.holder.is_some())
+    }
+
+    /// See [`DistLock::force_unlock`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock::force_unlock`].
+    pub fn force_unlock(&self) -> Result<bool, Error> {
+        self.0.force_unlock()
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.0.entry.name
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mutex").field(self.name()).finish()
+    }
+}
+
+impl fmt::Debug for OwnedMutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnedMutex").field(self.name()).finish()
+    }
+}

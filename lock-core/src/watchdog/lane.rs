@@ -1,0 +1,270 @@
+//! Lanes: one thread for each node, which renews what is held there and cleans up after unknown outcomes.
+//!
+//! A node that is slow or dead holds up its own lane only. Clean-up outlives whoever caused it: a lane goes on until it
+//! is confirmed, or until the lease has ended everything by itself.
+
+use crate::backend::{Backend, Closing, Lane, RENEW_BATCH, Renewal, Renewing, TenureId};
+use crate::clock::{Clock, Moment, Signal, Woken};
+use crate::engine::entry::Entry;
+use crate::engine::tenure::Tenure;
+use crate::engine::{Engine, ask};
+use crate::error::Error;
+use crate::lease::LeaseTime;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// How long a lane stays without work before it ends; the next work starts another.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The pause before the first repetition of a clean-up; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The shortest time that a batch of renewals is given, however short its leases are.
+const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
+
+/// All lanes of a client.
+pub(crate) struct Lanes {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    command_timeout: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: HashMap<Lane, Arc<Queue>>,
+    stopping: bool,
+}
+
+/// The work of one lane.
+#[derive(Default)]
+struct Queue {
+    work: Mutex<Work>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct Work {
+    renewals: VecDeque<RenewJob>,
+    cleanups: Vec<Cleanup>,
+    running: bool,
+}
+
+/// One renewal to be sent.
+pub(crate) struct RenewJob {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) lease: LeaseTime,
+    /// Who waits for it; nobody if the watchdog asked.
+    pub(crate) reply: Option<Arc<Reply>>,
+}
+
+/// Where a thread waits for its renewal.
+#[derive(Default)]
+pub(crate) struct Reply {
+    pub(crate) signal: Arc<Signal>,
+    pub(crate) result: Mutex<Option<Result<(), Error>>>,
+}
+
+impl Reply {
+    pub(crate) fn answer(&self, result: Result<(), Error>) {
+        *self.result.lock() = Some(result);
+        self.signal.raise();
+    }
+}
+
+/// A holding to be released, or an attempt to be taken back, until that is confirmed.
+pub(crate) struct Cleanup {
+    pub(crate) tenure: TenureId,
+    pub(crate) closing: Closing,
+    /// When the lease has ended whatever there was.
+    pub(crate) until: Moment,
+    next: Moment,
+    pause: Duration,
+}
+
+impl Cleanup {
+    pub(crate) fn new(tenure: TenureId, closing: Closing, now: Moment, until: Moment) -> Self {
+        Self { tenure, closing, until, next: now, pause: FIRST_PAUSE }
+    }
+}
+
+/// What a lane does next.
+enum Step {
+    Renew(Vec<RenewJob>),
+    CleanUp(Cleanup),
+    Sleep(Moment),
+    End,
+}
+
+impl Lanes {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        command_timeout: Duration,
+    ) -> Self {
+        Self { backend, clock, command_timeout, state: Mutex::default() }
+    }
+
+    /// Has a holding renewed.
+    pub(crate) fn renew(
+        self: &Arc<Self>,
+        engine: &Weak<Engine>,
+        job: RenewJob,
+    ) -> Result<(), Error> {
+        let lane = self.backend.lane(&job.entry.name);
+        self.submit(engine, lane, |work| work.renewals.push_back(job))
+    }
+
+    /// Has a holding cleaned up.
+    pub(crate) fn clean_up(
+        self: &Arc<Self>,
+        engine: &Weak<Engine>,
+        cleanup: Cleanup,
+    ) -> Result<(), Error> {
+        let lane = self.backend.lane(&cleanup.tenure.name);
+        self.submit(engine, lane, |work| work.cleanups.push(cleanup))
+    }
+
+    fn submit(
+        self: &Arc<Self>,
+        engine: &Weak<Engine>,
+        lane: Lane,
+        add: impl FnOnce(&mut Work),
+    ) -> Result<(), Error> {
+        let queue = Arc::clone(self.state.lock().lanes.entry(lane).or_default());
+        let mut work = queue.work.lock();
+        if !work.running {
+            let (lanes, queue, engine) =
+                (Arc::clone(self), Arc::clone(&queue), Weak::clone(engine));
+            thread::Builder::new()
+                .name(format!("distlock-lane{}", lane.number()))
+                .spawn(move || lanes.run(&queue, &engine))
+                .map_err(|source| {
+                    Error::unavailable("could not start a lane's thread").with_source(source)
+                })?;
+            work.running = true;
+        }
+        add(&mut work);
+        drop(work);
+        queue.signal.raise();
+        Ok(())
+    }
+
+    /// Ends the lanes as soon as nothing is left to be cleaned up.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.stopping = true;
+        for queue in state.lanes.values() {
+            queue.signal.raise();
+        }
+    }
+
+    /// How many threads there are, and whether any has work that is due.
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> (usize, bool) {
+        let (now, state) = (self.clock.now(), self.state.lock());
+        state.lanes.values().fold((0, false), |(threads, due), queue| {
+            let work = queue.work.lock();
+            let is_due = !work.renewals.is_empty()
+                || work.cleanups.iter().any(|cleanup| cleanup.next <= now);
+            (threads + usize::from(work.running), due || is_due)
+        })
+    }
+
+    fn run(&self, queue: &Queue, engine: &Weak<Engine>) {
+        let mut idle_since = None;
+        loop {
+            let now = self.clock.now();
+            let stopping = self.state.lock().stopping;
+            match queue.next_step(now, stopping, &mut idle_since) {
+                Step::Renew(batch) => self.renew_batch(batch, engine),
+                Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
+                Step::Sleep(until) => {
+                    let _woken: Woken = self.clock.wait(&queue.signal, until);
+                }
+                Step::End => return,
+            }
+        }
+    }
+
+    fn renew_batch(&self, mut batch: Vec<RenewJob>, engine: &Weak<Engine>) {
+        batch.retain(|job| {
+            let may_be_renewed = !job.tenure.has_ended();
+            if !may_be_renewed {
+                job.tenure.lock().renewing = false;
+                if let Some(reply) = &job.reply {
+                    reply.answer(Err(job.tenure.lost_error()));
+                }
+            }
+            may_be_renewed
+        });
+        let Some(first) = batch.first() else { return };
+        let lane = self.backend.lane(&first.entry.name);
+        let shortest = batch.iter().map(|job| job.lease.duration() / 3).min().unwrap_or_default();
+        let sent = self.clock.now();
+        let by = sent + self.command_timeout.min(shortest.max(SHORTEST_RENEWAL));
+        let renewing: Vec<_> =
+            batch.iter().map(|job| Renewing::new(job.tenure.id(job.lease))).collect();
+        let answers = ask(|| Ok(self.backend.renew(lane, &renewing, by)));
+        let Some(engine) = engine.upgrade() else { return };
+        let mut answers = match answers {
+            Ok(answers) => {
+                answers.into_iter().map(|answer| answer.map_err(|f| f.into_error())).collect()
+            }
+            Err(failure) => vec![Err(failure.into_error()); batch.len()],
+        };
+        answers.resize_with(batch.len(), || {
+            Err(Error::unavailable("the store gave no answer for this renewal"))
+        });
+        for (job, answer) in batch.into_iter().zip(answers) {
+            engine.renewed(&job, sent, answer);
+        }
+    }
+
+    fn try_to_clean_up(&self, queue: &Queue, mut cleanup: Cleanup) {
+        let by = self.clock.now() + self.command_timeout;
+        if ask(|| self.backend.release(&cleanup.tenure, cleanup.closing, by)).is_ok() {
+            return;
+        }
+        let now = self.clock.now();
+        if now >= cleanup.until {
+            return; // The lease has ended by now whatever there was.
+        }
+        cleanup.next = now + cleanup.pause;
+        cleanup.pause = (cleanup.pause * 2).min(LONGEST_PAUSE);
+        queue.work.lock().cleanups.push(cleanup);
+    }
+}
+
+impl Queue {
+    fn next_step(&self, now: Moment, stopping: bool, idle_since: &mut Option<Moment>) -> Step {
+        let mut work = self.work.lock();
+        if !work.renewals.is_empty() {
+            *idle_since = None;
+            let count = work.renewals.len().min(RENEW_BATCH);
+            return Step::Renew(work.renewals.drain(..count).collect());
+        }
+        if let Some(at) = work.cleanups.iter().position(|cleanup| cleanup.next <= now) {
+            *idle_since = None;
+            return Step::CleanUp(work.cleanups.swap_remove(at));
+        }
+        let next = work.cleanups.iter().map(|cleanup| cleanup.next).min();
+        let end = *idle_since.get_or_insert(now) + IDLE;
+        match next {
+            Some(next) => Step::Sleep(next),
+            None if stopping || now >= end => {
+                work.running = false; // under the lock: whoever submits next starts another
+                Step::End
+            }
+            None => Step::Sleep(end),
+        }
+    }
+}
+
+/// What a renewal came to, for the engine.
+pub(crate) type RenewalAnswer = Result<Renewal, Error>;
