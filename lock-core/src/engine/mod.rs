@@ -158,6 +158,9 @@ pub(crate) fn ask<T>(question: impl FnOnce() -> Result<T, Failure>) -> Result<T,
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return; // Our threads, and whoever held a lock of ours when the process was forked, are not here.
+        }
         // Nobody can reach what is still held any more: it was detached and never unlocked. Give it back.
         for entry in self.timer.stop() {
             let current = entry.lock().current().map(Arc::clone);
