@@ -111,6 +111,11 @@ impl Engine {
         self.registry.len()
     }
 
+    /// How many threads queue for this name.
+    pub(crate) fn waiting(&self, name: &LockName) -> usize {
+        self.registry.find(name).map_or(0, |entry| entry.waiting())
+    }
+
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
