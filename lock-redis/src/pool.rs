@@ -32,10 +32,10 @@ impl Slot {
         exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let deaths = dialer.deaths();
-        if let Some(link) = &mut self.link {
-            if link.is_stale() || self.deaths_seen != deaths {
-                link.look();
-            }
+        if let Some(link) = &mut self.link
+            && (link.is_stale() || self.deaths_seen != deaths)
+        {
+            link.look();
         }
         self.link.take_if(|link| !link.is_alive());
         self.deaths_seen = deaths;

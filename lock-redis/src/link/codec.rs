@@ -2,7 +2,7 @@
 
 use crate::reply::{Reply, ServerError};
 use redis::{Cmd, Parser, RedisWrite, Script, Value};
-use std::io::Read;
+use std::io::{self, Read};
 
 /// A command, its words given in groups so that nobody has to copy them together.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +45,27 @@ pub(crate) enum DecodeError {
 impl Decoder {
     /// The next reply from `source`, which must answer the end of the stream with an error.
     pub(crate) fn next(&mut self, source: &mut dyn Read) -> Result<Reply, DecodeError> {
-        match self.0.parse_value(source) {
+        let mut source = Source { source, failed: false };
+        match self.0.parse_value(&mut source) {
             Ok(value) => reply(value),
-            Err(error) if error.is_io_error() => Err(DecodeError::Source),
+            Err(_) if source.failed => Err(DecodeError::Source),
+            // Also what the parser calls an unexpected end: it says so of garbage that ends where the input does.
             Err(_) => Err(DecodeError::Garbage("it cannot be parsed")),
         }
+    }
+}
+
+/// A source that remembers whether it failed.
+struct Source<'a> {
+    source: &'a mut dyn Read,
+    failed: bool,
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let outcome = self.source.read(into);
+        self.failed = outcome.is_err();
+        outcome
     }
 }
 
@@ -79,7 +95,6 @@ pub(crate) fn script_hash(source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
 
     /// A source that hands out one byte at a time and has no more for the moment after each.
     struct Drip<'a>(&'a [u8], bool);
@@ -148,7 +163,12 @@ mod tests {
     fn garbage_is_told_and_neither_panics_nor_asks_for_memory() {
         for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"(1\r\n", b"*1\r\n#t\r\n", b"\0\0"]
         {
-            assert!(matches!(decode(bytes)[..], [Err(_)]), "{bytes:?}");
+            assert!(
+                matches!(decode(bytes)[..], [Err(_)]),
+                "{:?} {:?}",
+                String::from_utf8_lossy(bytes),
+                decode(bytes)
+            );
         }
         for bytes in [
             &b"*9223372036854775807\r\n"[..],
