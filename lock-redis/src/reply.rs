@@ -22,11 +22,9 @@ pub(crate) struct ServerError {
 }
 
 impl Reply {
-    /// How many bytes this answer had on the wire.
+    /// How many bytes this answer has on the wire, as Redis writes it.
     ///
-    /// What came in beyond that was not asked for, and the link it came on can no longer be trusted to keep questions
-    /// and answers together. Where a server writes an answer in an unusual but legal way the numbers differ too; then
-    /// the link is given up needlessly, which costs a new one and nothing else.
+    /// More than that was not asked for: then questions and answers may have got out of step.
     pub(crate) fn wire_length(&self) -> u64 {
         let line = |text: usize| text as u64 + 3;
         match self {

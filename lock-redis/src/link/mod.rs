@@ -91,7 +91,7 @@ impl Link {
         self.send(&[*request], by)?;
         let mut fed = 0;
         let reply = self.receive(&mut fed, by)?;
-        self.settle(fed, reply.wire_length());
+        self.settle(fed, reply.wire_length())?;
         Ok(reply)
     }
 
@@ -108,8 +108,7 @@ impl Link {
             for _ in requests {
                 replies.push(self.receive(&mut fed, by)?);
             }
-            self.settle(fed, replies.iter().map(Reply::wire_length).sum());
-            Ok(())
+            self.settle(fed, replies.iter().map(Reply::wire_length).sum())
         });
         (replies, outcome)
     }
@@ -155,12 +154,15 @@ impl Link {
         Err(CallError::Unknown(error))
     }
 
-    /// After the last answer: a link on which more came in than was asked for is not used again.
-    fn settle(&mut self, fed: u64, answered: u64) {
+    /// After the last answer. If more came in than the answers have, one of them is the answer to something else, and
+    /// nobody can tell which.
+    fn settle(&mut self, fed: u64, answered: u64) -> Result<(), CallError> {
         self.last_used = self.clock.now();
-        if fed != answered {
-            self.wire = None;
+        if fed == answered {
+            return Ok(());
         }
+        self.wire = None;
+        Err(CallError::Unknown(self.server.garbage("there is more than was asked for")))
     }
 }
 
