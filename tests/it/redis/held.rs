@@ -70,7 +70,7 @@ fn ten_thousand_locks_stay_held_for_ten_leases() {
                 let tenth = (left.as_secs_f64() / lease.as_secs_f64() * 10.0) as usize;
                 histogram.lock()[tenth.min(10)] += 1;
             }
-            Event::Missed { count } => panic!("the histogram misses {count} events"),
+            Event::Missed { count, .. } => panic!("the histogram misses {count} events"),
             Event::Lost { .. } | Event::RenewalFailed { .. } => panic!("{event:?}"),
             _ => {}
         };
