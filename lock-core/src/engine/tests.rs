@@ -648,8 +648,9 @@ fn an_unreachable_store_is_unavailable_and_never_busy() {
         let start = clock.now();
         let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
         while !waiter.is_finished() {
+            let sleeps = || clock.sleepers().iter().any(|until| *until > clock.now());
+            eventually("it sleeps, or is done", || waiter.is_finished() || sleeps());
             clock.advance(SECOND / 20);
-            thread::yield_now();
         }
         (waiter.join().unwrap().unwrap_err(), clock.now().since(start))
     };
