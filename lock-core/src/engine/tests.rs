@@ -151,10 +151,21 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
 
 /// Waits until that many threads sleep on the clock, and none whose time has come.
 fn parked(clock: &ManualClock, threads: usize) {
-    eventually("everybody sleeps", || {
-        let sleepers = clock.sleepers();
-        sleepers.len() >= threads && sleepers.iter().all(|until| *until > clock.now())
-    });
+    eventually("everybody sleeps", || sleeping(clock) >= threads);
+}
+
+/// How many threads sleep on the clock; none if the time of one has come.
+fn sleeping(clock: &ManualClock) -> usize {
+    let sleepers = clock.sleepers();
+    if sleepers.iter().all(|until| *until > clock.now()) { sleepers.len() } else { 0 }
+}
+
+/// Advances for as long as that thread needs, and only while it and the `others` sleep.
+fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::JoinHandle<T>) {
+    while !thread.is_finished() {
+        eventually("it sleeps, or is done", || thread.is_finished() || sleeping(clock) > others);
+        clock.advance(SECOND / 20);
+    }
 }
 
 #[test]
@@ -582,7 +593,7 @@ fn a_store_that_tells_nobody_is_polled() {
     assert_eq!(store.count("watch"), 0);
     let token = held.fencing_token();
     held.unlock().unwrap();
-    clock.advance(SECOND);
+    advance_until_done(&clock, 1, &waiter);
     assert!(waiter.join().unwrap() > token);
 }
 
@@ -627,10 +638,7 @@ fn a_store_that_answers_but_does_not_tell_of_releases_is_asked_again_and_again()
     let asked = store.count("watch");
     assert!((6..60).contains(&asked), "{asked} tries in 4 s: backing off, and not giving up");
     held.unlock().unwrap();
-    eventually("it gets it", || {
-        clock.advance(SECOND / 50);
-        waiter.is_finished()
-    });
+    advance_until_done(&clock, 1, &waiter);
     waiter.join().unwrap();
 }
 
@@ -647,11 +655,7 @@ fn an_unreachable_store_is_unavailable_and_never_busy() {
         let (lock, clock) = (lock.clone(), clock.clone());
         let start = clock.now();
         let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
-        while !waiter.is_finished() {
-            let sleeps = || clock.sleepers().iter().any(|until| *until > clock.now());
-            eventually("it sleeps, or is done", || waiter.is_finished() || sleeps());
-            clock.advance(SECOND / 20);
-        }
+        advance_until_done(&clock, 0, &waiter);
         (waiter.join().unwrap().unwrap_err(), clock.now().since(start))
     };
     let (error, after) = waits(LockOptions::new().wait(3 * SECOND));
