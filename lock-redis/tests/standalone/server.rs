@@ -106,7 +106,7 @@ pub(crate) struct Raw(TcpStream);
 
 impl Raw {
     pub(crate) fn send(&mut self, line: &str) {
-        write!(self.0, "{line}\r\n").unwrap();
+        self.0.write_all(format!("{line}\r\n").as_bytes()).unwrap();
     }
 
     /// Exactly as many bytes as `expected` has, which they must be.
