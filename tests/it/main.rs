@@ -8,3 +8,6 @@
 // Servers, second processes, other eyes on the store, and bounded waiting.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
 mod harness;
+
+// The same exam for every store, and proof that it can be failed.
+mod conformance;
