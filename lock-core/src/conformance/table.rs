@@ -51,12 +51,12 @@ macro_rules! __conformance_table {
                 a_fixed_lease_is_not_renewed: NeverExpires,
                 watchdog_outlives_lease: RenewalSaysGone,
                 watchdog_stops_on_unlock: ReleaseForgets,
-                one_lost_lock_leaves_the_others: BatchAborts,
+                one_lost_lock_leaves_the_others: RenewalClaimsExtended,
                 renewals_may_be_used_up: NeverExpires,
                 renewed_again_after_a_loss: RenewalDoesNothing,
                 extend_makes_the_lease_longer: RenewalDoesNothing,
                 renewal_leaves_a_longer_lease: RenewalShortens,
-                many_locks_are_kept_at_once: BatchForgetsTheRest,
+                many_locks_are_kept_at_once: RenewalDoesNothing,
             }
             guard {
                 releases_on_drop: ReleaseForgets,
@@ -91,7 +91,7 @@ macro_rules! __conformance_table {
                 dropping_the_client_stops_threads: LeaksAThread,
                 dropping_the_client_drops_the_backend: WatchKeepsTheBackend,
                 a_dropped_client_gives_back_what_it_held: ReleaseForgets,
-                a_lock_of_an_ended_thread_frees: NeverExpires,
+                a_lock_of_an_ended_thread_frees: ReleaseForgets,
             }
             store_acquire {
                 a_free_name_is_granted_and_a_held_one_is_busy: AlwaysGrants,

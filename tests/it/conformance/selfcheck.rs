@@ -3,7 +3,7 @@
 use lock_core::conformance::{Flaw, Matrix, cases};
 
 /// How many cases run at a time. They sleep for most of it.
-const AT_A_TIME: usize = 48;
+const AT_A_TIME: usize = 128;
 
 #[test]
 fn every_case_fails_on_the_flaw_it_exists_for() {

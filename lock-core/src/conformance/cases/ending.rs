@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::conformance::desk::{
     client, connect, elsewhere, eventually, fresh_name, is_busy, join, let_pass, ms, mutex,
-    mutexes, patience, short, spawn, take, take_soon, take_with, watched,
+    mutexes, now, patience, short, spawn, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::event::Event;
@@ -54,11 +54,14 @@ pub(crate) fn a_dropped_client_gives_back_what_it_held(subject: &dyn Subject) {
     drop(take_soon(&other));
 }
 
-/// A thread that ends with a lock still detached holds it no longer than a lease.
+/// A thread that ends with a lock still detached does not have it renewed: it is given back when it would be.
 pub(crate) fn a_lock_of_an_ended_thread_frees(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    elsewhere(|| take_with(&one, &watched(short())).detach());
+    let lease = ms(3_000);
+    let start = now();
+    elsewhere(|| take_with(&one, &watched(lease)).detach());
     drop(take_soon(&other));
+    assert!(now().since(start) < lease * 2 / 3, "given back after {:?}", now().since(start));
 }
 
 /// Holds, renews, waits, is woken: everything that starts a thread.

@@ -1,8 +1,8 @@
 //! One at a time: between threads, between clients, and by force.
 
 use crate::conformance::desk::{
-    client, elsewhere, fixed, fresh_name, is_busy, join, long, ms, mutex, mutexes, patience, spawn,
-    take, take_soon, take_with,
+    client, elsewhere, fixed, fresh_name, is_busy, join, let_pass, long, ms, mutex, mutexes, now,
+    patience, prompt, spawn, take, take_soon, take_with,
 };
 use crate::conformance::subject::Subject;
 use crate::lock::DistLock;
@@ -79,7 +79,8 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
             let guard = taken.expect("everybody has a turn");
             assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
             let read = counter.load(Ordering::SeqCst);
-            thread::yield_now();
+            // Long enough that a second one who is let in is seen.
+            let_pass(ms(1));
             counter.store(read + 1, Ordering::SeqCst);
             inside.store(false, Ordering::SeqCst);
             guard.unlock().expect("it is ours");
@@ -137,10 +138,17 @@ pub(crate) fn force_unlock_wakes_the_waiters(subject: &dyn Subject) {
     let [one, other, force] = mutexes(subject);
     take_with(&one, &fixed(long())).detach();
     thread::scope(|scope| {
-        let waiter = spawn(scope, || drop(take_soon(&other)));
-        crate::conformance::desk::let_pass(ms(100));
+        let waiting = spawn(scope, || {
+            let guard = take_soon(&other);
+            let inside = now();
+            drop(guard);
+            inside
+        });
+        let_pass(ms(150));
+        let forced = now();
         assert!(force.force_unlock().expect("the store answers"));
-        join(waiter);
+        let took = join(waiting).since(forced);
+        assert!(took < prompt(), "woken after {took:?}");
     });
 }
 

@@ -50,8 +50,10 @@ pub(crate) fn every_waiter_has_its_turn(subject: &dyn Subject) {
         let waiting: Vec<_> =
             each_twice.map(|mutex| spawn(scope, || drop(take_soon(mutex)))).collect();
         let_pass(ms(ASLEEP));
+        let released = now();
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
+        assert!(now().since(released) < prompt(), "all served after {:?}", now().since(released));
     });
     assert!(!subject.probe(clients[0].name()).held);
 }
