@@ -72,5 +72,8 @@ pub fn builder() -> ClientBuilder {
 /// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
-    Schemes::none().with(MemoryScheme)
+    let schemes = Schemes::none().with(MemoryScheme);
+    #[cfg(feature = "redis")]
+    let schemes = schemes.with(lock_redis::RedisScheme::new());
+    schemes
 }

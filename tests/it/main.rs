@@ -11,3 +11,6 @@ mod harness;
 
 // The same exam for every store, and proof that it can be failed.
 mod conformance;
+
+// What can only be seen on a real server: requests, keys, threads, connections, the rhythm of renewals.
+mod redis;
