@@ -15,6 +15,8 @@ use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
 use crate::scheme::Context;
+use parking_lot::Mutex as Cell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -189,13 +191,16 @@ pub(super) struct Line {
     backend: Arc<dyn Backend>,
     client: ClientId,
     next: AtomicU64,
+    /// What the backend wants to be reminded of, for each owner that was granted something.
+    receipts: Cell<HashMap<OwnerId, Receipt>>,
 }
 
 impl Line {
     pub(super) fn open(subject: &dyn Subject) -> Self {
         let context = context();
         let backend = subject.backend(&context);
-        Self { backend, client: context.client, next: AtomicU64::new(1) }
+        let (next, receipts) = (AtomicU64::new(1), Cell::default());
+        Self { backend, client: context.client, next, receipts }
     }
 
     /// An owner that was never used.
@@ -219,7 +224,11 @@ impl Line {
         tokens: Tokens,
     ) -> Answer {
         let attempt = Attempt::new(name, owner, lease_time(lease)).tokens(tokens);
-        answered(self.backend.acquire(&attempt, by()))
+        let answer = answered(self.backend.acquire(&attempt, by()));
+        if let Answer::Granted(grant) = &answer {
+            self.receipts.lock().insert(owner, grant.receipt.clone());
+        }
+        answer
     }
 
     /// An attempt that must succeed.
@@ -244,13 +253,13 @@ impl Line {
 
     #[track_caller]
     pub(super) fn release(&self, name: &LockName, owner: OwnerId, closing: Closing) -> Release {
-        answered(self.backend.release(&tenure(name, owner, long()), closing, by()))
+        answered(self.backend.release(&self.tenure(name, owner, long()), closing, by()))
     }
 
     /// The same with the lease that the tombstone, if one is left, must live for.
     #[track_caller]
     pub(super) fn bury(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Release {
-        answered(self.backend.release(&tenure(name, owner, lease), Closing::IN_DOUBT, by()))
+        answered(self.backend.release(&self.tenure(name, owner, lease), Closing::IN_DOUBT, by()))
     }
 
     #[track_caller]
@@ -262,11 +271,19 @@ impl Line {
     #[track_caller]
     pub(super) fn renew_all(&self, held: &[(LockName, OwnerId)], lease: Duration) -> Vec<Renewal> {
         let lane = self.backend.lane(&held[0].0);
-        let batch: Vec<_> =
-            held.iter().map(|(name, owner)| Renewing::new(tenure(name, *owner, lease))).collect();
+        let batch: Vec<_> = held
+            .iter()
+            .map(|(name, owner)| Renewing::new(self.tenure(name, *owner, lease)))
+            .collect();
         let answers = self.backend.renew(lane, &batch, by());
         assert_eq!(answers.len(), batch.len(), "as many answers as holdings");
         answers.into_iter().map(answered).collect()
+    }
+
+    /// The tenure of an owner, with the receipt of its last grant; empty if none was granted, as when the answer is lost.
+    fn tenure(&self, name: &LockName, owner: OwnerId, lease: Duration) -> TenureId {
+        let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
+        TenureId::new(name.clone(), owner, lease_time(lease), receipt)
     }
 
     #[track_caller]
@@ -286,11 +303,6 @@ impl Line {
         let watch = answered(self.backend.watch(name, Arc::clone(&bell) as _, by()));
         (bell, watch)
     }
-}
-
-/// The tenure of an owner, with an empty receipt: a backend must know its holdings without being reminded.
-fn tenure(name: &LockName, owner: OwnerId, lease: Duration) -> TenureId {
-    TenureId::new(name.clone(), owner, lease_time(lease), Receipt::default())
 }
 
 fn lease_time(lease: Duration) -> LeaseTime {

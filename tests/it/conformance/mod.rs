@@ -7,3 +7,8 @@ mod subjects;
 mod memory {
     lock_core::conformance_tests!(super::subjects::MemorySubject::new());
 }
+
+// One Redis server, a new one for every case.
+mod redis {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::start());
+}
