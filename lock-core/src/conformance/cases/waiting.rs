@@ -207,6 +207,7 @@ pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
         let_pass(ms(ASLEEP));
         interrupt.fire();
         assert!(join(interrupted).expect_err("it was interrupted").is_interrupted());
+        let_pass(ms(ASLEEP));
         assert!(!plain.is_finished(), "it waits on");
         let released = now();
         line.release(&name, owner, crate::backend::Closing::CLEAN);

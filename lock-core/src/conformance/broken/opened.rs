@@ -1,241 +1,28 @@
-//! [`Broken`]: a small store, sound but for one flaw. What a case is worth is shown by the flaws that it catches.
-//!
-//! It is written for this alone and shares nothing with the in-memory store, so that the exam does not only ask for what
-//! that one happens to do. At every place where a store can go wrong there is a question for the flaw.
+//! A broken store as one client has it: the backend, with a question for the flaw wherever one can go wrong.
 
-use super::subject::{Seen, Subject};
+use super::flaw::Flaw;
+use super::store::{Held, Registration, State, Store, Watcher};
 use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
     LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
 };
-use crate::clock::{Clock, Moment, Signal, SystemClock};
+use crate::clock::{Clock, Moment, Signal};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
-use crate::scheme::Context;
 use crate::token::{FencingToken, TokenRange};
-use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-macro_rules! flaws {
-    ($($(#[$doc:meta])* $flaw:ident,)*) => {
-        /// One thing that a store can do wrong.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[non_exhaustive]
-        pub enum Flaw { $($(#[$doc])* $flaw,)* }
-
-        impl Flaw {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$flaw),*];
-        }
-    };
-}
-
-flaws! {
-    /// Grants a lock that somebody else holds.
-    AlwaysGrants,
-    /// Grants nothing.
-    NeverGrants,
-    /// Keeps a lock for an hour, whatever lease was asked for.
-    NeverExpires,
-    /// Keeps a lock for a tenth of the lease.
-    ShortLease,
-    /// Takes names that differ in case, or in blanks, for one.
-    NamesCollide,
-    /// Reports a held lock as a failure.
-    BusyIsAFailure,
-    /// Says of a held lock that it will be so for an hour yet.
-    BusyExaggerates,
-    /// Waits in `acquire` until the lock is free.
-    WaitsForTheLock,
-    /// Turns down the repetition of an attempt that was granted.
-    ResendIsBusy,
-    /// Gives a repeated attempt another token.
-    ResendGetsNewToken,
-    /// Leaves the lease of a repeated attempt as it was.
-    ResendKeepsOldLease,
-    /// Sets the lease of a repeated attempt, also if that shortens it.
-    ResendShortens,
-    /// Frees what a stranger holds.
-    FreesForStrangers,
-    /// Says that it has freed a lock, and keeps it.
-    ReleaseForgets,
-    /// Frees a lock and says that it was gone.
-    ReleaseDenies,
-    /// Says `Freed` of whatever was not held.
-    ReleaseAlwaysFreed,
-    /// Leaves no tombstone.
-    TombstoneIgnored,
-    /// Leaves a tombstone only for an owner that still holds the lock.
-    TombstoneOnlyIfHeld,
-    /// Forgets a tombstone after a tenth of the lease.
-    TombstoneFades,
-    /// Turns everybody down because of one owner's tombstone.
-    TombstoneClosesAll,
-    /// Leaves the tombstone, but not the lock.
-    TombstoneKeepsTheLock,
-    /// Brings back what it is asked to renew.
-    RenewalRevives,
-    /// Sets the lease, also if that shortens it.
-    RenewalShortens,
-    /// Says `Extended` and does nothing.
-    RenewalDoesNothing,
-    /// Extends what a stranger holds.
-    RenewsForStrangers,
-    /// Says `Extended` of what is gone.
-    RenewalClaimsExtended,
-    /// Extends, and says that it is gone.
-    RenewalSaysGone,
-    /// Gives up a batch at the first that is gone.
-    BatchAborts,
-    /// Renews the first ten of a batch.
-    BatchForgetsTheRest,
-    /// Answers a batch back to front.
-    BatchOutOfOrder,
-    /// Grants without a token.
-    TokensMissing,
-    /// Grants with a token that nobody asked for.
-    TokensUnasked,
-    /// Gives the same token again.
-    TokenRepeats,
-    /// Counts from one again when the counter was lost.
-    TokensFromOne,
-    /// Stores the beginning of a reserved range, not its end.
-    ReserveForgotten,
-    /// Does not write back the last token used.
-    WriteBackIgnored,
-    /// Writes back one less than the last token used.
-    WriteBackTooLow,
-    /// Writes back for an owner that holds nothing any more.
-    WriteBackByStrangers,
-    /// Says of every lock that it is free.
-    InspectSaysFree,
-    /// Says that somebody else holds the lock.
-    InspectMisnames,
-    /// Extends what it looks at.
-    InspectExtends,
-    /// Always says the full lease.
-    RemainingStandsStill,
-    /// Says that it has freed a lock by force, and keeps it.
-    ForceKeeps,
-    /// Says of a free lock, too, that it was held.
-    ForceAlwaysTrue,
-    /// Wakes nobody at a release.
-    ReleaseWakesNobody,
-    /// Wakes nobody at a release by force.
-    ForceWakesNobody,
-    /// Wakes only those who watch through the same client.
-    WakesOnlyItsOwn,
-    /// Wakes only the first of those who watch.
-    WakesOnlyOne,
-    /// Is deaf for a while after `watch` has returned.
-    WatchStartsLate,
-    /// Calls on after the watch was dropped.
-    WatchNeverEnds,
-    /// Is kept alive for ever by a watch.
-    WatchKeepsTheBackend,
-    /// Starts a thread and forgets it.
-    LeaksAThread,
-}
-
-/// A store with one flaw, or none: a [`Subject`] like any other.
-#[derive(Debug)]
-pub struct Broken {
-    store: Arc<Store>,
-    flaw: Option<Flaw>,
-}
-
-impl Broken {
-    /// A store with this flaw.
-    #[must_use]
-    pub fn new(flaw: Flaw) -> Self {
-        Self { store: Arc::default(), flaw: Some(flaw) }
-    }
-
-    /// The same store without any: it must pass.
-    #[must_use]
-    pub fn sound() -> Self {
-        Self { store: Arc::default(), flaw: None }
-    }
-}
-
-impl Subject for Broken {
-    fn name(&self) -> String {
-        self.flaw.map_or_else(|| "no flaw".to_owned(), |flaw| format!("{flaw:?}"))
-    }
-
-    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        let (store, flaw, clock) = (Arc::clone(&self.store), self.flaw, Arc::clone(&context.clock));
-        let number = store.next.fetch_add(1, Ordering::Relaxed);
-        Arc::new_cyclic(|me| Opened { store, flaw, clock, number, me: Weak::clone(me) })
-    }
-
-    fn probe(&self, lock: &LockName) -> Seen {
-        let now = SystemClock.now();
-        match self.store.state.lock().held.get(lock.as_str()) {
-            Some(held) if held.until > now => Seen::held(Some(held.until.since(now))),
-            _ => Seen::FREE,
-        }
-    }
-
-    fn lose(&self, lock: &LockName) {
-        let mut state = self.store.state.lock();
-        state.held.remove(lock.as_str());
-        state.counters.remove(lock.as_str());
-    }
-}
-
-/// What all clients share.
-#[derive(Debug, Default)]
-struct Store {
-    state: Mutex<State>,
-    /// Numbers for clients and watchers.
-    next: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    held: HashMap<String, Held>,
-    /// The last token that was given away.
-    counters: HashMap<String, u64>,
-    /// Until when an owner is closed.
-    tombstones: HashMap<(String, OwnerId), Moment>,
-    watchers: Vec<Watcher>,
-}
-
-#[derive(Debug)]
-struct Held {
-    owner: OwnerId,
-    lease: Duration,
-    until: Moment,
-    tokens: Option<TokenRange>,
-}
-
-struct Watcher {
-    number: u64,
-    client: u64,
-    key: String,
-    since: Moment,
-    wake: Arc<dyn Wake>,
-}
-
-impl std::fmt::Debug for Watcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watcher").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
 /// The store as one client has opened it.
 #[derive(Debug)]
-struct Opened {
-    store: Arc<Store>,
-    flaw: Option<Flaw>,
-    clock: Arc<dyn Clock>,
-    number: u64,
-    me: Weak<Opened>,
+pub(super) struct Opened {
+    pub(super) store: Arc<Store>,
+    pub(super) flaw: Option<Flaw>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) number: u64,
+    pub(super) me: Weak<Opened>,
 }
 
 impl Opened {
@@ -543,18 +330,6 @@ impl Backend for Opened {
 
     fn abilities(&self) -> Abilities {
         Abilities::full()
-    }
-}
-
-/// A watcher's place in the store's list.
-struct Registration {
-    store: Arc<Store>,
-    number: u64,
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.store.state.lock().watchers.retain(|watcher| watcher.number != self.number);
     }
 }
 
