@@ -1,1 +1,10 @@
-fn main() {}
+//! The integration suite: real servers, real processes, and the exam that every store sits.
+//!
+//! One binary, so that it links once. `REDIS_SERVER=PATH` runs everything on another server's binary,
+//! `DISTLOCK_TEST_SCALE=3` gives a slow machine three times as long.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// Servers, second processes, other eyes on the store, and bounded waiting.
+#[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
+mod harness;

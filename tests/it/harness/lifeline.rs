@@ -1,0 +1,38 @@
+//! [`LifeLine`]: a process that must not outlive us, also when nobody is left to run a `Drop`.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// Kills a process group when this test process ends in any way, SIGKILL and Ctrl-C included.
+///
+/// It is a shell that reads from a pipe whose other end only we hold: when we are gone, the read ends, and the shell
+/// kills the group. (`PR_SET_PDEATHSIG` would need unsafe code, and would fire at the end of the *thread* that
+/// started the process, which for a test is too early.)
+///
+/// Drop it before the process is reaped, or its number may belong to somebody else by then.
+pub(crate) struct LifeLine(Child);
+
+impl LifeLine {
+    /// Ties the group that `leader` leads to us.
+    pub(crate) fn of(leader: &Child) -> Self {
+        let shell = Command::new("sh")
+            .args(["-c", "read -r _; kill -s KILL -- \"-$0\""])
+            .arg(leader.id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A group of its own, or Ctrl-C would end the shell before it can do its work.
+            .process_group(0)
+            .spawn()
+            .expect("`sh` starts");
+        Self(shell)
+    }
+}
+
+impl Drop for LifeLine {
+    fn drop(&mut self) {
+        // Killed before its pipe is closed, so it has no time to kill anything itself.
+        let _already_gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}

@@ -1,0 +1,187 @@
+//! [`RedisServer`]: a real server for one test.
+
+use super::lifeline::LifeLine;
+use super::probe::Probe;
+use super::time::{eventually, scaled};
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long a server may take until it answers. Measured: about 10 ms.
+const START: Duration = Duration::from_secs(10);
+
+/// How much of a server's log is shown when a test fails.
+const LOG_TAIL: usize = 4_000;
+
+/// A `redis-server` of our own on a free port: no persistence, a directory of its own, killed with us. Its log is
+/// shown when the test fails.
+pub(crate) struct RedisServer {
+    port: u16,
+    /// What was added to the command line, for a restart.
+    arguments: Vec<String>,
+    directory: TempDir,
+    running: Option<Running>,
+}
+
+struct Running {
+    // In this order: the line goes before the process is reaped.
+    line: LifeLine,
+    process: Child,
+}
+
+impl RedisServer {
+    /// Starts a server and waits until it answers.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own settings.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let directory = tempfile::Builder::new().prefix("distlock-redis-").tempdir().unwrap();
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let mut server = Self { port: 0, arguments, directory, running: None };
+        // A port that was free a moment ago may be taken when the server binds it: then another one.
+        for _ in 0..20 {
+            server.port = free_port();
+            if server.try_launch() {
+                return server;
+            }
+        }
+        panic!("no redis-server came up on any of 20 ports; the last log:\n{}", server.log_tail());
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A new connection of the test's own.
+    pub(crate) fn probe(&self) -> Probe {
+        Probe::connect(self.port)
+    }
+
+    /// SIGKILL: the port refuses connections from now on, and what was not on disk is gone.
+    pub(crate) fn kill(&mut self) {
+        if let Some(Running { line, mut process }) = self.running.take() {
+            drop(line);
+            process.kill().expect("our own child can be killed");
+            process.wait().expect("our own child can be waited for");
+        }
+    }
+
+    /// SIGSTOP: connections stay open and are accepted, and nothing is answered.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills the server, if it still runs, and starts it on the same port, empty.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        eventually("the server is back on its port", START, || self.try_launch());
+    }
+
+    /// The processor time that the server has used, its own and the system's.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let mut probe = self.probe();
+        let seconds = |field| -> f64 { probe.info_field("cpu", field).unwrap().parse().unwrap() };
+        Duration::from_secs_f64(["used_cpu_user", "used_cpu_sys"].map(seconds).iter().sum())
+    }
+
+    /// The server's process, for tests that look at it from outside.
+    pub(crate) fn process_id(&self) -> u32 {
+        self.running.as_ref().expect("the server runs").process.id()
+    }
+
+    /// Starts the process, and says whether it is *our* server that answers on the port.
+    fn try_launch(&mut self) -> bool {
+        let mut process = self.spawn();
+        let line = LifeLine::of(&process);
+        let up = eventually("the server answers, or gives up", START, || {
+            if process.try_wait().expect("our own child can be looked at").is_some() {
+                return Some(false);
+            }
+            let answered_by = Probe::try_connect(self.port).ok()?.process_id()?;
+            // Somebody else's server on this port: ours will fail to bind it, but may not have noticed yet.
+            (answered_by == process.id()).then_some(true)
+        });
+        if up {
+            self.running = Some(Running { line, process });
+        }
+        up
+    }
+
+    fn spawn(&self) -> Child {
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        Command::new(&binary)
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.directory.path())
+            .arg("--logfile")
+            .arg(self.log_file())
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "`{binary}` does not start ({error}): install it with `apt-get install redis-server`, or name \
+                     another one in REDIS_SERVER"
+                )
+            })
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.process_id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child has a number"), signal).expect("our child can be told");
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("redis.log")
+    }
+
+    fn log_tail(&self) -> String {
+        let log = std::fs::read(self.log_file()).unwrap_or_default();
+        String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL)..]).into_owned()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of redis-server on port {} ---\n{}---", self.port, self.log_tail());
+        }
+        self.kill();
+    }
+}
+
+/// A port that nobody listens on at the moment, below those that the system gives to outgoing connections: from one of
+/// those, a client that redials a dead server can, now and then, connect to itself.
+fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(15_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The bound on one exchange between a test and a server.
+pub(super) fn exchange_bound() -> Duration {
+    scaled(Duration::from_secs(10))
+}

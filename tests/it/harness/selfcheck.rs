@@ -1,0 +1,152 @@
+//! Tests of the tools themselves: a harness that lies makes every other test worthless.
+
+use super::child::Example;
+use super::process::RedisServer;
+use super::time::{Stopwatch, always, eventually};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn lives(process: u32) -> bool {
+    // A zombie has a directory, but nothing that it runs.
+    std::fs::read(Path::new("/proc").join(process.to_string()).join("cmdline"))
+        .is_ok_and(|command| !command.is_empty())
+}
+
+#[test]
+fn a_server_is_ours_alone_and_gone_when_dropped() {
+    let (one, other) = (RedisServer::start(), RedisServer::start());
+    one.probe().command(&["SET", "who", "one"]);
+    assert!(!other.probe().exists("who"));
+    let process = one.process_id();
+    assert!(lives(process));
+    drop(one);
+    assert!(!lives(process));
+}
+
+#[test]
+fn a_server_comes_back_on_its_port_and_empty() {
+    let mut server = RedisServer::start_with(&["--databases", "3"]);
+    let url = server.url();
+    let mut probe = server.probe();
+    probe.command(&["SET", "a", "1"]);
+    server.restart();
+    assert!(probe.try_command(&["PING"]).is_err(), "the old connection is dead");
+    let mut probe = server.probe();
+    assert!(!probe.exists("a"));
+    assert_eq!(server.url(), url);
+    assert_eq!(probe.command(&["CONFIG", "GET", "databases"]).texts()[1], "3");
+}
+
+#[test]
+fn a_paused_server_answers_later_not_never() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    server.pause();
+    let watch = Stopwatch::start();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(move || probe.command(&["PING"]).text());
+        always("no answer comes while it is paused", Duration::from_millis(100), || {
+            !asked.is_finished()
+        });
+        server.resume();
+        assert_eq!(asked.join().unwrap(), "PONG");
+    });
+    assert!(watch.elapsed() >= Duration::from_millis(100));
+    assert!(server.cpu_time() > Duration::ZERO);
+}
+
+#[test]
+fn a_server_dies_with_us_also_when_we_are_killed() {
+    if let Ok(file) = std::env::var("DISTLOCK_TEST_ORPHAN") {
+        // The other process: says which server it has, and waits to be killed.
+        let server = RedisServer::start();
+        std::fs::write(format!("{file}.new"), server.process_id().to_string()).unwrap();
+        std::fs::rename(format!("{file}.new"), &file).unwrap();
+        eventually("somebody kills us", Duration::from_secs(60), || false);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("server");
+    let mut parent = Example::program(std::env::current_exe().unwrap())
+        .args(&["--exact", "harness::selfcheck::a_server_dies_with_us_also_when_we_are_killed"])
+        .env("DISTLOCK_TEST_ORPHAN", file.to_str().unwrap())
+        .spawn();
+    let server: u32 = eventually("the other process has a server", Duration::from_secs(20), || {
+        std::fs::read_to_string(&file).ok()?.parse().ok()
+    });
+    assert!(lives(server));
+    parent.kill();
+    eventually("the server is gone with it", SOON, || !lives(server));
+}
+
+#[test]
+fn the_probe_counts_commands_and_connections() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    assert_eq!((probe.command_calls("hset"), probe.connections()), (0, 0));
+    let mut other = server.probe();
+    other.command(&["HSET", "h", "a", "1", "b", "2"]);
+    other.command(&["PEXPIRE", "h", "60000"]);
+    assert_eq!((probe.command_calls("hset"), probe.connections()), (1, 1));
+    assert_eq!(probe.hgetall("h").into_iter().map(|(f, v)| f + &v).collect::<String>(), "a1b2");
+    let left = probe.pttl("h").unwrap();
+    assert!(left <= Duration::from_secs(60) && left > Duration::from_secs(50));
+    assert_eq!(probe.pttl("none"), None);
+    assert_eq!(probe.keys("*"), ["h"]);
+    assert!(probe.stat("total_connections_received") >= 2);
+    probe.reset_stats();
+    assert_eq!(probe.command_calls("hset"), 0);
+    drop(other);
+    eventually("the server has seen it go", SOON, || probe.connections() == 0);
+}
+
+#[test]
+fn a_child_talks_is_paused_and_says_how_it_ended() {
+    let echo = r#"while read -r word; do echo "{\"event\":\"$word\"}"; done; exit 7"#;
+    let mut child = Example::program("sh").args(&["-c", echo]).spawn();
+    child.send("hello");
+    assert_eq!(child.expect_event("hello", SOON)["event"], "hello");
+    child.pause();
+    child.send("late");
+    let asked = catch_unwind(AssertUnwindSafe(|| {
+        child.expect_event("late", Duration::from_millis(100));
+    }));
+    assert!(asked.is_err(), "a paused child says nothing");
+    child.resume();
+    child.expect_event("late", SOON);
+    assert!(child.is_running());
+    child.close_input();
+    assert_eq!(child.wait_exit(SOON), 7);
+    assert_eq!(child.output().lines().count(), 2);
+}
+
+#[test]
+fn a_killed_child_takes_its_own_children_along() {
+    let mut child = Example::program("sh")
+        .args(&["-c", r#"sleep 600 & echo "{\"event\":\"up\",\"id\":$!}"; wait"#])
+        .spawn();
+    let grandchild = child.expect_event("up", SOON)["id"].as_u64().unwrap();
+    let grandchild = u32::try_from(grandchild).unwrap();
+    assert!(lives(grandchild));
+    child.kill();
+    assert_eq!(child.wait_exit(SOON), 128 + 9);
+    eventually("the grandchild is gone", SOON, || !lives(grandchild));
+}
+
+#[test]
+fn waiting_in_vain_ends_and_says_for_what() {
+    let watch = Stopwatch::start();
+    let waited =
+        catch_unwind(|| eventually("the moon is full", Duration::from_millis(50), || false));
+    let message = *waited.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("the moon is full"), "{message}");
+    assert!(watch.elapsed() >= Duration::from_millis(50));
+    let mut looks = 0;
+    let found = eventually("the third look", SOON, || {
+        looks += 1;
+        (looks == 3).then_some("found")
+    });
+    assert_eq!((found, looks), ("found", 3));
+}

@@ -1,0 +1,110 @@
+//! Waiting with a bound. The only place of the suite that sleeps.
+
+use lock_core::{Clock, Moment, Signal, SystemClock};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+/// How long the next look is put off. Short enough for the tests that measure wake-ups, long enough not to be the load.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// `DISTLOCK_TEST_SCALE`: what every bound is multiplied with, for machines that are slow or busy.
+static SCALE: LazyLock<f64> = LazyLock::new(|| match std::env::var("DISTLOCK_TEST_SCALE") {
+    Err(_) => 1.0,
+    Ok(text) => match text.parse::<f64>() {
+        Ok(scale) if (0.1..=100.0).contains(&scale) => scale,
+        _ => panic!("DISTLOCK_TEST_SCALE={text} is not a factor between 0.1 and 100"),
+    },
+});
+
+/// The bound as this machine needs it.
+pub(crate) fn scaled(bound: Duration) -> Duration {
+    bound.mul_f64(*SCALE)
+}
+
+/// The same, from milliseconds.
+pub(crate) fn ms(millis: u64) -> Duration {
+    scaled(Duration::from_millis(millis))
+}
+
+/// What a look can say: `true` and `Some` end the wait, `false` and `None` go on.
+pub(crate) trait Look {
+    /// What the wait returns.
+    type Found;
+
+    /// What was found, if anything.
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Look for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Look for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Option<T> {
+        self
+    }
+}
+
+/// Looks until something is found, and panics with `what` if that takes longer than `bound` (times the scale).
+///
+/// It always looks once more after the bound, so a long pause of the machine is not taken for a failure.
+#[track_caller]
+pub(crate) fn eventually<L: Look>(
+    what: &str,
+    bound: Duration,
+    mut look: impl FnMut() -> L,
+) -> L::Found {
+    let bound = scaled(bound);
+    let until = SystemClock.now() + bound;
+    loop {
+        let last = SystemClock.now() >= until;
+        if let Some(found) = look().found() {
+            return found;
+        }
+        assert!(!last, "waited {bound:?} in vain for this: {what}");
+        pause(LOOK_AGAIN);
+    }
+}
+
+/// Looks for the whole of `time` (times the scale), and panics with `what` as soon as it is not so.
+#[track_caller]
+pub(crate) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
+    let until = SystemClock.now() + scaled(time);
+    loop {
+        assert!(look(), "this did not stay so: {what}");
+        if SystemClock.now() >= until {
+            return;
+        }
+        pause(LOOK_AGAIN);
+    }
+}
+
+/// Lets time pass that is itself the test's subject: a lease that is to run out. To wait for something to happen, use
+/// [`eventually`].
+pub(crate) fn let_pass(time: Duration) {
+    pause(time);
+}
+
+/// How long something takes.
+pub(crate) struct Stopwatch(Moment);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(SystemClock.now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        SystemClock.now().since(self.0)
+    }
+}
+
+fn pause(time: Duration) {
+    let nobody = Arc::new(Signal::new());
+    let _due = SystemClock.wait(&nobody, SystemClock.now() + time);
+}
