@@ -1,22 +1,79 @@
-//! distlock
-pub use lock_core::*;
+#![doc = include_str!("../README.md")]
+//!
+//! # The map
+//!
+//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a store of your own
+//! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an [`OwnedMutex`], whose
+//!   guards can be sent to other threads
+//! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the wait and the lease
+//! - [`LockGuard`] is the holding: its [fencing token](LockGuard::fencing_token), what is
+//!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
+//! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is plugged into URLs
 
-/// Connects.
+pub use lock_core::backend;
+pub use lock_core::{
+    Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, DistLock, Error, ErrorKind,
+    Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime, LockGuard,
+    LockName, LockOptions, Loss, LossCause, ManualClock, MemoryBackend, MemoryScheme, Moment,
+    Mutex, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Scheme, Schemes, Secret, Signal,
+    SystemClock, TokenPolicy, TokenRange, Woken,
+};
+
+/// Connects to the store that a URL names.
+///
+/// | URL | store |
+/// |---|---|
+/// | `memory://`, `memory://name` | this process's memory: one store for each name |
+/// | `redis://[user:password@]host[:port][/database]` | one Redis server (feature `redis`, on by default) |
+///
+/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for all of them.
+///
+/// # Blocking
+///
+/// Not at all: a store that is down is reported when it is first asked.
 ///
 /// # Errors
 ///
-/// x
+/// [`Error::is_configuration`] says what is wrong with the URL and what would be accepted.
+///
+/// # Examples
+///
+/// ```
+/// use distlock::DistLock;
+///
+/// let client = distlock::connect("memory://")?;
+/// let lock = client.mutex("orders:42")?;
+/// let guard = lock.lock()?;
+/// guard.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
 pub fn connect(url: &str) -> Result<Client, Error> {
     builder().url(url)?.connect()
 }
 
-/// A builder that knows all schemes.
+/// A builder that knows all the [`schemes`] that are built in.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let client = distlock::builder()
+///     .url("memory://")?
+///     .configure(|config| config.with_watchdog(Duration::from_secs(10)))
+///     .connect()?;
+/// # let _ = client;
+/// # Ok::<(), distlock::Error>(())
+/// ```
 pub fn builder() -> ClientBuilder {
     Client::builder().schemes(schemes())
 }
 
-/// All schemes that are built in.
+/// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
-    Schemes::none().with(MemoryScheme)
+    let schemes = Schemes::none().with(MemoryScheme);
+    #[cfg(feature = "redis")]
+    let schemes = schemes.with(lock_redis::RedisScheme::new());
+    schemes
 }

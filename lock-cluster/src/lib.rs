@@ -1,1 +1,3 @@
-//! distlock on Redis Cluster, and the quorum (Redlock) over independent masters. Nothing is here yet: use one Redis server with `lock-redis`.
+//! distlock on Redis Cluster, and the quorum (Redlock) over independent masters.
+//!
+//! Nothing is here yet. For one Redis server use `lock-redis`, or the facade `distlock` with a `redis://` URL.

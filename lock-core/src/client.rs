@@ -66,6 +66,19 @@ impl Client {
         self.0.abilities
     }
 
+    /// How many threads of this client wait for the lock of this name now (Java's `getQueueLength`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one.
+    pub fn waiting<N>(&self, name: N) -> Result<usize, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Ok(self.0.waiting(&name.try_into()?))
+    }
+
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
     /// lease. A name that is not used any more leaves nothing behind.
     #[must_use]

@@ -282,7 +282,7 @@ impl fmt::Debug for MemoryBackend {
 /// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there for as long as a client
 /// of it is.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct MemoryScheme;
 
 /// The stores that have clients, by name.

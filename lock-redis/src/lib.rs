@@ -1,1 +1,26 @@
-//! distlock on one Redis server.
+//! distlock on one Redis server. The map, from the top down:
+//!
+//! - [`RedisScheme`]: what `redis://` URLs lead to
+//! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
+//! - `format`: what a lock looks like under its key (Redisson's `RLock`), and its scripts in `lua/`
+//! - `keys`: what the keys and channels are called
+//! - `script`: EVALSHA, and EVAL where the server does not know the script
+//! - `reply`, `refusal`: what the server answers, and what its errors mean
+//! - `subscriber`: one connection that hears of releases for everybody who waits
+//! - `pool`: connections to borrow, dialled by the borrower
+//! - `link`: one connection, every step of it bounded by a deadline
+
+mod backend;
+mod format;
+mod keys;
+mod link;
+mod pool;
+mod refusal;
+mod reply;
+mod scheme;
+mod script;
+mod subscriber;
+mod text;
+
+pub use backend::RedisBackend;
+pub use scheme::RedisScheme;

@@ -8,3 +8,6 @@
 // Servers, second processes, other eyes on the store, and bounded waiting.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
 mod harness;
+
+// What can only be seen on a real server: requests, keys, threads, connections, the rhythm of renewals.
+mod redis;

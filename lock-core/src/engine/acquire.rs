@@ -69,6 +69,9 @@ impl Engine {
         options: &LockOptions,
     ) -> Result<Option<Arc<Tenure>>, Error> {
         let plan = self.plan(options)?;
+        if self.is_forked() {
+            return self.ask(|_| Ok(None)).map_err(Failure::into_error);
+        }
         if let Some(interrupt) = &plan.interrupt {
             interrupt.check()?;
         }
@@ -88,15 +91,7 @@ impl Engine {
                 let registration =
                     plan.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
                 let owner = self.new_owner();
-                let taken = Wait {
-                    engine: self,
-                    plan: &plan,
-                    signal: &signal,
-                    owner,
-                    doubt: false,
-                    contended: false,
-                }
-                .run(place, holder);
+                let taken = Wait::new(self, &plan, &signal, owner).run(place, holder);
                 drop(registration);
                 taken
             }
@@ -176,6 +171,8 @@ struct Wait<'a> {
     doubt: bool,
     /// Whether it was told that the lock is contended.
     contended: bool,
+    /// How often in a row the store would not tell of releases.
+    unwatched: u32,
 }
 
 /// What to do after an attempt.
@@ -185,7 +182,11 @@ enum Next {
     GiveUp,
 }
 
-impl Wait<'_> {
+impl<'a> Wait<'a> {
+    fn new(engine: &'a Engine, plan: &'a Plan, signal: &'a Arc<Signal>, owner: OwnerId) -> Self {
+        Self { engine, plan, signal, owner, doubt: false, contended: false, unwatched: 0 }
+    }
+
     fn run(mut self, place: Place, holder: Holder) -> Result<Option<Arc<Tenure>>, Error> {
         let entry = Arc::clone(place.entry());
         if !self.queue(&place)? {
@@ -245,7 +246,7 @@ impl Wait<'_> {
                 Ok(Answer::Granted(grant)) => return Ok(Some((grant, sent))),
                 Ok(Answer::Busy(left)) => {
                     outage = Outage::default();
-                    self.busy(place, entry, left, last_look, &mut outage)?
+                    self.busy(place, entry, left, last_look)?
                 }
                 Err(failure) => self.failed(failure, sent, &mut outage)?,
             };
@@ -278,7 +279,6 @@ impl Wait<'_> {
         entry: &Arc<Entry>,
         left: Option<Duration>,
         last_look: bool,
-        outage: &mut Outage,
     ) -> Result<Next, Error> {
         self.tell_contended(entry);
         let now = self.engine.clock.now();
@@ -294,10 +294,16 @@ impl Wait<'_> {
             return match self.engine.ask(|backend| backend.watch(&entry.name, wake, by)) {
                 Ok(watch) => {
                     place.keep_watch(watch);
+                    self.unwatched = 0;
                     // Between our look and the registration it may have been released: look again before sleeping.
                     Ok(Next::Again)
                 }
-                Err(failure) => self.failed(failure_of_watch(failure), now, outage),
+                Err(failure) if failure.error().is_unavailable() => {
+                    // The store answers, and does not tell of releases at the moment: ask it again and again.
+                    self.unwatched += 1;
+                    Ok(Next::Sleep(self.engine.clock.now() + pause(self.unwatched)))
+                }
+                Err(failure) => Err(failure.into_error()),
             };
         }
         // A message may be lost, so the holder's lease bounds the sleep, and never more than one of our own does.
@@ -330,9 +336,7 @@ impl Wait<'_> {
         if now >= limit {
             return Err(error);
         }
-        let doubled = FIRST_PAUSE * 2u32.saturating_pow(outage.attempts.min(10));
-        let pause = doubled.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0);
-        Ok(Next::Sleep((now + pause).min(limit)))
+        Ok(Next::Sleep((now + pause(outage.attempts)).min(limit)))
     }
 
     /// The store granted it: make it ours, unless the answer took longer than the lease is good for.
@@ -415,10 +419,9 @@ struct Outage {
     attempts: u32,
 }
 
-/// A failed subscription takes nothing, whatever became of it.
-fn failure_of_watch(failure: Failure) -> Failure {
-    match failure {
-        Failure::Unknown(error) => Failure::NotSent(error),
-        other => other,
-    }
+/// How long to wait after this many failures in a row: doubling, and half of it at random, so that clients that lost the
+/// same store do not all come back at once.
+fn pause(failures: u32) -> Duration {
+    let doubled = FIRST_PAUSE * 2u32.saturating_pow(failures.min(10));
+    doubled.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0)
 }

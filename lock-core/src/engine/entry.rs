@@ -144,8 +144,7 @@ impl Entry {
         }
     }
 
-    /// How many threads queue.
-    #[cfg(test)]
+    /// How many threads queue, the head included.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().queue.len()
     }
@@ -298,6 +297,11 @@ impl Registry {
         let entry = Arc::new(Entry::new(name.clone(), Arc::downgrade(self)));
         entries.insert(name.clone(), Arc::downgrade(&entry));
         entry
+    }
+
+    /// The entry of this name, if it is in use.
+    pub(crate) fn find(&self, name: &LockName) -> Option<Arc<Entry>> {
+        self.0.lock().get(name).and_then(Weak::upgrade)
     }
 
     /// How many names are in use.

@@ -101,6 +101,10 @@ impl Engine {
                 self.declare_lost(entry, tenure, LossCause::Gone);
                 Err(tenure.lost_error())
             }
+            Err(error) if error.is_foreign_format() => {
+                // Something else lives under the key: that is an answer, and it says that ours is gone.
+                self.overwritten(entry, tenure, error)
+            }
             Err(error) => {
                 let error = error.on(&tenure.name);
                 if reply.is_none() {
@@ -112,6 +116,21 @@ impl Engine {
         if let Some(reply) = reply {
             reply.answer(result);
         }
+    }
+
+    /// The store found something that is not a lock under the name.
+    pub(crate) fn overwritten(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+        error: Error,
+    ) -> Result<(), Error> {
+        let mut inner = tenure.lock();
+        inner.renewing = false;
+        inner.last_failure = Some(error);
+        drop(inner);
+        self.declare_lost(entry, tenure, LossCause::Gone);
+        Err(tenure.lost_error())
     }
 
     fn renewal_succeeded(
@@ -269,9 +288,16 @@ impl Engine {
             )
             .on(&tenure.name));
         }
-        let info = self
-            .ask(|backend| backend.inspect(&tenure.name, self.command_deadline()))
-            .map_err(|failure| failure.into_error().on(&tenure.name))?;
+        let info = match self.ask(|backend| backend.inspect(&tenure.name, self.command_deadline()))
+        {
+            Ok(info) => info,
+            Err(failure) if failure.error().is_foreign_format() => {
+                return self
+                    .overwritten(entry, tenure, failure.into_error())
+                    .map(|()| Duration::ZERO);
+            }
+            Err(failure) => return Err(failure.into_error().on(&tenure.name)),
+        };
         match info.holder {
             Some(holder) if tenure.owner.is(&holder.owner) => {
                 Ok(holder.remaining.unwrap_or(Duration::MAX))

@@ -111,6 +111,11 @@ impl Engine {
         self.registry.len()
     }
 
+    /// How many threads queue for this name.
+    pub(crate) fn waiting(&self, name: &LockName) -> usize {
+        self.registry.find(name).map_or(0, |entry| entry.waiting())
+    }
+
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
@@ -158,6 +163,9 @@ pub(crate) fn ask<T>(question: impl FnOnce() -> Result<T, Failure>) -> Result<T,
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return; // Our threads, and whoever held a lock of ours when the process was forked, are not here.
+        }
         // Nobody can reach what is still held any more: it was detached and never unlocked. Give it back.
         for entry in self.timer.stop() {
             let current = entry.lock().current().map(Arc::clone);

@@ -6,6 +6,7 @@
 //! | not ours, to the first request | lost: it was taken from us before |
 //! | not ours, to a repetition, the first sent before the local deadline | released: the first request did it (event "unconfirmed") |
 //! | not ours, to a repetition, the first sent after the local deadline | lost |
+//! | something else is under the key | lost |
 //! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
 
 use super::Engine;
@@ -60,10 +61,10 @@ impl Engine {
         let outcome = self.send_release(tenure, lease);
         entry.vacate(tenure);
         match &outcome {
-            Ok(()) => {
+            Ok(()) => self.events.emit(|| {
                 let held = self.clock.now().since(tenure.since);
-                self.events.emit(|| Event::Released { lock: tenure.name.clone(), held });
-            }
+                Event::Released { lock: tenure.name.clone(), held }
+            }),
             Err(error) => {
                 let error = error.clone();
                 self.events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
@@ -87,6 +88,11 @@ impl Engine {
                 first_unanswered.get_or_insert(sent);
             }
             let error = failure.error().clone();
+            if error.is_foreign_format() {
+                // Something else lives under the key: ours is gone.
+                tenure.lock().last_failure = Some(error);
+                return self.gone(tenure, None);
+            }
             let now = self.clock.now();
             if !self.abilities.owned || !error.is_unavailable() || now + PAUSE >= by {
                 if self.abilities.owned {

@@ -41,8 +41,8 @@ struct State {
 }
 
 /// The work of one lane.
-#[derive(Default)]
 struct Queue {
+    lane: Lane,
     work: Mutex<Work>,
     signal: Arc<Signal>,
 }
@@ -136,7 +136,11 @@ impl Lanes {
         lane: Lane,
         add: impl FnOnce(&mut Work),
     ) -> Result<(), Error> {
-        let queue = Arc::clone(self.state.lock().lanes.entry(lane).or_default());
+        let queue = {
+            let mut state = self.state.lock();
+            let new = || Arc::new(Queue { lane, work: Mutex::default(), signal: Arc::default() });
+            Arc::clone(state.lanes.entry(lane).or_insert_with(new))
+        };
         let mut work = queue.work.lock();
         if !work.running {
             let (lanes, queue, engine) =
@@ -182,7 +186,7 @@ impl Lanes {
             let now = self.clock.now();
             let stopping = self.state.lock().stopping;
             match queue.next_step(now, stopping, &mut idle_since) {
-                Step::Renew(batch) => self.renew_batch(batch, engine),
+                Step::Renew(batch) => self.renew_batch(queue.lane, batch, engine),
                 Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
                 Step::Sleep(until) => {
                     let _woken: Woken = self.clock.wait(&queue.signal, until);
@@ -192,7 +196,7 @@ impl Lanes {
         }
     }
 
-    fn renew_batch(&self, mut batch: Vec<RenewJob>, engine: &Weak<Engine>) {
+    fn renew_batch(&self, lane: Lane, mut batch: Vec<RenewJob>, engine: &Weak<Engine>) {
         batch.retain(|job| {
             let may_be_renewed = !job.tenure.has_ended();
             if !may_be_renewed {
@@ -203,9 +207,7 @@ impl Lanes {
             }
             may_be_renewed
         });
-        let Some(first) = batch.first() else { return };
-        let lane = self.backend.lane(&first.entry.name);
-        let shortest = batch.iter().map(|job| job.lease.duration() / 3).min().unwrap_or_default();
+        let Some(shortest) = batch.iter().map(|job| job.lease.duration() / 3).min() else { return };
         let sent = self.clock.now();
         let by = sent + self.command_timeout.min(shortest.max(SHORTEST_RENEWAL));
         let renewing: Vec<_> =

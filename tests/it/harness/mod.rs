@@ -1,6 +1,7 @@
 //! The tools that tests are made with. Nothing in here goes through the library, so that a test never asks the subject
 //! whether the subject is right.
 
+pub(crate) mod alone;
 pub(crate) mod child;
 pub(crate) mod lifeline;
 pub(crate) mod probe;

@@ -1,0 +1,188 @@
+//! [`RedisBackend`]: one Redis server as a store of locks.
+
+use crate::format::Redisson;
+use crate::link::{Dialer, Login, Server};
+use crate::pool::{LinkPool, Slot};
+use crate::subscriber::Subscriber;
+use lock_core::backend::{
+    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, RENEW_BATCH, Release, Renewal,
+    Renewing, TenureId, Wake, Watch,
+};
+use lock_core::{Backend, Config, Context, Error, LockName, Moment};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// One standalone Redis server.
+///
+/// Attempts and releases borrow a connection each, of at most `pool`; renewals have one of their own, so that traffic
+/// cannot starve them; and one more hears of releases, from the first watch on. Nothing is dialled before it is needed.
+///
+/// Dropping it ends its threads and connections, without waiting for them.
+pub struct RedisBackend {
+    format: Redisson,
+    pool: LinkPool,
+    dialer: Arc<Dialer>,
+    /// The link of the lane. Used by the lane's one thread; the lock is for a caller that does not keep to that.
+    renewals: Mutex<Slot>,
+    subscriber: Subscriber,
+}
+
+impl RedisBackend {
+    /// The port where a URL names none.
+    const PORT: u16 = 6379;
+    /// The lane that renews here: one server has one.
+    const LANE: u64 = 0;
+
+    /// The server that `config` names. Does not talk to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the URL does not name exactly one host, or its path is no database number, or a
+    /// setting contradicts another.
+    pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        config.check()?;
+        let [host] = config.hosts() else {
+            return Err(Error::configuration(format!(
+                "`redis://` means one server, as in `redis://127.0.0.1:6379`, and the URL has {} hosts; servers that \
+                 belong together have schemes of their own, for Sentinel, for Redis Cluster and for a quorum",
+                config.hosts().len()
+            )));
+        };
+        let login = Login {
+            user: config.user().map(str::to_owned),
+            password: config.password().cloned(),
+            database: database(config.path())?,
+            client_name: config.client_name().to_owned(),
+        };
+        let server = Server::new(&host.name, host.port.unwrap_or(Self::PORT), config.user());
+        let clock = Arc::clone(&context.clock);
+        let dialer = Arc::new(Dialer::new(server, login, config.connect_timeout(), clock));
+        Ok(Self {
+            format: Redisson::new(config.prefix(), config.tokens(), config.command_timeout()),
+            pool: LinkPool::new(config.pool(), Arc::clone(&dialer))?,
+            renewals: Mutex::default(),
+            subscriber: Subscriber::new(Arc::clone(&dialer), config.command_timeout()),
+            dialer,
+        })
+    }
+
+    fn renew_chunk(&self, chunk: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let left = by.since(self.dialer.clock().now());
+        let outcome = match self.renewals.try_lock_for(left) {
+            Some(mut slot) => {
+                slot.exchange(&self.dialer, by, |link| self.format.renew(link, chunk, by))
+            }
+            None => Err(Failure::NotSent(Error::unavailable(format!(
+                "another renewal on {} did not end in time",
+                self.dialer.server()
+            )))),
+        };
+        match outcome {
+            Ok(renewals) => renewals,
+            Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+}
+
+/// The database that a URL's path names; none is 0.
+fn database(path: &str) -> Result<u32, Error> {
+    match path {
+        "" => Ok(0),
+        path => path.parse().map_err(|_| {
+            Error::configuration(format!(
+                "`/{}` in the URL is no database number, as in `redis://127.0.0.1:6379/0`",
+                path.escape_debug()
+            ))
+        }),
+    }
+}
+
+/// The same failure, said of this lock.
+fn on(name: &LockName) -> impl FnOnce(Failure) -> Failure {
+    move |failure| match failure {
+        Failure::Refused(error) => Failure::Refused(error.on(name)),
+        Failure::NotSent(error) => Failure::NotSent(error.on(name)),
+        Failure::Unknown(error) => Failure::Unknown(error.on(name)),
+        other => other,
+    }
+}
+
+impl Backend for RedisBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.pool
+            .exchange(by, |link| self.format.acquire(link, attempt, by))
+            .map_err(on(attempt.name))
+    }
+
+    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let renewals = batch.chunks(RENEW_BATCH).flat_map(|chunk| self.renew_chunk(chunk, by));
+        renewals.zip(batch).map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+    }
+
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        self.pool
+            .exchange(by, |link| self.format.release(link, tenure, closing, by))
+            .map_err(on(&tenure.name))
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.pool.exchange(by, |link| self.format.inspect(link, name, by)).map_err(on(name))
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.pool.exchange(by, |link| self.format.force(link, name, by)).map_err(on(name))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.subscriber.watch(&self.format.channel(name), wake, by).map_err(on(name))
+    }
+
+    fn lane(&self, _: &LockName) -> Lane {
+        Lane::new(Self::LANE)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::full().tokens(self.format.has_tokens())
+    }
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBackend")
+            .field("server", &format_args!("{}", self.dialer.server()))
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::{ClientId, SystemClock};
+
+    fn refusal(url: &str) -> String {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url(url).unwrap();
+        let error = RedisBackend::new(&config, &context).unwrap_err();
+        assert!(error.is_configuration(), "{error:?}");
+        error.to_string()
+    }
+
+    #[test]
+    fn an_address_that_is_not_one_server_is_refused() {
+        assert!(refusal("redis://a,b").contains("Sentinel"));
+        assert!(refusal("redis://").contains("0 hosts"));
+        assert!(refusal("redis://a/b").contains("`/b`"));
+        assert!(refusal("redis://a/-1").contains("`/-1`"));
+    }
+
+    #[test]
+    fn nothing_is_dialled_and_nothing_secret_shown() {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url("redis://me:s3cret@192.0.2.1/3").unwrap();
+        let backend = RedisBackend::new(&config, &context).unwrap();
+        let shown = format!("{backend:?}");
+        assert!(shown.contains("192.0.2.1:6379") && !shown.contains("s3cret"), "{shown}");
+    }
+}

@@ -1,0 +1,275 @@
+//! [`Redisson`]: a lock as Redisson's `RLock` has it, and what can be done with it on one link.
+//!
+//! Under the lock's name stands a hash of one field, `owner -> 1`, whose TTL is the lease; `0` on the lock's channel
+//! says that it was released. Redisson counts re-entries in the value; ours are counted locally, so it is always 1.
+
+use crate::keys::{self, Keys};
+use crate::link::Link;
+use crate::refusal::{self, Asked};
+use crate::reply::{Reply, ServerError};
+use crate::script::{ACQUIRE, CLOSE, FORCE, INSPECT, RELEASE, RENEW, Script};
+use crate::text::Text;
+use lock_core::backend::{
+    Answer, Attempt, Closing, Doubt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release,
+    Renewal, Renewing, TenureId, Tokens,
+};
+use lock_core::{Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange};
+use std::time::Duration;
+
+/// The wire format, with the settings that it depends on.
+#[derive(Debug)]
+pub(crate) struct Redisson {
+    keys: Keys,
+    policy: TokenPolicy,
+    /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
+    /// lease that it asks for may be shorter.
+    shortest_tombstone: Duration,
+}
+
+/// What a grant with more than one token is remembered by.
+struct SetAside {
+    last: FencingToken,
+}
+
+impl Redisson {
+    /// How long a token counter is kept after the time it stands for. Longer than any two of a failover's servers have
+    /// clocks that differ.
+    const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+    /// Sharded channels are for clusters.
+    const PUBLISH: &'static [u8] = b"PUBLISH";
+
+    pub(crate) fn new(prefix: &str, policy: TokenPolicy, command_timeout: Duration) -> Self {
+        Self { keys: Keys::new(prefix), policy, shortest_tombstone: command_timeout * 2 }
+    }
+
+    /// Whether grants carry tokens.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.policy != TokenPolicy::Off
+    }
+
+    /// The channel on which releases of `name` are told.
+    pub(crate) fn channel(&self, name: &LockName) -> String {
+        keys::channel(&self.keys.lock(name))
+    }
+
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    pub(crate) fn acquire(
+        &self,
+        link: &mut Link,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let key = self.keys.lock(attempt.name);
+        let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
+        let (mode, reserve) = self.tokens(attempt.tokens)?;
+        let (lease, owner) = (Text::of(attempt.lease.as_millis()), Text::of(attempt.owner));
+        let (keep, set_aside) = (Text::of(Self::KEEP.as_millis()), Text::of(reserve));
+        let reply = run(
+            &ACQUIRE,
+            link,
+            &key,
+            &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes()],
+            &[lease.as_bytes(), owner.as_bytes(), mode, keep.as_bytes(), set_aside.as_bytes()],
+            by,
+        )?;
+        match reply.as_ints().as_deref() {
+            Some([1]) => Ok(Answer::Granted(Grant::new(None))),
+            Some(&[1, first, last]) => {
+                let tokens = token_range(first, last).ok_or_else(|| unexpected(link, &ACQUIRE))?;
+                let grant = Grant::new(Some(tokens));
+                Ok(Answer::Granted(if reserve == 0 {
+                    grant
+                } else {
+                    grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
+                }))
+            }
+            Some(&[0, pttl]) => Ok(Answer::Busy(remaining(pttl))),
+            // Closed to this owner: how long the lock itself is busy says nothing to it.
+            Some([2]) => Ok(Answer::Busy(None)),
+            _ => Err(unexpected(link, &ACQUIRE)),
+        }
+    }
+
+    /// How the script is told which tokens to make.
+    fn tokens(&self, tokens: Tokens) -> Result<(&'static [u8], u32), Failure> {
+        match (self.policy, tokens) {
+            (TokenPolicy::Off, _) | (_, Tokens::None) => Ok((b"0", 0)),
+            (TokenPolicy::Expire, Tokens::Assign { reserve }) => Ok((b"1", reserve)),
+            (TokenPolicy::Keep, Tokens::Assign { reserve }) => Ok((b"2", reserve)),
+            (policy, tokens) => Err(Failure::NotSent(Error::new(
+                lock_core::ErrorKind::Unsupported,
+                format!("one Redis server cannot make {tokens:?} with {policy:?}"),
+            ))),
+        }
+    }
+
+    /// See [`Backend::release`](lock_core::Backend::release).
+    pub(crate) fn release(
+        &self,
+        link: &mut Link,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let key = self.keys.lock(&tenure.name);
+        let (channel, owner) = (keys::channel(&key), Text::of(tenure.owner));
+        let told = [owner.as_bytes(), channel.as_bytes(), Self::PUBLISH];
+        // Without a receipt there is no telling whether the counter is still where our grant left it.
+        let unused = closing
+            .last_used
+            .zip(tenure.receipt.get::<SetAside>())
+            .filter(|(used, aside)| *used < aside.last);
+        let tombstone = match closing.doubt {
+            Doubt::Clean => Duration::ZERO,
+            _ => tenure.lease.duration().max(self.shortest_tombstone),
+        };
+        let (script, reply) = if unused.is_none() && tombstone.is_zero() {
+            (&RELEASE, run(&RELEASE, link, &key, &[key.as_bytes()], &told, by)?)
+        } else {
+            let unused = unused.map(|(used, aside)| [used, aside.last]);
+            (&CLOSE, close(link, &key, tenure, told, unused, tombstone, by)?)
+        };
+        match reply {
+            Reply::Int(1) => Ok(Release::Freed),
+            Reply::Int(0) => Ok(Release::Gone),
+            _ => Err(unexpected(link, script)),
+        }
+    }
+
+    /// Renews all of `batch` in one request. The answers are as many and in the same order.
+    pub(crate) fn renew(
+        &self,
+        link: &mut Link,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        let keys: Vec<_> = batch.iter().map(|one| self.keys.lock(&one.tenure.name)).collect();
+        let arguments: Vec<_> = batch
+            .iter()
+            .flat_map(|Renewing { tenure, .. }| {
+                [Text::of(tenure.lease.as_millis()), Text::of(tenure.owner)]
+            })
+            .collect();
+        let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
+        let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
+        let first = keys.first().map_or("", |key| key);
+        let reply = run(&RENEW, link, first, &key_words, &words, by)?;
+        let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
+            return Err(unexpected(link, &RENEW));
+        };
+        let renewal = |(answer, key): (&Reply, &std::borrow::Cow<'_, str>)| match answer {
+            Reply::Int(1) => Ok(Renewal::Extended),
+            Reply::Int(0) => Ok(Renewal::Gone),
+            answer => match answer.as_bytes() {
+                Some(text) => {
+                    let error = ServerError::parse(&String::from_utf8_lossy(text));
+                    Err(refusal::refused(link.server(), &error, &Asked::Script(&RENEW, key)))
+                }
+                None => Err(unexpected(link, &RENEW)),
+            },
+        };
+        Ok(answers.iter().zip(&keys).map(renewal).collect())
+    }
+
+    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    pub(crate) fn inspect(
+        &self,
+        link: &mut Link,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let key = self.keys.lock(name);
+        let reply = run(&INSPECT, link, &key, &[key.as_bytes()], &[], by)?;
+        match reply.as_array() {
+            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
+            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
+                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
+                Ok(LockInfo::held(HolderInfo::new(
+                    OwnerText::new(&String::from_utf8_lossy(owner)),
+                    remaining(*pttl),
+                    holds.unwrap_or(1),
+                )))
+            }
+            _ => Err(unexpected(link, &INSPECT)),
+        }
+    }
+
+    /// See [`Backend::force_release`](lock_core::Backend::force_release).
+    pub(crate) fn force(
+        &self,
+        link: &mut Link,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        let key = self.keys.lock(name);
+        let channel = keys::channel(&key);
+        let told = [channel.as_bytes(), Self::PUBLISH];
+        match run(&FORCE, link, &key, &[key.as_bytes()], &told, by)? {
+            Reply::Int(1) => Ok(true),
+            Reply::Int(0) => Ok(false),
+            _ => Err(unexpected(link, &FORCE)),
+        }
+    }
+}
+
+/// Releases with a tombstone, or gives unused tokens back, or both. `unused` is the last token used and the last one set
+/// aside; `told` are the owner and how to publish.
+fn close(
+    link: &mut Link,
+    key: &str,
+    tenure: &TenureId,
+    told: [&[u8]; 3],
+    unused: Option<[FencingToken; 2]>,
+    tombstone: Duration,
+    by: Moment,
+) -> Result<Reply, Failure> {
+    let [owner, channel, publish] = told;
+    let (token, closed) = (keys::token(key), keys::tombstone(key, &tenure.owner));
+    let lifetime = Text::of(tombstone.as_millis());
+    let numbers = unused.map(|tokens| tokens.map(Text::of));
+    let [used, aside] = match &numbers {
+        Some(numbers) => numbers.each_ref().map(Text::as_bytes),
+        None => [b"".as_slice(); 2],
+    };
+    run(
+        &CLOSE,
+        link,
+        key,
+        &[key.as_bytes(), token.as_bytes(), closed.as_bytes()],
+        &[owner, channel, publish, used, aside, lifetime.as_bytes()],
+        by,
+    )
+}
+
+/// Runs a script; an error that it answers with is a refusal.
+fn run(
+    script: &'static Script,
+    link: &mut Link,
+    key: &str,
+    keys: &[&[u8]],
+    arguments: &[&[u8]],
+    by: Moment,
+) -> Result<Reply, Failure> {
+    match script.run(link, keys, arguments, by)? {
+        Reply::Error(error) => {
+            Err(refusal::refused(link.server(), &error, &Asked::Script(script, key)))
+        }
+        reply => Ok(reply),
+    }
+}
+
+/// The server carried out something, but not our script.
+fn unexpected(link: &Link, script: &Script) -> Failure {
+    let why = format!("not one that the script `{}` gives", script.name());
+    Failure::Unknown(link.server().garbage(&why))
+}
+
+/// What PTTL says of a key that is there: -1 is "for ever".
+fn remaining(pttl: i64) -> Option<Duration> {
+    u64::try_from(pttl).ok().map(Duration::from_millis)
+}
+
+fn token_range(first: i64, last: i64) -> Option<TokenRange> {
+    let token = |value| u64::try_from(value).ok().map(FencingToken::new);
+    TokenRange::new(token(first)?, token(last)?)
+}

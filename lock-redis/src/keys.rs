@@ -1,0 +1,134 @@
+//! [`Keys`]: what the keys and channels of a lock are called.
+//!
+//! Redisson's rule: what belongs to the key `name` is called `prefix:{name}`, or `prefix:name` if there is a brace in
+//! the name, so that on a cluster all of it lives in one hash slot. [`LockName`] lets no name through for which that
+//! would not hold.
+
+use lock_core::{LockName, OwnerId};
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Makes the names of keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    /// `prefix` has no braces in it: the configuration refuses them.
+    pub(crate) fn new(prefix: &str) -> Self {
+        debug_assert!(
+            !prefix.contains(['{', '}']),
+            "a brace in the prefix moves keys to another slot"
+        );
+        Self { prefix: prefix.to_owned() }
+    }
+
+    /// The lock itself.
+    pub(crate) fn lock<'a>(&self, name: &'a LockName) -> Cow<'a, str> {
+        if self.prefix.is_empty() {
+            Cow::Borrowed(name.as_str())
+        } else {
+            Cow::Owned([&self.prefix, name.as_str()].concat())
+        }
+    }
+}
+
+/// Where the release of `key` is published.
+pub(crate) fn channel(key: &str) -> String {
+    beside("redisson_lock__channel", key)
+}
+
+/// The counter of its fencing tokens. Redisson's `RFencedLock` counts there, too.
+pub(crate) fn token(key: &str) -> String {
+    beside("redisson_lock_token", key)
+}
+
+/// What closes it to one owner.
+pub(crate) fn tombstone(key: &str, owner: &OwnerId) -> String {
+    let mut tombstone = beside("distlock_closed", key);
+    write!(tombstone, ":{owner}").expect("a String takes everything");
+    tombstone
+}
+
+fn beside(prefix: &str, key: &str) -> String {
+    if key.contains('{') { [prefix, ":", key].concat() } else { [prefix, ":{", key, "}"].concat() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::ClientId;
+
+    /// Redis Cluster specification, appendix A: CRC16-CCITT (XModem) of the hash tag, modulo 16384.
+    fn slot(key: &str) -> u16 {
+        let tag = key.find('{').and_then(|open| {
+            let rest = &key[open + 1..];
+            rest.find('}').filter(|length| *length > 0).map(|length| &rest[..length])
+        });
+        let crc = tag.unwrap_or(key).bytes().fold(0_u16, |crc, byte| {
+            (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+            })
+        });
+        crc % 16384
+    }
+
+    #[test]
+    fn the_slot_function_is_the_specifications() {
+        assert_eq!(slot("123456789"), 0x31c3);
+        assert_eq!(slot("{user1000}.following"), slot("user1000"));
+    }
+
+    #[test]
+    fn everything_of_a_lock_lives_in_its_slot() {
+        let owner = OwnerId::new(ClientId::random(), 1);
+        for prefix in ["", "app:", "x"] {
+            let keys = Keys::new(prefix);
+            for name in [
+                "a",
+                "orders:42",
+                "stock:{7}:x",
+                "{a}",
+                "a}b{c}d",
+                "{a}{",
+                " ",
+                "ü",
+                ":",
+                "a{b}c{d}e",
+                "{a{b}c}",
+                "x{{y}}z",
+                "{a}}",
+                "redisson_lock__channel:{a}",
+                "\u{0}",
+            ] {
+                let name = LockName::new(name).unwrap();
+                let key = keys.lock(&name);
+                for derived in [channel(&key), token(&key), tombstone(&key, &owner)] {
+                    assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_redissons() {
+        let owner = OwnerId::new(ClientId::random(), 7);
+        assert_eq!(channel("a:b"), "redisson_lock__channel:{a:b}");
+        assert_eq!(channel("a:{b}"), "redisson_lock__channel:a:{b}");
+        assert_eq!(token("a:b"), "redisson_lock_token:{a:b}");
+        assert_eq!(tombstone("a", &owner), format!("distlock_closed:{{a}}:{owner}"));
+        assert_eq!(tombstone("{a}", &owner), format!("distlock_closed:{{a}}:{owner}"));
+        let name = LockName::new("a").unwrap();
+        assert_eq!(Keys::new("app:").lock(&name), "app:a");
+    }
+
+    #[test]
+    fn a_name_and_the_same_name_in_braces_are_two_locks_with_one_counter() {
+        let (plain, tagged) = (LockName::new("a").unwrap(), LockName::new("{a}").unwrap());
+        let keys = Keys::new("");
+        assert_ne!(keys.lock(&plain), keys.lock(&tagged));
+        // As in Redisson. So the counter may be moved by others while a lock is held, which close.lua minds.
+        assert_eq!(token("a"), token("{a}"));
+    }
+}

@@ -1,0 +1,188 @@
+//! The wire format: requests to bytes, bytes to replies, the hash of scripts. Only this module names the `redis` crate.
+
+use crate::reply::{Reply, ServerError};
+use redis::{Cmd, Parser, RedisWrite, Script, Value};
+use std::io::{self, Read};
+
+/// A command, its words given in groups so that nobody has to copy them together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a>(pub(crate) &'a [&'a [&'a [u8]]]);
+
+/// Turns requests into bytes, in buffers that are used again.
+#[derive(Default)]
+pub(crate) struct Encoder {
+    command: Cmd,
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// The bytes of these requests, one behind the other.
+    pub(crate) fn encode(&mut self, requests: &[Request<'_>]) -> &[u8] {
+        self.bytes.clear();
+        for request in requests {
+            self.command.clear();
+            for word in request.0.iter().copied().flatten() {
+                self.command.write_arg(word);
+            }
+            self.command.write_packed_command(&mut self.bytes);
+        }
+        &self.bytes
+    }
+}
+
+/// Turns bytes into replies. Keeps what it has read of a reply when the source has no more for the moment.
+#[derive(Default)]
+pub(crate) struct Decoder(Parser);
+
+/// Why no reply could be read.
+pub(crate) enum DecodeError {
+    /// The source failed; it knows why.
+    Source,
+    /// The bytes are no RESP2.
+    Garbage(&'static str),
+}
+
+impl Decoder {
+    /// The next reply from `source`, which must answer the end of the stream with an error.
+    pub(crate) fn next(&mut self, source: &mut dyn Read) -> Result<Reply, DecodeError> {
+        let mut source = Source { source, failed: false };
+        match self.0.parse_value(&mut source) {
+            Ok(value) => reply(value),
+            Err(_) if source.failed => Err(DecodeError::Source),
+            // Also what the parser calls an unexpected end: it says so of garbage that ends where the input does.
+            Err(_) => Err(DecodeError::Garbage("it cannot be parsed")),
+        }
+    }
+}
+
+/// A source that remembers whether it failed.
+struct Source<'a> {
+    source: &'a mut dyn Read,
+    failed: bool,
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let outcome = self.source.read(into);
+        self.failed = outcome.is_err();
+        outcome
+    }
+}
+
+fn reply(value: Value) -> Result<Reply, DecodeError> {
+    Ok(match value {
+        Value::Nil => Reply::Nil,
+        Value::Int(value) => Reply::Int(value),
+        Value::Okay => Reply::Text("OK".to_owned()),
+        Value::SimpleString(text) => Reply::Text(text),
+        Value::BulkString(bytes) => Reply::Bulk(bytes),
+        Value::Array(items) => {
+            Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
+        }
+        Value::ServerError(error) => Reply::Error(ServerError {
+            code: error.code().to_owned(),
+            detail: error.details().unwrap_or("").to_owned(),
+        }),
+        _ => return Err(DecodeError::Garbage("it is RESP3, which nobody asked for")),
+    })
+}
+
+/// The name under which a server keeps a script: the SHA1 of its text, in hexadecimal digits.
+pub(crate) fn script_hash(source: &str) -> String {
+    Script::new(source).get_hash().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source that hands out one byte at a time and has no more for the moment after each.
+    struct Drip<'a>(&'a [u8], bool);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 || self.0.is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            into[0] = self.0[0];
+            self.0 = &self.0[1..];
+            Ok(1)
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Vec<Result<Reply, &'static str>> {
+        let (mut decoder, mut source) = (Decoder::default(), Drip(bytes, false));
+        let mut replies = Vec::new();
+        for _ in 0..4 * bytes.len() + 4 {
+            match decoder.next(&mut source) {
+                Ok(reply) => replies.push(Ok(reply)),
+                Err(DecodeError::Source) => {}
+                Err(DecodeError::Garbage(why)) => {
+                    replies.push(Err(why));
+                    break;
+                }
+            }
+        }
+        replies
+    }
+
+    #[test]
+    fn words_go_out_as_they_are() {
+        let mut encoder = Encoder::default();
+        let request = Request(&[&[b"SET"], &[b"k\r\n", b""]]);
+        assert_eq!(encoder.encode(&[request]), b"*3\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$0\r\n\r\n");
+        let ping: &[&[&[u8]]] = &[&[b"PING"]];
+        let twice = encoder.encode(&[Request(ping), Request(ping)]);
+        assert_eq!(twice, b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n");
+    }
+
+    #[test]
+    fn replies_come_in_also_byte_by_byte_and_their_length_is_known() {
+        let replies: [(&[u8], Reply); 9] = [
+            (b"$-1\r\n", Reply::Nil),
+            (b"*-1\r\n", Reply::Nil),
+            (b":-120\r\n", Reply::Int(-120)),
+            (b":0\r\n", Reply::Int(0)),
+            (b"+OK\r\n", Reply::Text("OK".into())),
+            (b"$5\r\na\r\n\xff0\r\n", Reply::Bulk(b"a\r\n\xff0".to_vec())),
+            (b"$0\r\n\r\n", Reply::Bulk(Vec::new())),
+            (b"*2\r\n:1\r\n*0\r\n", Reply::Array(vec![Reply::Int(1), Reply::Array(vec![])])),
+            (b"-NOSCRIPT No it.\r\n", Reply::Error(ServerError::parse("NOSCRIPT No it."))),
+        ];
+        for (bytes, reply) in &replies {
+            assert_eq!(reply.wire_length(), bytes.len() as u64, "{reply:?}");
+            assert_eq!(decode(bytes), [Ok(reply.clone())]);
+        }
+        let all: Vec<u8> = replies.iter().flat_map(|(bytes, _)| bytes.iter().copied()).collect();
+        let expected: Vec<_> = replies.into_iter().map(|(_, reply)| Ok(reply)).collect();
+        assert_eq!(decode(&all), expected);
+    }
+
+    #[test]
+    fn garbage_is_told() {
+        for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"(1\r\n", b"*1\r\n#t\r\n", b"\0\0"]
+        {
+            let outcome = Decoder::default().next(&mut bytes.chain(Drip(b"", true)));
+            assert!(matches!(outcome, Err(DecodeError::Garbage(_))), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn absurd_lengths_neither_panic_nor_ask_for_memory() {
+        for bytes in [
+            &b"*9223372036854775807\r\n"[..],
+            b"$9223372036854775807\r\n",
+            b"=-1\r\n",
+            b"%9223372036854775807\r\n",
+            b"~100000000000\r\n",
+        ] {
+            assert_eq!(decode(bytes), [], "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_script_is_known_by_its_sha1() {
+        assert_eq!(script_hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+}

@@ -1,0 +1,234 @@
+//! [`Dialer`]: makes links. Look-up, connecting and handshake share one deadline.
+
+use super::resolve::Resolver;
+use super::{CallError, Link, Request, Stream};
+use crate::refusal::{self, Asked};
+use crate::reply::Reply;
+use crate::text::Text;
+use lock_core::backend::Failure;
+use lock_core::{Clock, Error, Moment, Secret};
+use socket2::{SockRef, TcpKeepalive};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Which server, for messages: prints as `host:port` and nothing else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Server {
+    host: String,
+    port: u16,
+    user: Option<String>,
+}
+
+/// What the handshake says.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) database: u32,
+    pub(crate) client_name: String,
+}
+
+/// Makes links to one server.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    server: Arc<Server>,
+    login: Login,
+    connect_timeout: Duration,
+    clock: Arc<dyn Clock>,
+    resolver: Resolver,
+    /// How many links have died. Written by whoever saw one die; read by all, to look at their own before they trust
+    /// it: after a restart of the server one request is lost, and not one for each link.
+    deaths: AtomicU64,
+}
+
+impl Server {
+    pub(crate) fn new(host: &str, port: u16, user: Option<&str>) -> Self {
+        Self { host: host.to_owned(), port, user: user.map(str::to_owned) }
+    }
+
+    /// The user we are there.
+    pub(crate) fn user(&self) -> &str {
+        self.user.as_deref().unwrap_or("default")
+    }
+
+    /// `failure` kept this server from doing `what`.
+    pub(super) fn io_error(&self, what: &str, failure: io::Error) -> Error {
+        let message = match failure.kind() {
+            ErrorKind::TimedOut => format!("{self} did not {what} in time"),
+            _ => format!("the connection to {self} broke before it could {what}"),
+        };
+        Error::unavailable(message).with_source(failure)
+    }
+
+    /// What came from this server is no answer.
+    pub(crate) fn garbage(&self, why: &str) -> Error {
+        Error::unavailable(format!(
+            "{self} answered with something that is no answer ({why}): is this the port of a Redis server?"
+        ))
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Dialer {
+    pub(crate) fn new(
+        server: Server,
+        login: Login,
+        connect_timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let resolver = Resolver::new(&server.host, server.port);
+        let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
+        Self { server, login, connect_timeout, clock, resolver, deaths }
+    }
+
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// How many links have died so far.
+    pub(crate) fn deaths(&self) -> u64 {
+        self.deaths.load(Ordering::Relaxed)
+    }
+
+    /// A link died.
+    pub(crate) fn count_death(&self) {
+        self.deaths.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Makes a link until `by`, and never takes longer than the connect timeout.
+    ///
+    /// What fails here was never sent. Only where the server answered that it will not have us, whoever asks and
+    /// however often, is it [`Failure::Refused`].
+    pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
+        let by = by.min(self.clock.now() + self.connect_timeout);
+        let stream = self.connect(by).map_err(Failure::NotSent)?;
+        let mut link = Link::new(stream, Arc::clone(&self.server), Arc::clone(&self.clock))
+            .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
+        self.handshake(&mut link, by)?;
+        Ok(link)
+    }
+
+    fn connect(&self, by: Moment) -> Result<Stream, Error> {
+        let addresses = self.resolver.resolve(&*self.clock, by).map_err(|error| {
+            Error::unavailable(format!(
+                "cannot find the address of {}: is the host name right?",
+                self.server
+            ))
+            .with_source(error)
+        })?;
+        let mut trouble = io::Error::new(ErrorKind::NotFound, "the host has no address");
+        for (tried, address) in addresses.iter().enumerate() {
+            // What is left is divided, so that a first address that swallows everything leaves time for the next.
+            let waiting = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+            match connect_to(address, by.since(self.clock.now()) / waiting) {
+                Ok(stream) => return Ok(Stream::Tcp(stream)),
+                Err(error) => trouble = error,
+            }
+        }
+        Err(self.cannot_connect(trouble))
+    }
+
+    fn cannot_connect(&self, error: io::Error) -> Error {
+        let message = match error.kind() {
+            ErrorKind::TimedOut => {
+                format!(
+                    "no connection to {} in time: is it up, and no firewall between?",
+                    self.server
+                )
+            }
+            _ => format!("cannot connect to {}: is a Redis server running there?", self.server),
+        };
+        Error::unavailable(message).with_source(error)
+    }
+
+    /// Says who we are, in one write.
+    fn handshake(&self, link: &mut Link, by: Moment) -> Result<(), Failure> {
+        let login = &self.login;
+        let password = login.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let database = Text::of(login.database);
+        let with_user;
+        let auth: &[&[u8]] = match &login.user {
+            Some(user) => {
+                with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
+                &with_user
+            }
+            None => &[b"AUTH", password],
+        };
+        let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
+        let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
+        let steps = [
+            (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
+            (login.database != 0, Step::Database, [select]),
+            (true, Step::Name, [name]),
+        ];
+        let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
+        let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
+        let (replies, outcome) = link.call_many(&requests, by);
+        // First what was answered: a server that is full says so to the first request, and closes.
+        for ((_, step, _), reply) in taken.iter().zip(&replies) {
+            self.check(*step, reply)?;
+        }
+        outcome.map_err(|error| match error {
+            // Nothing of the caller's own has left yet.
+            CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),
+        })
+    }
+
+    fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
+        let Reply::Error(answer) = reply else {
+            return Ok(());
+        };
+        let nicety = matches!(step, Step::Name)
+            && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
+        if nicety {
+            // A name on the server's list of clients is no reason to fail.
+            return Ok(());
+        }
+        let error = refusal::explain(&self.server, answer, &Asked::Handshake);
+        if error.is_configuration() {
+            Err(Failure::Refused(error))
+        } else {
+            Err(Failure::NotSent(error))
+        }
+    }
+}
+
+/// A step of the handshake.
+#[derive(Clone, Copy)]
+enum Step {
+    Login,
+    Database,
+    Name,
+}
+
+fn connect_to(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    if timeout.is_zero() {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    let stream = TcpStream::connect_timeout(address, timeout)?;
+    // Requests are small and written whole: waiting for more to send would only cost time.
+    stream.set_nodelay(true)?;
+    // For a server that vanished without a word while a link idled. Requests have their own deadlines.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10));
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}

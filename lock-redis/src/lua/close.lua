@@ -1,0 +1,32 @@
+-- close: a release that also turns down whatever still arrives from this owner, and gives unused tokens back.
+--
+-- KEYS[1] the lock
+-- KEYS[2] the token counter
+-- KEYS[3] the tombstone of this owner
+-- ARGV[1] owner
+-- ARGV[2] channel
+-- ARGV[3] the command that publishes
+-- ARGV[4] the last token used, or "" to leave the counter alone
+-- ARGV[5] the last token that was set aside
+-- ARGV[6] how long the tombstone stays, in milliseconds; "0" for none
+--
+-- Returns 1 freed, 0 it was not this owner's.
+--
+-- Atomic because an acquire of this owner that came between the tombstone and the release would hold the lock for
+-- nobody, and the counter may only go back while the lock is ours: afterwards it is somebody else's token. Nor if it is
+-- not where our grant left it: the locks `a` and `{a}` share one, and Redisson's RFencedLock moves it by itself.
+
+if ARGV[6] ~= '0' then
+  redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
+end
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+if ARGV[4] ~= '' then
+  if redis.call('GET', KEYS[2]) == ARGV[5] then
+    redis.call('SET', KEYS[2], ARGV[4], 'KEEPTTL')
+  end
+end
+redis.call(ARGV[3], ARGV[2], '0')
+redis.call('DEL', KEYS[1])
+return 1

@@ -1,0 +1,16 @@
+-- force: frees the lock whoever has it, and wakes those who wait.
+--
+-- KEYS[1] the lock
+-- ARGV[1] channel
+-- ARGV[2] the command that publishes
+--
+-- Returns 1 freed, 0 it was free.
+--
+-- Atomic because what is deleted must be what was looked at: only a hash is a lock of this format.
+
+if redis.call('HLEN', KEYS[1]) == 0 then
+  return 0
+end
+redis.call(ARGV[2], ARGV[1], '0')
+redis.call('DEL', KEYS[1])
+return 1

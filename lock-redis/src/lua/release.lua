@@ -1,0 +1,20 @@
+-- release: frees the lock if this owner has it, and wakes those who wait.
+--
+-- KEYS[1] the lock
+-- ARGV[1] owner
+-- ARGV[2] channel
+-- ARGV[3] the command that publishes
+--
+-- Returns 1 freed, 0 it was not this owner's.
+--
+-- Atomic because between the look and the DEL the lease may end and another owner come in. The lock is the only key
+-- declared, so that on a cluster a release goes on while the slot is moved.
+
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+-- First, so that a user who may not publish is refused before anything is written. Nobody can act on the message
+-- before the script ends.
+redis.call(ARGV[3], ARGV[2], '0')
+redis.call('DEL', KEYS[1])
+return 1

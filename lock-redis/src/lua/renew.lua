@@ -1,0 +1,38 @@
+-- renew: extends the leases of many locks, each for its own owner.
+--
+-- KEYS[i]     the lock
+-- ARGV[2i-1]  lease in milliseconds
+-- ARGV[2i]    owner
+--
+-- Returns for each key 1 extended, 0 not this owner's, or the text of the error that this key alone made.
+--
+-- Atomic because between the look and the PEXPIRE the lock may pass to another owner, whose lease is not ours to set.
+-- Never shortens a lease and never makes a key.
+
+local function renew(key, lease, owner)
+  local ours = redis.pcall('HEXISTS', key, owner)
+  if type(ours) == 'table' then
+    return ours.err
+  end
+  if ours == 0 then
+    return 0
+  end
+  local pttl = redis.pcall('PTTL', key)
+  if type(pttl) == 'table' then
+    return pttl.err
+  end
+  -- A key that lost its expiry (-1) gets one again.
+  if pttl < tonumber(lease) then
+    local done = redis.pcall('PEXPIRE', key, lease)
+    if type(done) == 'table' then
+      return done.err
+    end
+  end
+  return 1
+end
+
+local answers = {}
+for i = 1, #KEYS do
+  answers[i] = renew(KEYS[i], ARGV[2 * i - 1], ARGV[2 * i])
+end
+return answers

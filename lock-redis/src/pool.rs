@@ -1,0 +1,145 @@
+//! [`LinkPool`]: links to borrow, one thread to a link.
+//!
+//! `r2d2` hands out *slots*, and knows nothing of connections: left to itself it would dial on threads of its own, wait
+//! longer and longer between tries, and turn every cause into the text "timed out". A slot is cold until its borrower
+//! dials, within the borrower's own deadline, and hears at once that the connection was refused or the password wrong.
+
+use crate::link::{Dialer, Link};
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+use r2d2::{ManageConnection, NopErrorHandler, Pool, PooledConnection};
+use scheduled_thread_pool::ScheduledThreadPool;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A place for a link. Cold while there is none.
+#[derive(Default)]
+pub(crate) struct Slot {
+    link: Option<Link>,
+    /// How many links had died when this one was last looked at.
+    deaths_seen: u64,
+}
+
+impl Slot {
+    /// Runs `exchange` on this slot's link, dialling first if there is none that can be used. A link that the exchange
+    /// killed leaves the slot cold.
+    pub(crate) fn exchange<T>(
+        &mut self,
+        dialer: &Dialer,
+        by: Moment,
+        exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let deaths = dialer.deaths();
+        if let Some(link) = &mut self.link
+            && (link.is_stale() || self.deaths_seen != deaths)
+        {
+            link.look();
+        }
+        self.link.take_if(|link| !link.is_alive());
+        self.deaths_seen = deaths;
+        let link = match &mut self.link {
+            Some(link) => link,
+            cold => cold.insert(dialer.dial(by)?),
+        };
+        let outcome = exchange(link);
+        if !link.is_alive() {
+            self.link = None;
+            dialer.count_death();
+        }
+        outcome
+    }
+}
+
+/// What `r2d2` makes: slots.
+#[derive(Debug)]
+struct ColdSlots;
+
+impl ManageConnection for ColdSlots {
+    type Connection = Slot;
+    type Error = Infallible;
+
+    fn connect(&self) -> Result<Slot, Infallible> {
+        Ok(Slot::default())
+    }
+
+    fn is_valid(&self, _: &mut Slot) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    /// A slot never breaks: its link does, and then it is cold.
+    fn has_broken(&self, _: &mut Slot) -> bool {
+        false
+    }
+}
+
+/// The links of one server.
+pub(crate) struct LinkPool {
+    slots: Pool<ColdSlots>,
+    dialer: Arc<Dialer>,
+}
+
+impl LinkPool {
+    /// The longest wait without a look at the clock.
+    const SLICE: Duration = Duration::from_secs(1);
+
+    /// A pool of `size` slots, all cold.
+    pub(crate) fn new(size: u32, dialer: Arc<Dialer>) -> Result<Self, Error> {
+        // One thread instead of three, which makes the slots and then sleeps for as long as the pool lives.
+        let threads = ScheduledThreadPool::builder()
+            .num_threads(1)
+            .thread_name_pattern("distlock-slots")
+            .build();
+        let slots = Pool::builder()
+            .max_size(size)
+            .test_on_check_out(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .error_handler(Box::new(NopErrorHandler))
+            .thread_pool(Arc::new(threads))
+            .build(ColdSlots)
+            .map_err(|error| {
+                Error::unavailable(format!("cannot set up pool={size}")).with_source(error)
+            })?;
+        Ok(Self { slots, dialer })
+    }
+
+    /// Runs `exchange` on a borrowed link. Waits for one until `by`.
+    pub(crate) fn exchange<T>(
+        &self,
+        by: Moment,
+        exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.borrow(by)?.exchange(&self.dialer, by, exchange)
+    }
+
+    /// A slot; a warm one if there is any, because the last one given back is the first one handed out.
+    fn borrow(&self, by: Moment) -> Result<PooledConnection<ColdSlots>, Failure> {
+        loop {
+            if let Some(slot) = self.slots.try_get() {
+                return Ok(slot);
+            }
+            let left = by.since(self.dialer.clock().now());
+            if left.is_zero() {
+                return Err(Failure::NotSent(Error::unavailable(format!(
+                    "all connections to {} were in use until the deadline: raise `pool={}`",
+                    self.dialer.server(),
+                    self.slots.max_size()
+                ))));
+            }
+            if let Ok(slot) = self.slots.get_timeout(left.min(Self::SLICE)) {
+                return Ok(slot);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LinkPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkPool")
+            .field("server", &format_args!("{}", self.dialer.server()))
+            .field("slots", &self.slots.state())
+            .finish()
+    }
+}

@@ -1,0 +1,201 @@
+//! What a server's errors mean. The one place that turns them into ours, each with what to do about it.
+
+use crate::link::Server;
+use crate::reply::ServerError;
+use crate::script::Script;
+use lock_core::backend::Failure;
+use lock_core::{Error, ErrorKind};
+
+/// What the server was asked when it refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked<'a> {
+    /// To let us in.
+    Handshake,
+    /// To run this script on this key.
+    Script(&'static Script, &'a str),
+    /// To tell us what is published on this channel.
+    Subscribe(&'a str),
+}
+
+/// The failure of a request that the server answered with an error.
+pub(crate) fn refused(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Failure {
+    Failure::Refused(explain(server, answer, asked))
+}
+
+/// What the error means, and what to do about it.
+pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Error {
+    if let Some(inner) = inside_script(answer) {
+        return explain(server, &inner, asked);
+    }
+    let answer = without_arguments(answer);
+    let (kind, message) = match answer.code.as_str() {
+        "WRONGTYPE" => (ErrorKind::ForeignFormat, foreign(&answer, asked)),
+        "NOAUTH" => (
+            ErrorKind::Configuration,
+            format!(
+                "{server} asks for a password: put it into the URL, as in `redis://:password@host`"
+            ),
+        ),
+        "WRONGPASS" => (
+            ErrorKind::Configuration,
+            format!(
+                "{server} does not accept the password of the user `{}`, or the user is disabled there: check the URL",
+                server.user()
+            ),
+        ),
+        "NOPERM" => (ErrorKind::Configuration, permission(server, &answer, asked)),
+        "DENIED" => (
+            ErrorKind::Configuration,
+            format!(
+                "{server} runs in protected mode and lets nobody in from outside: give it a password"
+            ),
+        ),
+        "MOVED" | "ASK" | "CROSSSLOT" => (
+            ErrorKind::Configuration,
+            format!("{server} is a Redis Cluster node, and `redis://` means one server on its own"),
+        ),
+        "ERR" => general(server, &answer, asked),
+        code => (ErrorKind::Unavailable, passing(server, code)),
+    };
+    Error::new(kind, message).with_source(answer)
+}
+
+/// What may be over the next time we ask.
+fn passing(server: &Server, code: &str) -> String {
+    let meaning = match code {
+        "LOADING" => "is still reading its data from the disk after a start",
+        "READONLY" => "is a replica and takes no writes: connect to its master",
+        "MASTERDOWN" => "is a replica that has lost its master",
+        "BUSY" => "is busy with a script that runs for too long (see SCRIPT KILL)",
+        "OOM" => "has used up its `maxmemory`, and its `maxmemory-policy` frees nothing",
+        "MISCONF" => "takes no writes because it cannot save them to its disk",
+        "NOREPLICAS" => {
+            "takes no writes because fewer replicas than `min-replicas-to-write` are connected"
+        }
+        "CLUSTERDOWN" => "is a Redis Cluster node, and the cluster is down",
+        "TRYAGAIN" => "is a Redis Cluster node that is just moving this key",
+        _ => "refused",
+    };
+    format!("{server} {meaning}")
+}
+
+/// The errors that have no code of their own.
+fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKind, String) {
+    let detail = answer.detail.as_str();
+    if detail.starts_with("DB index is out of range") || detail.starts_with("SELECT is not allowed")
+    {
+        let message = format!(
+            "{server} has no database with this number: see `databases` in its configuration (Redis Cluster has only 0)"
+        );
+        return (ErrorKind::Configuration, message);
+    }
+    if detail.starts_with("unknown command") {
+        let message = format!(
+            "{server} lacks a command that is needed: it was renamed or disabled there, or the server is older than Redis 6.2"
+        );
+        return (ErrorKind::Configuration, message);
+    }
+    if detail.contains("AUTH") && detail.contains("without any password configured") {
+        let message =
+            format!("{server} has no password, and the URL gives one: check which server this is");
+        return (ErrorKind::Configuration, message);
+    }
+    if detail.starts_with("The user executing the script can't")
+        || detail.starts_with("ACL failure in script")
+    {
+        return (ErrorKind::Configuration, permission(server, answer, asked));
+    }
+    if detail.starts_with("Write commands not allowed after non deterministic") {
+        let message = format!("{server} runs with `lua-replicate-commands no`: set it to `yes`");
+        return (ErrorKind::Configuration, message);
+    }
+    if detail.starts_with("max number of clients") {
+        let message = format!(
+            "{server} has as many connections as its `maxclients` allows: raise that, or use smaller pools"
+        );
+        return (ErrorKind::Unavailable, message);
+    }
+    (ErrorKind::Unavailable, format!("{server} refused"))
+}
+
+fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
+    let Asked::Script(_, key) = asked else {
+        return "something that is not a lock of this format is there".to_owned();
+    };
+    if answer.detail.starts_with("the token counter") {
+        format!("what is under the key of the tokens of {key:?} is no counter that can be used")
+    } else {
+        format!(
+            "something that is not a lock of this format is under the key {key:?}, or under its token counter"
+        )
+    }
+}
+
+/// Which rule is missing in the server's access control list.
+fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> String {
+    let user = server.user();
+    // So that every apostrophe that is left belongs to a quotation; and a quoted key may contain any word.
+    let detail = answer.detail.replace("can't", "cannot");
+    let unquoted: String = detail.split('\'').step_by(2).collect();
+    let (what, rules) = if unquoted.contains("channel") {
+        let channel = match asked {
+            Asked::Subscribe(channel) => format!("use the channel {channel:?}"),
+            _ => "publish on the channel of the lock".to_owned(),
+        };
+        (channel, "&redisson_lock__channel:*".to_owned())
+    } else if unquoted.contains("key") {
+        let key = match asked {
+            Asked::Script(_, key) => *key,
+            _ => "*",
+        };
+        (
+            format!("use the key {key:?} or those beside it"),
+            format!("~{key} ~redisson_lock_token:* ~distlock_closed:*"),
+        )
+    } else {
+        let commands = missing_commands(&detail, asked);
+        let rules: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
+        (format!("run {}", commands.join(", ").to_uppercase()), rules.join(" "))
+    };
+    format!(
+        "the user `{user}` on {server} may not {what}: allow it with `ACL SETUSER {user} {rules}`"
+    )
+}
+
+/// The command that the error names; failing that, the one that stands on the line it names; failing that, all that
+/// the script needs.
+fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
+    if let Some(named) = detail.split('\'').nth(1) {
+        return vec![named.to_owned()];
+    }
+    let Asked::Script(script, _) = asked else {
+        return vec!["@pubsub".to_owned()];
+    };
+    let line = detail.rsplit_once("@user_script:").and_then(|(_, rest)| {
+        rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|line| line.parse().ok())
+    });
+    let there = line.map(|line| script.commands(Some(line))).unwrap_or_default();
+    if there.is_empty() { script.commands(None) } else { there }
+}
+
+/// Redis before 7 puts the error of a command inside a script into a text of its own.
+fn inside_script(answer: &ServerError) -> Option<ServerError> {
+    if answer.code != "ERR" || !answer.detail.starts_with("Error running script") {
+        return None;
+    }
+    let (_, rest) = answer.detail.rsplit_once("@user_script:")?;
+    let (_, inner) = rest.trim_start().split_once(": ")?;
+    let inner = ServerError::parse(inner.trim_start_matches('-'));
+    let has_code = !inner.code.is_empty() && inner.code.bytes().all(|b| b.is_ascii_uppercase());
+    Some(if has_code { inner } else { ServerError { code: "ERR".to_owned(), ..inner } })
+}
+
+/// The error without the arguments that the server repeats of a command it does not know: one of them may be the
+/// password.
+fn without_arguments(answer: &ServerError) -> ServerError {
+    let mut answer = answer.clone();
+    if let Some(at) = answer.detail.find(", with args") {
+        answer.detail.truncate(at);
+    }
+    answer
+}

@@ -1,0 +1,102 @@
+//! [`Reply`]: what a server answers, in our own words.
+
+use std::fmt;
+
+/// One answer, in the terms of RESP2.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    Nil,
+    Int(i64),
+    /// A status line, as `OK` or `PONG`.
+    Text(String),
+    Bulk(Vec<u8>),
+    Array(Vec<Reply>),
+    Error(ServerError),
+}
+
+/// An error that the server answered with: its first word and the rest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ServerError {
+    pub(crate) code: String,
+    pub(crate) detail: String,
+}
+
+impl Reply {
+    /// How many bytes this answer has on the wire, as Redis writes it.
+    ///
+    /// More than that was not asked for: then questions and answers may have got out of step.
+    pub(crate) fn wire_length(&self) -> u64 {
+        let line = |text: usize| text as u64 + 3;
+        match self {
+            Self::Nil => 5,
+            Self::Int(value) => line(decimal_digits(*value)),
+            Self::Text(text) => line(text.len()),
+            Self::Bulk(bytes) => line(digits(bytes.len())) + bytes.len() as u64 + 2,
+            Self::Array(items) => {
+                line(digits(items.len())) + items.iter().map(Self::wire_length).sum::<u64>()
+            }
+            Self::Error(error) if error.detail.is_empty() => line(error.code.len()),
+            Self::Error(error) => line(error.code.len() + 1 + error.detail.len()),
+        }
+    }
+
+    /// The items, if this is a list.
+    pub(crate) fn as_array(&self) -> Option<&[Self]> {
+        match self {
+            Self::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The number, if this is one.
+    pub(crate) fn as_int(&self) -> Option<i64> {
+        match self {
+            Self::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a string.
+    pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bulk(bytes) => Some(bytes),
+            Self::Text(text) => Some(text.as_bytes()),
+            _ => None,
+        }
+    }
+
+    /// The numbers, if this is a list of nothing else.
+    pub(crate) fn as_ints(&self) -> Option<Vec<i64>> {
+        self.as_array()?.iter().map(Self::as_int).collect()
+    }
+}
+
+impl ServerError {
+    /// Takes the text of an error apart.
+    pub(crate) fn parse(text: &str) -> Self {
+        let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
+        Self { code: code.to_owned(), detail: detail.to_owned() }
+    }
+
+    /// The script is not loaded, so it did not run.
+    pub(crate) fn is_noscript(&self) -> bool {
+        self.code == "NOSCRIPT"
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.code, self.detail)
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+fn digits(value: usize) -> usize {
+    value.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+fn decimal_digits(value: i64) -> usize {
+    let sign = usize::from(value < 0);
+    value.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1 + sign
+}

@@ -1,0 +1,98 @@
+//! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
+
+use crate::link::{CallError, Link, Request, script_hash};
+use crate::reply::Reply;
+use crate::text::Text;
+use lock_core::Moment;
+use std::sync::OnceLock;
+
+/// A script. What it takes and returns, and why it must be atomic, stands at its head.
+#[derive(Debug)]
+pub(crate) struct Script {
+    name: &'static str,
+    source: &'static str,
+    hash: OnceLock<String>,
+}
+
+pub(crate) static ACQUIRE: Script = Script::new("acquire", include_str!("lua/acquire.lua"));
+pub(crate) static RELEASE: Script = Script::new("release", include_str!("lua/release.lua"));
+pub(crate) static CLOSE: Script = Script::new("close", include_str!("lua/close.lua"));
+pub(crate) static RENEW: Script = Script::new("renew", include_str!("lua/renew.lua"));
+pub(crate) static INSPECT: Script = Script::new("inspect", include_str!("lua/inspect.lua"));
+pub(crate) static FORCE: Script = Script::new("force", include_str!("lua/force.lua"));
+
+impl Script {
+    const fn new(name: &'static str, source: &'static str) -> Self {
+        Self { name, source, hash: OnceLock::new() }
+    }
+
+    /// What we call it.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Runs it by its hash, which is short; and if the server does not know it (a restart, `SCRIPT FLUSH`, the first
+    /// time ever), by its text, from which on the server knows it. `NOSCRIPT` says that nothing was carried out.
+    pub(crate) fn run(
+        &self,
+        link: &mut Link,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+        by: Moment,
+    ) -> Result<Reply, CallError> {
+        let count = Text::of(keys.len());
+        let hash = self.hash.get_or_init(|| script_hash(self.source));
+        let head: &[&[u8]] = &[b"EVALSHA", hash.as_bytes(), count.as_bytes()];
+        match link.call(&Request(&[head, keys, arguments]), by)? {
+            Reply::Error(error) if error.is_noscript() => {
+                let head: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
+                link.call(&Request(&[head, keys, arguments]), by)
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted from 1) narrows that to
+    /// the one that stands there.
+    pub(crate) fn commands(&self, line: Option<usize>) -> Vec<String> {
+        let lines = self.source.lines().enumerate();
+        let mut commands = Vec::new();
+        for (_, text) in lines.filter(|(index, _)| line.is_none_or(|line| index + 1 == line)) {
+            for call in text.split("call(").skip(1) {
+                let command = match call.strip_prefix('\'').and_then(|call| call.split_once('\'')) {
+                    Some((command, _)) => command.to_ascii_lowercase(),
+                    // The one command that comes as an argument.
+                    None => "publish".to_owned(),
+                };
+                if !commands.contains(&command) {
+                    commands.push(command);
+                }
+            }
+        }
+        commands
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_know_their_commands() {
+        assert_eq!(RELEASE.commands(None), ["hexists", "publish", "del"]);
+        assert_eq!(INSPECT.commands(None), ["hgetall", "pttl"]);
+        let hset = ACQUIRE.source.lines().position(|line| line.contains("'HSET'")).unwrap();
+        assert_eq!(ACQUIRE.commands(Some(hset + 1)), ["hset"]);
+        assert_eq!(ACQUIRE.commands(Some(1)), [""; 0]);
+    }
+
+    #[test]
+    fn scripts_leave_no_global_behind_and_have_a_head() {
+        for script in [&ACQUIRE, &RELEASE, &CLOSE, &RENEW, &INSPECT, &FORCE] {
+            assert!(script.source.starts_with(&format!("-- {}: ", script.name)), "{}", script.name);
+            for part in ["-- KEYS[", "-- Returns ", "-- Atomic because "] {
+                assert!(script.source.contains(part), "{} lacks {part}", script.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! [`Board`]: who watches which channel, and how far the subscription of each is. Plain state; no I/O, no waiting.
+
+use super::waker::Waker;
+use lock_core::backend::{Failure, Wake};
+use lock_core::{Error, Moment, Signal};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See the [module's text](self).
+#[derive(Default)]
+pub(super) struct Board {
+    channels: HashMap<Arc<str>, Channel>,
+    /// Channels that somebody has asked for since the thread last looked.
+    asked_for: Vec<Arc<str>>,
+    /// Counts watches and channels alike, so that no two are ever taken for each other.
+    last_number: u64,
+    /// Why there is no connection; `None` if there is, or nobody has tried.
+    trouble: Option<Error>,
+    waker: Option<Waker>,
+    /// The thread has been woken and has not looked yet: no need to wake it again. Taken down by whatever the thread
+    /// looks with, before it may sleep.
+    woken: bool,
+    closed: bool,
+}
+
+struct Channel {
+    /// A channel that was left and is wanted again is another one: the confirmation of the first SUBSCRIBE must not be
+    /// taken for that of the second, because between them comes an UNSUBSCRIBE.
+    number: u64,
+    phase: Phase,
+    watches: Vec<(u64, Arc<dyn Wake>)>,
+    /// Those of the watches that wait for the confirmation.
+    tickets: Vec<Arc<Ticket>>,
+    /// There was a time without a subscription: when it stands again, everybody must look.
+    missed: bool,
+    /// Since when nobody watches.
+    unused_since: Option<Moment>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Nobody has told the server.
+    Wanted,
+    /// SUBSCRIBE is under way.
+    Asked,
+    /// The server has confirmed.
+    Live,
+    /// The server has refused. Asked again from time to time, as long as somebody watches.
+    Refused,
+}
+
+/// One watch: its channel and its number.
+#[derive(Clone, Debug)]
+pub(super) struct WatchId(Arc<str>, u64);
+
+/// Whether a watch stands, or is yet to be confirmed.
+pub(super) enum Standing {
+    Live,
+    Awaited(Arc<Ticket>),
+}
+
+/// How a watch that is waiting hears of its outcome.
+#[derive(Default)]
+pub(super) struct Ticket {
+    pub(super) signal: Arc<Signal>,
+    /// Written by the thread before it raises the signal; read by the watcher.
+    outcome: Mutex<Option<Result<(), Failure>>>,
+}
+
+impl Ticket {
+    pub(super) fn take(&self) -> Option<Result<(), Failure>> {
+        self.outcome.lock().take()
+    }
+}
+
+/// A subscription to ask the server for, or to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Subscription {
+    pub(super) channel: Arc<str>,
+    pub(super) number: u64,
+}
+
+/// What the thread has to do next.
+#[derive(Default, Debug)]
+pub(super) struct Work {
+    pub(super) closed: bool,
+    pub(super) subscribe: Vec<Subscription>,
+    pub(super) unsubscribe: Vec<Arc<str>>,
+    /// Whether anybody watches anything, or did a moment ago.
+    pub(super) is_watched: bool,
+}
+
+/// Whom to wake, once the board's lock is free.
+#[derive(Default)]
+#[must_use = "whoever is in here sleeps on until `wake` is called"]
+pub(super) struct Wakes {
+    pub(super) watches: Vec<Arc<dyn Wake>>,
+    tickets: Vec<Arc<Ticket>>,
+}
+
+impl Wakes {
+    /// Tells those who wait for a confirmation. Not those who watch: that runs foreign code.
+    pub(super) fn raise_tickets(&self) {
+        for ticket in &self.tickets {
+            ticket.signal.raise();
+        }
+    }
+}
+
+impl Board {
+    /// How long a channel stays subscribed after its last watch: names are often watched again at once.
+    pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+    pub(super) fn has_waker(&self) -> bool {
+        self.waker.is_some()
+    }
+
+    pub(super) fn set_waker(&mut self, waker: Waker) {
+        self.waker = Some(waker);
+        // It may not have been there when the first ask was written down.
+        self.woken = false;
+        self.wake_thread();
+    }
+
+    /// Ends the thread.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.wake_thread();
+    }
+
+    /// Why there is no connection.
+    pub(super) fn trouble(&self) -> Option<&Error> {
+        self.trouble.as_ref()
+    }
+
+    fn wake_thread(&mut self) {
+        if let Some(waker) = self.waker.as_ref().filter(|_| !self.woken) {
+            self.woken = true;
+            waker.wake();
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Writes down a watch.
+    pub(super) fn add(&mut self, channel: &str, wake: Arc<dyn Wake>) -> (WatchId, Standing) {
+        let (id, fresh) = (self.next_number(), self.next_number());
+        let name = match self.channels.get_key_value(channel) {
+            Some((name, _)) => Arc::clone(name),
+            None => {
+                let name: Arc<str> = channel.into();
+                self.channels.insert(Arc::clone(&name), Channel::new(fresh));
+                self.asked_for.push(Arc::clone(&name));
+                name
+            }
+        };
+        let entry = self.channels.get_mut(&name).expect("it was found or put in just now");
+        entry.watches.push((id, wake));
+        entry.unused_since = None;
+        let standing = match entry.phase {
+            Phase::Live => Standing::Live,
+            Phase::Refused => {
+                entry.phase = Phase::Wanted;
+                self.asked_for.push(Arc::clone(&name));
+                entry.await_confirmation()
+            }
+            Phase::Wanted | Phase::Asked => entry.await_confirmation(),
+        };
+        if matches!(standing, Standing::Awaited(_)) {
+            self.wake_thread();
+        }
+        (WatchId(name, id), standing)
+    }
+
+    /// Strikes a watch out, and returns it to be dropped where no lock is held.
+    ///
+    /// The thread is not woken: it looks at least once in [`Board::LINGER`] while there are channels.
+    pub(super) fn remove(&mut self, id: &WatchId, now: Moment) -> Option<Arc<dyn Wake>> {
+        let channel = self.channels.get_mut(&id.0)?;
+        let at = channel.watches.iter().position(|(number, _)| *number == id.1)?;
+        let (_, wake) = channel.watches.swap_remove(at);
+        if channel.watches.is_empty() {
+            channel.unused_since = Some(now);
+            channel.tickets.clear();
+        }
+        Some(wake)
+    }
+
+    /// What the thread has to do, which it now takes upon itself.
+    pub(super) fn take_work(&mut self, now: Moment) -> Work {
+        self.woken = false;
+        let mut unsubscribe = Vec::new();
+        self.channels.retain(|name, channel| {
+            let over = channel.unused_since.is_some_and(|since| now.since(since) >= Self::LINGER);
+            if over && matches!(channel.phase, Phase::Asked | Phase::Live) {
+                unsubscribe.push(Arc::clone(name));
+            }
+            !over
+        });
+        let mut subscribe = Vec::new();
+        for name in std::mem::take(&mut self.asked_for) {
+            let Some(channel) = self.channels.get_mut(&name) else { continue };
+            if channel.phase == Phase::Wanted {
+                channel.phase = Phase::Asked;
+                subscribe.push(Subscription { channel: name, number: channel.number });
+            }
+        }
+        let is_watched = !self.channels.is_empty();
+        Work { closed: self.closed, subscribe, unsubscribe, is_watched }
+    }
+
+    /// Whether the thread needs a connection at all. Forgets what nobody watches any more.
+    pub(super) fn is_wanted(&mut self) -> bool {
+        self.woken = false;
+        self.channels.retain(|_, channel| !channel.watches.is_empty());
+        !self.channels.is_empty()
+    }
+
+    /// Whether the thread has to end.
+    pub(super) fn is_closed(&mut self) -> bool {
+        self.woken = false;
+        self.closed
+    }
+
+    /// There is a connection.
+    pub(super) fn connected(&mut self) {
+        self.trouble = None;
+    }
+
+    /// There is no connection any more: nothing is subscribed, and releases are being missed.
+    pub(super) fn disconnected(&mut self) {
+        self.asked_for.clear();
+        self.channels.retain(|_, channel| !channel.watches.is_empty());
+        for (name, channel) in &mut self.channels {
+            channel.phase = Phase::Wanted;
+            channel.missed = true;
+            self.asked_for.push(Arc::clone(name));
+        }
+    }
+
+    /// There was no connection to be had. Who waits for one goes on waiting until its own deadline - unless the server
+    /// will not have us whoever asks and however often: then there is nothing to wait for.
+    pub(super) fn failed(&mut self, failure: &Failure) -> Wakes {
+        self.trouble = Some(failure.error().clone());
+        let mut wakes = Wakes::default();
+        if matches!(failure, Failure::Refused(_)) {
+            for channel in self.channels.values_mut() {
+                wakes.tickets.extend(channel.settle(&Err(failure.clone())));
+            }
+        }
+        wakes
+    }
+
+    /// The server has confirmed a subscription.
+    pub(super) fn confirmed(&mut self, subscription: &Subscription) -> Wakes {
+        let Some(channel) = self.find(subscription) else {
+            return Wakes::default();
+        };
+        channel.phase = Phase::Live;
+        let missed = std::mem::take(&mut channel.missed);
+        let watches = if missed { channel.watchers() } else { Vec::new() };
+        Wakes { watches, tickets: channel.settle(&Ok(())) }
+    }
+
+    /// The server has refused a subscription. Who watches already had it before: it must look for itself.
+    pub(super) fn refused(&mut self, subscription: &Subscription, failure: &Failure) -> Wakes {
+        let Some(channel) = self.find(subscription) else {
+            return Wakes::default();
+        };
+        channel.phase = Phase::Refused;
+        channel.missed = true;
+        let watches = channel.watchers();
+        Wakes { watches, tickets: channel.settle(&Err(failure.clone())) }
+    }
+
+    /// Asks again for what the server refused.
+    pub(super) fn ask_again(&mut self) {
+        for (name, channel) in &mut self.channels {
+            if channel.phase == Phase::Refused && !channel.watches.is_empty() {
+                channel.phase = Phase::Wanted;
+                self.asked_for.push(Arc::clone(name));
+            }
+        }
+    }
+
+    /// Who is to be woken by a message on `channel`.
+    pub(super) fn heard(&self, channel: &str) -> Wakes {
+        let watches = self.channels.get(channel).map(Channel::watchers).unwrap_or_default();
+        Wakes { watches, tickets: Vec::new() }
+    }
+
+    fn find(&mut self, subscription: &Subscription) -> Option<&mut Channel> {
+        self.channels
+            .get_mut(&subscription.channel)
+            .filter(|channel| channel.number == subscription.number)
+    }
+}
+
+impl Channel {
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            phase: Phase::Wanted,
+            watches: Vec::new(),
+            tickets: Vec::new(),
+            missed: false,
+            unused_since: None,
+        }
+    }
+
+    fn await_confirmation(&mut self) -> Standing {
+        let ticket = Arc::new(Ticket::default());
+        self.tickets.push(Arc::clone(&ticket));
+        Standing::Awaited(ticket)
+    }
+
+    fn watchers(&self) -> Vec<Arc<dyn Wake>> {
+        self.watches.iter().map(|(_, wake)| Arc::clone(wake)).collect()
+    }
+
+    /// Writes the outcome on all tickets and hands them over to be raised.
+    fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Ticket>> {
+        let tickets = std::mem::take(&mut self.tickets);
+        for ticket in &tickets {
+            *ticket.outcome.lock() = Some(outcome.clone());
+        }
+        tickets
+    }
+}

@@ -1,0 +1,120 @@
+//! [`Subscriber`]: hears of releases, for everybody who waits, on one connection and one thread.
+//!
+//! The thread alone owns the connection. Whoever wants to watch writes that on the [`Board`], wakes the thread through a
+//! socket pair, and parks until the server has confirmed: one round trip, and no interval at which anything is polled.
+//!
+//! - `board`: who watches what, and how far each subscription is
+//! - `session`: the thread, one connection after the other
+//! - `connection`: one connection: what was asked on it, and what comes in
+//! - `waker`: the socket pair
+
+mod board;
+mod connection;
+mod session;
+mod waker;
+
+use crate::link::Dialer;
+use board::{Board, Standing, WatchId};
+use lock_core::backend::{Failure, Wake, Watch};
+use lock_core::{Error, Moment};
+use parking_lot::Mutex;
+use session::Session;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use waker::Waker;
+
+/// Who waits for which channel. See the [module's text](self).
+pub(crate) struct Subscriber {
+    shared: Arc<Shared>,
+    command_timeout: Duration,
+}
+
+/// What the thread and those who watch share.
+struct Shared {
+    dialer: Arc<Dialer>,
+    /// Written and read by the thread and by all who watch. Nobody is woken and no foreign code runs under it.
+    board: Mutex<Board>,
+}
+
+impl Subscriber {
+    /// A subscriber that has no thread and no connection until somebody watches.
+    pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration) -> Self {
+        let board = Mutex::new(Board::default());
+        Self { shared: Arc::new(Shared { dialer, board }), command_timeout }
+    }
+
+    /// Calls `wake` at every message on `channel`, from the return of this until the watch is dropped.
+    ///
+    /// Waits for the server's confirmation until `by`.
+    pub(crate) fn watch(
+        &self,
+        channel: &str,
+        wake: Arc<dyn Wake>,
+        by: Moment,
+    ) -> Result<Watch, Failure> {
+        let mut board = self.shared.board.lock();
+        self.start(&mut board).map_err(|error| {
+            let message = "cannot start the thread that hears of releases";
+            Failure::NotSent(Error::unavailable(message).with_source(error))
+        })?;
+        let (id, standing) = board.add(channel, wake);
+        drop(board);
+        let registration = Registration { shared: Arc::clone(&self.shared), id };
+        let Standing::Awaited(ticket) = standing else {
+            return Ok(Watch::new(registration));
+        };
+        self.shared.dialer.clock().wait(&ticket.signal, by);
+        // Under the board's lock, or a confirmation that comes just now could be missed.
+        let board = self.shared.board.lock();
+        let outcome = ticket.take();
+        let trouble = board.trouble().cloned();
+        drop(board);
+        match outcome {
+            Some(Ok(())) => Ok(Watch::new(registration)),
+            Some(Err(failure)) => Err(failure),
+            None => Err(Failure::NotSent(trouble.unwrap_or_else(|| {
+                let server = self.shared.dialer.server();
+                Error::unavailable(format!("{server} did not confirm a subscription in time"))
+            }))),
+        }
+    }
+
+    /// Starts the thread if it is not running yet.
+    fn start(&self, board: &mut Board) -> io::Result<()> {
+        if board.has_waker() {
+            return Ok(());
+        }
+        let (waker, sleeper) = Waker::pair()?;
+        let shared = Arc::clone(&self.shared);
+        let command_timeout = self.command_timeout;
+        thread::Builder::new()
+            .name("distlock-sub".to_owned())
+            .spawn(move || Session::new(shared, sleeper, command_timeout).run())?;
+        board.set_waker(waker);
+        Ok(())
+    }
+}
+
+/// Ends the thread and its connection, without waiting for them: it may be dialling.
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.shared.board.lock().close();
+    }
+}
+
+/// One watch; ends with it.
+struct Registration {
+    shared: Arc<Shared>,
+    id: WatchId,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let now = self.shared.dialer.clock().now();
+        let wake = self.shared.board.lock().remove(&self.id, now);
+        // Only now: dropping it may run anything.
+        drop(wake);
+    }
+}

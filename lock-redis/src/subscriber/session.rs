@@ -1,0 +1,226 @@
+//! [`Session`]: the subscriber's thread, one connection after the other.
+
+use super::Shared;
+use super::board::{Board, Wakes, Work};
+use super::connection::{Broken, Connection, Incoming, Question};
+use super::waker::Sleeper;
+use crate::refusal::{self, Asked};
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the thread has.
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    sleeper: Sleeper,
+    command_timeout: Duration,
+    /// How long to wait before the next try to connect.
+    pause: Duration,
+}
+
+/// The backend is gone.
+struct Closed;
+
+/// Whether everything that has come was taken in. What is left may be in our own buffer, where poll does not see it.
+#[derive(Clone, Copy)]
+enum Intake {
+    Empty,
+    Full,
+}
+
+impl Session {
+    /// The pause before the first try after a connection was lost. A random part of it is left out, so that clients
+    /// do not come back all at the same time.
+    const FIRST_PAUSE: Duration = Duration::from_millis(20);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+    /// A server that was silent for longer is asked whether it is still there - or for the command timeout, if that is
+    /// longer.
+    const SILENCE: Duration = Duration::from_secs(1);
+    /// How many messages are taken at a stretch, without a look at what else there is to do.
+    const STRETCH: usize = 1000;
+
+    pub(super) fn new(shared: Arc<Shared>, sleeper: Sleeper, command_timeout: Duration) -> Self {
+        Self { shared, sleeper, command_timeout, pause: Self::FIRST_PAUSE }
+    }
+
+    /// Runs until the backend is gone, whatever panics.
+    pub(super) fn run(mut self) {
+        loop {
+            let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
+            let turn = turn.unwrap_or_else(|_panic| {
+                // Whatever it was, this connection cannot be trusted any more; the next one starts from the board.
+                self.shared.board.lock().disconnected();
+                self.rest()
+            });
+            if let Err(Closed) = turn {
+                return;
+            }
+        }
+    }
+
+    /// One connection, from the moment somebody watches to its end; and the pause after it.
+    fn turn(&mut self) -> Result<(), Closed> {
+        self.wait_until_wanted()?;
+        // The connect timeout is all that bounds it.
+        match self.shared.dialer.dial(Moment::NEVER) {
+            Ok(link) => {
+                self.shared.board.lock().connected();
+                if let Ok(connection) = Connection::new(link, self.now()) {
+                    let Broken = self.serve(connection)?;
+                }
+                let server = self.shared.dialer.server();
+                let lost = Error::unavailable(format!("the connection to {server} was lost"));
+                let mut board = self.shared.board.lock();
+                board.disconnected();
+                let wakes = board.failed(&Failure::NotSent(lost));
+                drop(board);
+                self.deliver(wakes);
+            }
+            Err(failure) => {
+                let wakes = self.shared.board.lock().failed(&failure);
+                self.deliver(wakes);
+            }
+        }
+        self.rest()
+    }
+
+    fn now(&self) -> Moment {
+        self.shared.dialer.clock().now()
+    }
+
+    fn wait_until_wanted(&self) -> Result<(), Closed> {
+        loop {
+            let mut board = self.shared.board.lock();
+            if board.is_closed() {
+                return Err(Closed);
+            }
+            if board.is_wanted() {
+                return Ok(());
+            }
+            drop(board);
+            self.sleep(Duration::MAX);
+        }
+    }
+
+    /// Pauses before the next try.
+    fn rest(&mut self) -> Result<(), Closed> {
+        let shortened = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let until = self.now() + shortened;
+        self.pause = (self.pause * 2).min(Self::LONGEST_PAUSE);
+        loop {
+            if self.shared.board.lock().is_closed() {
+                return Err(Closed);
+            }
+            let left = until.since(self.now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.sleep(left);
+        }
+    }
+
+    /// Sleeps until woken, or for `longest`.
+    fn sleep(&self, longest: Duration) {
+        if self.sleeper.sleep(None, false, longest).is_err() {
+            // Only a lack of memory can make poll fail: give others the time to free some.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Serves the watches on this connection until it breaks.
+    fn serve(&mut self, mut connection: Connection) -> Result<Broken, Closed> {
+        let mut asked_again = self.now();
+        let mut intake = Intake::Empty;
+        loop {
+            let now = self.now();
+            let mut board = self.shared.board.lock();
+            if now.since(asked_again) >= Board::LINGER {
+                asked_again = now;
+                board.ask_again();
+            }
+            let work = board.take_work(now);
+            drop(board);
+            if work.closed {
+                return Err(Closed);
+            }
+            intake = match self.step(&mut connection, work, intake) {
+                Ok(intake) => intake,
+                Err(broken) => return Ok(broken),
+            };
+        }
+    }
+
+    /// Sends what is to be sent, sleeps until something happens, and takes in what has come.
+    fn step(
+        &mut self,
+        connection: &mut Connection,
+        work: Work,
+        intake: Intake,
+    ) -> Result<Intake, Broken> {
+        let now = self.now();
+        for channel in work.unsubscribe {
+            connection.ask(Question::Unsubscribe(channel), now);
+        }
+        for subscription in work.subscribe {
+            connection.ask(Question::Subscribe(subscription), now);
+        }
+        let silence = Self::SILENCE.max(self.command_timeout);
+        let due = match connection.unanswered_since() {
+            Some(since) => since + self.command_timeout,
+            None => connection.last_heard + silence,
+        };
+        if due <= now && connection.unanswered_since().is_some() {
+            return Err(Broken);
+        }
+        if due <= now {
+            connection.ask(Question::Ping, now);
+        }
+        connection.flush()?;
+        if matches!(intake, Intake::Full) {
+            return self.take_in(connection);
+        }
+        // While anything is watched, also to see what is not watched any more.
+        let longest = if work.is_watched { Board::LINGER } else { silence };
+        let longest = longest.min(due.since(now)).max(Duration::from_millis(1));
+        let (stream, writing) = (connection.stream(), connection.wants_to_write());
+        let awake = self.sleeper.sleep(Some(stream), writing, longest)?;
+        if awake.readable { self.take_in(connection) } else { Ok(Intake::Empty) }
+    }
+
+    fn take_in(&mut self, connection: &mut Connection) -> Result<Intake, Broken> {
+        let now = self.now();
+        for _ in 0..Self::STRETCH {
+            let Some(incoming) = connection.receive(now)? else {
+                return Ok(Intake::Empty);
+            };
+            self.pause = Self::FIRST_PAUSE;
+            let wakes = self.note(incoming);
+            self.deliver(wakes);
+        }
+        Ok(Intake::Full)
+    }
+
+    fn note(&self, incoming: Incoming) -> Wakes {
+        let mut board = self.shared.board.lock();
+        match incoming {
+            Incoming::Message(channel) => board.heard(&channel),
+            Incoming::Confirmed(subscription) => board.confirmed(&subscription),
+            Incoming::Refused(subscription, error) => {
+                let asked = Asked::Subscribe(&subscription.channel);
+                let server = self.shared.dialer.server();
+                board.refused(&subscription, &refusal::refused(server, &error, &asked))
+            }
+            Incoming::Noted => Wakes::default(),
+        }
+    }
+
+    /// Wakes everybody; no lock is held, and one that panics keeps nobody from being woken.
+    fn deliver(&self, wakes: Wakes) {
+        wakes.raise_tickets();
+        for wake in wakes.watches {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| wake.wake()));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! [`Text`]: a short argument of a command, written without asking the allocator.
+
+use std::fmt::{self, Display, Write};
+
+/// At most [`Text::MAX`] bytes of text, in place.
+pub(crate) struct Text {
+    bytes: [u8; Self::MAX],
+    length: usize,
+}
+
+impl Text {
+    /// Enough for an owner: a UUID (36), a colon, and a number of up to 20 digits.
+    const MAX: usize = 57;
+
+    /// What `value` prints.
+    pub(crate) fn of(value: impl Display) -> Self {
+        let mut text = Self { bytes: [0; Self::MAX], length: 0 };
+        write!(text, "{value}").expect("owners and numbers have at most 57 characters");
+        text
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let end = self.length + part.len();
+        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(part.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::{ClientId, OwnerId};
+
+    #[test]
+    fn the_longest_owner_fits() {
+        let owner = OwnerId::new(ClientId::random(), u64::MAX);
+        assert_eq!(Text::of(owner).as_bytes(), owner.to_string().as_bytes());
+        assert_eq!(Text::of(0).as_bytes(), b"0");
+    }
+}

@@ -1,0 +1,115 @@
+//! Holding: the rhythm of renewals, many locks at once, and what the watchdog costs.
+
+use super::{builder, client, counted};
+use crate::harness::alone::{alone, own_cpu_time, own_threads};
+use crate::harness::process::RedisServer;
+use crate::harness::time::{Stopwatch, always, let_pass, scaled};
+use distlock::{DistLock, Event, GuardState, LockOptions};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[test]
+fn a_short_lease_is_renewed_with_two_thirds_left() {
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_millis(1_500));
+    let client = client(&server, "");
+    let guard =
+        client.mutex("rhythm").unwrap().lock_with(&LockOptions::new().watched(lease)).unwrap();
+    let mut probe = server.probe();
+    let mut least = lease;
+    always("the lock is held", lease * 4, || {
+        let left = probe.pttl("rhythm");
+        least = least.min(left.unwrap_or_default());
+        left.is_some()
+    });
+    println!("least that was left of {lease:?}: {least:?}");
+    assert!(least > lease / 2, "a renewal was late: {least:?} were left of {lease:?}");
+    assert!(
+        least < lease * 3 / 4,
+        "renewals are sent at a third of the lease, not all the time: {least:?}"
+    );
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn three_thousand_quick_cycles_start_no_renewals() {
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_millis(1_500));
+    let client =
+        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let lock = client.mutex("quick").unwrap();
+    for _ in 0..3_000 {
+        lock.lock().unwrap().unlock().unwrap();
+    }
+    let guard = lock.lock().unwrap();
+    let mut probe = server.probe();
+    probe.reset_stats();
+    let periods = 10;
+    let_pass(lease / 3 * periods);
+    let sent = counted(&mut probe).scripts;
+    println!("renewals in {periods} periods: {sent}");
+    assert!(
+        (u64::from(periods) - 2..=u64::from(periods)).contains(&sent),
+        "{sent} renewals in {periods} periods"
+    );
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn ten_thousand_locks_stay_held_for_ten_leases() {
+    alone("redis::held::ten_thousand_locks_stay_held_for_ten_leases", || {
+        const LOCKS: usize = 10_000;
+        let server = RedisServer::start();
+        let lease = scaled(Duration::from_secs(6));
+        // What was left of each validity when its renewal was sent, in tenths of the lease.
+        let sent = Arc::new(Mutex::new([0_u64; 11]));
+        let histogram = Arc::clone(&sent);
+        let handler = move |event: &Event| match event {
+            Event::Renewed { left, .. } => {
+                let tenth = (left.as_secs_f64() / lease.as_secs_f64() * 10.0) as usize;
+                histogram.lock()[tenth.min(10)] += 1;
+            }
+            Event::Missed { count, .. } => panic!("the histogram misses {count} events"),
+            Event::Lost { .. } | Event::RenewalFailed { .. } => panic!("{event:?}"),
+            _ => {}
+        };
+        let client = builder(&server, "")
+            .configure(|config| config.with_watchdog(lease))
+            .events(Arc::new(handler))
+            .connect()
+            .unwrap();
+        let guards: Vec<_> = (0..LOCKS)
+            .map(|n| client.mutex(format!("many:{n}")).unwrap().lock().unwrap())
+            .collect();
+        let mut probe = server.probe();
+        let (cpu, server_cpu, watch) = (own_cpu_time(), server.cpu_time(), Stopwatch::start());
+        probe.reset_stats();
+        let mut least = lease;
+        for round in 0..20 {
+            let_pass(lease / 2);
+            for n in (round..LOCKS).step_by(20) {
+                least = least.min(probe.pttl(&format!("many:{n}")).unwrap_or_default());
+            }
+        }
+        let (time, scripts) = (watch.elapsed(), counted(&mut probe).scripts);
+        let (cpu, server_cpu) = (own_cpu_time() - cpu, server.cpu_time() - server_cpu);
+        let threads = own_threads();
+        let sent = *sent.lock();
+        println!(
+            "{LOCKS} locks for {time:.1?} with a lease of {lease:?}: {scripts} scripts, processor time {cpu:?} here, {server_cpu:?} on the server"
+        );
+        println!(
+            "left of the lease when a renewal was sent, by tenths: {sent:?}; least seen in the store: {least:?}"
+        );
+        println!("threads: {threads:?}");
+        assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
+        assert_eq!(sent[..6].iter().sum::<u64>(), 0, "renewals that were sent late: {sent:?}");
+        assert!(least > lease / 2, "{least:?} were left of {lease:?}");
+        assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");
+        assert_eq!(threads.iter().filter(|name| name.contains("lane")).count(), 1, "{threads:?}");
+        assert!(threads.len() <= 5, "{threads:?}");
+        drop(guards);
+        assert_eq!(probe.keys("many:*"), Vec::<String>::new());
+    });
+}
