@@ -144,7 +144,7 @@ fn progress_bar(jobs: usize) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = "selling {bar:40} {pos} of {len}  {per_sec}";
+    let style = "selling {bar:40} {pos} of {len}, about {eta} to go";
     let style = ProgressStyle::with_template(style).expect("a template that was tried out");
     ProgressBar::new(jobs as u64).with_style(style)
 }
