@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// The examples, run as a user runs them.
+mod examples;
+
 // Servers, second processes, other eyes on the store, and bounded waiting.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
 mod harness;

@@ -1,0 +1,172 @@
+//! The overselling problem: many workers sell numbered items, and the next number stands in a file that each of them
+//! reads, and writes back plus one. Under a lock no number is sold twice; without it, see for yourself.
+//!
+//! ```sh
+//! cargo run --release --example batch_workers                  # eight threads, in this process's memory
+//! cargo run --release --example batch_workers -- --unsafe      # the same without the lock: exit 1
+//! cargo run --release --example batch_workers -- --url redis://127.0.0.1:6379 --processes 4
+//! ```
+//!
+//! Ctrl-C stops it in order: workers that wait for the lock wake at once, in every process, and the summary proves what was
+//! sold until then.
+//!
+//! Several runs, and other programs, may sell from one file: give all of them the same `--counter` and `--name`.
+//!
+//! Exit codes: 0 exact, 1 sold twice or counted wrong, 130 stopped by Ctrl-C and exact so far, 69 the store cannot be
+//! reached, 78 an argument is wrong, 75 the lock was lost, 70 anything else.
+//!
+//! The lock is used in `worker.rs`, in about ten lines. Around it: `counter.rs` is the file, `report.rs` what workers tell,
+//! `processes.rs` starts this program several times, and `proof.rs` looks for anything that was sold twice.
+
+#[path = "../shared/mod.rs"]
+mod shared;
+
+mod counter;
+mod processes;
+mod proof;
+mod report;
+mod worker;
+
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
+use counter::Counter;
+use distlock::{Clock, Config, DistLock, Interrupt, SystemClock};
+use indicatif::{ProgressBar, ProgressStyle};
+use proof::{Proof, Run};
+use report::Tally;
+use shared::{Trouble, exit};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Sells numbered items from many threads and processes, and proves that none was sold twice.
+#[derive(Clone, Parser)]
+#[command(name = "batch_workers")]
+struct Arguments {
+    /// The store that the lock lives in
+    #[arg(long, default_value = "memory://")]
+    url: String,
+    /// What the lock is called
+    #[arg(long, default_value = "batch_workers")]
+    name: String,
+    /// Threads in each process
+    #[arg(long, value_name = "NUMBER", default_value = "8", value_parser = positive())]
+    workers: usize,
+    /// Processes; more than one need a store that they share
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = positive())]
+    processes: usize,
+    /// Items to sell, by all of them together
+    #[arg(long, value_name = "NUMBER", default_value = "2000", value_parser = positive())]
+    jobs: usize,
+    /// The file with the number that was sold last; made if there is none [default: one of our own, removed at the end]
+    #[arg(long, value_name = "FILE")]
+    counter: Option<PathBuf>,
+    /// Work without the lock
+    #[arg(long = "unsafe")]
+    without_lock: bool,
+    /// One of several processes: reports to its parent, and stops when its standard input ends
+    #[arg(long, hide = true, requires = "counter")]
+    child: bool,
+}
+
+fn positive() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1_000_000)
+}
+
+fn main() -> ExitCode {
+    shared::main(
+        |arguments: Arguments| {
+            if arguments.child { processes::be_a_child(&arguments) } else { run(&arguments) }
+        },
+    )
+}
+
+fn run(arguments: &Arguments) -> Result<u8, Trouble> {
+    refuse_lonely_processes(arguments)?;
+    look_at_the_store(arguments)?;
+    let stop = Interrupt::on_ctrl_c()?;
+    let counter = Counter::open(arguments.counter.as_deref())?;
+    let first = counter.first()?;
+    let (clock, bar) = (SystemClock, progress_bar(arguments.jobs));
+    let start = clock.now();
+
+    let mut tally = Tally::default();
+    let count = |report| {
+        tally.add(report);
+        bar.set_position(tally.sold());
+    };
+    let result = if arguments.processes == 1 {
+        worker::run_all(arguments, counter.path(), &stop, count)
+    } else {
+        processes::run_all(arguments, counter.path(), &stop, count)
+    };
+    bar.finish_and_clear();
+    let trouble = result.err().or_else(|| tally.take_trouble());
+
+    // With trouble at the first job there is nothing to prove, and one line says it all.
+    let mut code = 0;
+    if trouble.is_none() || tally.sold() > 0 {
+        let took = clock.now().since(start);
+        let last = counter.settled().ok().flatten();
+        let run = Run { jobs: arguments.jobs, first, last, took };
+        let proof = Proof::of(tally, &run, counter.is_ours());
+        print(&heading(arguments), &proof)?;
+        code = proof.exit_code();
+    }
+    trouble.map_or(Ok(code), Err)
+}
+
+/// Each process has a memory of its own, so a lock in memory would exclude nobody in the others.
+fn refuse_lonely_processes(arguments: &Arguments) -> Result<(), Trouble> {
+    let shares_a_lock = arguments.processes > 1 && !arguments.without_lock;
+    if shares_a_lock && Config::from_url(&arguments.url)?.scheme() == "memory" {
+        let what = format!(
+            "{} processes cannot share a lock in memory: name a store with `--url`, as in `--url redis://127.0.0.1:6379`, or give it `--workers` instead",
+            arguments.processes
+        );
+        return Err(Trouble::new(exit::CONFIGURATION, what));
+    }
+    Ok(())
+}
+
+/// A worker's `lock` puts up with a store that is away for a while, because it may come back. At the beginning it is more
+/// likely that there is none, so one question finds out.
+fn look_at_the_store(arguments: &Arguments) -> Result<(), Trouble> {
+    let lock = distlock::connect(&arguments.url)?.mutex(&arguments.name)?;
+    if !arguments.without_lock {
+        lock.is_locked()?;
+    }
+    Ok(())
+}
+
+/// Drawn on a terminal only: in a log or a pipe it would be noise.
+fn progress_bar(jobs: usize) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = "selling {bar:40} {pos} of {len}, about {eta} to go";
+    let style = ProgressStyle::with_template(style).expect("a template that was tried out");
+    ProgressBar::new(jobs as u64).with_style(style)
+}
+
+fn heading(arguments: &Arguments) -> String {
+    let Arguments { workers, processes, name, .. } = arguments;
+    let many =
+        |number: &usize, what| format!("{number} {what}{}", if *number == 1 { "" } else { "s" });
+    let who = match processes {
+        1 => many(workers, "worker"),
+        _ => format!("{processes} processes of {}", many(workers, "worker")),
+    };
+    // The URL may have a password in it, so only its scheme is shown.
+    let store = arguments.url.split(':').next().unwrap_or_default();
+    match arguments.without_lock {
+        false => format!("{who}, under the lock {name:?} ({store})"),
+        true => format!("{who}, without a lock"),
+    }
+}
+
+fn print(heading: &str, proof: &Proof) -> Result<(), Trouble> {
+    writeln!(io::stdout().lock(), "{heading}\n\n{proof}").map_err(|error| {
+        Trouble::new(exit::SOFTWARE, format_args!("standard output cannot be written: {error}"))
+    })
+}

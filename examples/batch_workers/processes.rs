@@ -1,0 +1,172 @@
+//! The same program several times: the parent divides the jobs and gathers the reports, its children sell.
+//!
+//! A child writes its reports to standard output, one in each line. Its standard input is its life line: the parent closes
+//! it to stop the child, and if the parent dies, the system does. (On a terminal Ctrl-C reaches the children by itself; a
+//! SIGTERM reaches only the process it was sent to.)
+
+use crate::Arguments;
+use crate::report::Report;
+use crate::shared::{Trouble, exit};
+use crate::worker;
+use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
+use distlock::Interrupt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// How soon the parent notices that it is to stop.
+const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
+
+/// Runs all processes until the jobs are done, and hands every report to `count`.
+pub(crate) fn run_all(
+    arguments: &Arguments,
+    counter: &Path,
+    stop: &Interrupt,
+    mut count: impl FnMut(Report),
+) -> Result<(), Trouble> {
+    let mut family = Family::start(arguments, counter)?;
+    let (reports, told) = unbounded();
+    family.listen(&reports);
+    drop(reports); // so that the loop ends with the last child's output
+    loop {
+        match told.recv_timeout(LOOK_FOR_STOP) {
+            Ok(report) => {
+                // What stops one process stops all.
+                if matches!(report, Report::Failed(_) | Report::Interrupted) {
+                    stop.fire();
+                }
+                count(report);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if stop.is_fired() {
+            family.stop();
+        }
+    }
+    family.bury(stop)
+}
+
+/// What a child does instead of [`crate::run`].
+pub(crate) fn be_a_child(arguments: &Arguments) -> Result<u8, Trouble> {
+    let stop = Interrupt::on_ctrl_c()?;
+    thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let _ended_or_broken = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            stop.fire();
+        }
+    });
+    let counter = arguments.counter.as_deref().expect("clap requires it for a child");
+    let mut output = io::stdout().lock();
+    let result = worker::run_all(arguments, counter, &stop, |report| {
+        if writeln!(output, "{report}").is_err() {
+            stop.fire(); // nobody listens any more
+        }
+    });
+    // The parent prints it: one line for the whole family.
+    if let Err(trouble) = result {
+        let _nobody_listens = writeln!(output, "{}", Report::Failed(trouble));
+    }
+    Ok(0)
+}
+
+/// The children. Dropping it stops them, also those that were started before one could not be.
+struct Family(Vec<Member>);
+
+struct Member {
+    process: Child,
+    life_line: Option<ChildStdin>,
+}
+
+impl Family {
+    fn start(arguments: &Arguments, counter: &Path) -> Result<Self, Trouble> {
+        let mut family = Self(Vec::new());
+        for place in 0..arguments.processes {
+            // As even as it goes: the first ones get one more if it does not.
+            let jobs = (arguments.jobs + arguments.processes - 1 - place) / arguments.processes;
+            if jobs == 0 {
+                break;
+            }
+            let mut process = start_child(arguments, counter, jobs).map_err(|error| {
+                Trouble::new(exit::SOFTWARE, format_args!("cannot start another process: {error}"))
+            })?;
+            let life_line = process.stdin.take();
+            family.0.push(Member { process, life_line });
+        }
+        Ok(family)
+    }
+
+    /// Reads every child's output on a thread of its own.
+    fn listen(&mut self, reports: &Sender<Report>) {
+        for member in &mut self.0 {
+            let output = member.process.stdout.take().expect("it was piped");
+            let reports = reports.clone();
+            thread::spawn(move || forward(output, &reports));
+        }
+    }
+
+    fn stop(&mut self) {
+        for member in &mut self.0 {
+            member.life_line = None;
+        }
+    }
+
+    /// Waits for all, whose output has ended, and looks at how they ended.
+    fn bury(mut self, stop: &Interrupt) -> Result<(), Trouble> {
+        let mut result = Ok(());
+        for member in &mut self.0 {
+            let ended = member.process.wait().map_err(|error| {
+                Trouble::new(exit::SOFTWARE, format_args!("cannot wait for a process: {error}"))
+            })?;
+            let harmless = ended.success() || (stop.is_fired() && is_early_ctrl_c(ended));
+            if !harmless {
+                result = result.and(Err(Trouble::new(
+                    exit::SOFTWARE,
+                    format_args!(
+                        "process {} did not end well ({ended}): what it sold last may be missing here",
+                        member.process.id()
+                    ),
+                )));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.stop();
+        for member in &mut self.0 {
+            let _already_gone = member.process.wait();
+        }
+    }
+}
+
+fn start_child(arguments: &Arguments, counter: &Path, jobs: usize) -> io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--child").args(["--url", &arguments.url, "--name", &arguments.name]);
+    command.args(["--workers", &arguments.workers.to_string(), "--jobs", &jobs.to_string()]);
+    command.arg("--counter").arg(counter);
+    if arguments.without_lock {
+        command.arg("--unsafe");
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+}
+
+fn forward(output: impl Read, reports: &Sender<Report>) {
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        let report = line.parse().unwrap_or_else(Report::Failed);
+        if reports.send(report).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether Ctrl-C came before the child was ready for it, so that it has done nothing yet.
+fn is_early_ctrl_c(ended: ExitStatus) -> bool {
+    ended.signal().is_some_and(|signal| [1, 2, 15].contains(&signal))
+}

@@ -1,0 +1,163 @@
+//! [`Proof`]: whether a run was exact, and the summary that says so.
+//!
+//! What must be so of the numbers that this run sold, and of the file before (`first`) and after it (`last`):
+//!
+//! - no number was sold twice, and all lie in `first + 1 ..= last`;
+//! - in the order of the numbers, the fencing tokens grow strictly;
+//! - every job was done, unless Ctrl-C came, and found a number in the file;
+//! - the file rose by exactly as many as were sold, if it is our own. If it is shared, others may have sold as well, so it
+//!   rose by at least as many.
+//!
+//! Two runs on one file that use different locks, or none, can sell the same number without either of them knowing:
+//! each knows its own sales only.
+
+use crate::report::{Sale, Tally};
+use crate::shared::exit;
+use std::fmt;
+use std::time::Duration;
+
+/// What is known of a run beside its sales.
+pub(crate) struct Run {
+    pub(crate) jobs: usize,
+    /// The number in the file before the first job.
+    pub(crate) first: u64,
+    /// And after the last; `None` if the file holds none any more.
+    pub(crate) last: Option<u64>,
+    pub(crate) took: Duration,
+}
+
+/// The summary of a run. Each part is a sentence; those that refute it are `wrong`.
+pub(crate) struct Proof {
+    parts: Vec<(&'static str, String)>,
+    wrong: Vec<String>,
+    /// Whether jobs are left because of Ctrl-C.
+    interrupted: bool,
+}
+
+impl Proof {
+    /// Looks at everything that was sold. `alone`: nobody else sold from the file.
+    pub(crate) fn of(mut tally: Tally, run: &Run, alone: bool) -> Self {
+        tally.sales.sort_unstable();
+        let done = tally.sales.len();
+        let mut proof = Self {
+            parts: Vec::new(),
+            wrong: Vec::new(),
+            interrupted: tally.interrupted && done < run.jobs,
+        };
+        proof.look_at_numbers(&tally, run);
+        proof.look_at_file(done as u64, run, alone);
+        proof.look_at_tokens(&tally.sales);
+        let speed = done as f64 / run.took.as_secs_f64().max(f64::EPSILON);
+        proof.say("took", format!("{:.1?}, {speed:.0} jobs/s", run.took));
+        proof
+    }
+
+    /// What the program ends with: being wrong weighs more than being stopped.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match (self.is_exact(), self.interrupted) {
+            (false, _) => exit::NO,
+            (true, true) => exit::INTERRUPTED,
+            (true, false) => 0,
+        }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.wrong.is_empty()
+    }
+
+    fn look_at_numbers(&mut self, Tally { sales, unreadable, .. }: &Tally, run: &Run) {
+        let Run { jobs, first, .. } = *run;
+        let last = run.last.unwrap_or(u64::MAX); // without one, that alone refutes it
+        let done = sales.len();
+        self.say("sold", format!("{done} of {jobs} jobs{}", range(sales.iter().map(|s| s.number))));
+        let numbers = sales.chunk_by(|one, next| one.number == next.number);
+        let (mut different, mut worst) = (0, &sales[..0]);
+        for sold in numbers {
+            different += 1;
+            worst = if sold.len() > worst.len() { sold } else { worst };
+        }
+        if different == done {
+            self.say("twice", "none".to_owned());
+        } else {
+            self.say("twice", format!("{done} sales of only {different} numbers"));
+            self.refute(format!("number {} was sold {} times", worst[0].number, worst.len()));
+        }
+        if let Some(beyond) = sales.iter().find(|sale| sale.number <= first || sale.number > last) {
+            self.refute(format!(
+                "number {} was sold, but the file went from {first} to {last}",
+                beyond.number
+            ));
+        }
+        if *unreadable > 0 {
+            self.refute(format!("{unreadable} jobs found the file half written"));
+        }
+        if !self.interrupted && done + unreadable < jobs {
+            self.refute(format!("{} jobs were not done", jobs - done - unreadable));
+        }
+    }
+
+    fn look_at_file(&mut self, done: u64, run: &Run, alone: bool) {
+        let Run { first, last: Some(last), .. } = *run else {
+            self.say("counter", "has no number in it any more".to_owned());
+            return self.refute("somebody wrote something else into the counter".to_owned());
+        };
+        let Some(rise) = last.checked_sub(first) else {
+            self.say("counter", format!("fell from {first} to {last}"));
+            return self.refute("the counter fell".to_owned());
+        };
+        let mut rose = format!("rose by {rise}, from {first} to {last}");
+        match rise.checked_sub(done) {
+            Some(0) => {}
+            Some(more) if !alone => rose = format!("{rose}: {more} were sold by others"),
+            _ => self.refute(format!("the counter rose by {rise}, but {done} were sold")),
+        }
+        self.say("counter", rose);
+    }
+
+    fn look_at_tokens(&mut self, sales: &[Sale]) {
+        let tokens: Option<Vec<u64>> = sales.iter().map(|sale| sale.token).collect();
+        let Some(tokens) = tokens.filter(|tokens| !tokens.is_empty()) else {
+            return self.say("tokens", "none".to_owned());
+        };
+        let range = range(tokens.iter().copied());
+        match sales.windows(2).find(|pair| pair[0].token >= pair[1].token) {
+            None => self.say("tokens", format!("grew with every sale{range}")),
+            Some(pair) => {
+                self.say("tokens", format!("did not grow{range}"));
+                self.refute(format!(
+                    "number {} has a smaller or equal token than {}",
+                    pair[1].number, pair[0].number
+                ));
+            }
+        }
+    }
+
+    fn say(&mut self, what: &'static str, how: String) {
+        self.parts.push((what, how));
+    }
+
+    fn refute(&mut self, why: String) {
+        self.wrong.push(why);
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, how) in &self.parts {
+            writeln!(f, "  {what:<8} {how}")?;
+        }
+        match (self.is_exact(), self.interrupted) {
+            (true, false) => write!(f, "\nExact: nothing was sold twice."),
+            (true, true) => write!(f, "\nStopped early, and exact: nothing was sold twice."),
+            (false, _) => write!(f, "\nNOT EXACT:\n- {}", self.wrong.join("\n- ")),
+        }
+    }
+}
+
+/// `, smallest to largest`, or nothing.
+fn range(numbers: impl Iterator<Item = u64> + Clone) -> String {
+    match (numbers.clone().min(), numbers.max()) {
+        (Some(smallest), Some(largest)) => format!(", {smallest} to {largest}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,135 @@
+//! The workers of one process: here the lock is used.
+
+use crate::Arguments;
+use crate::counter::{self, cannot};
+use crate::report::{Report, Sale};
+use crate::shared::Trouble;
+use crossbeam_channel::{Sender, unbounded};
+use distlock::{DistLock, Interrupt, Mutex};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What must be left of the lease before a number is written: more than a write takes.
+const A_WRITE: Duration = Duration::from_millis(10);
+
+/// What the threads of a process share.
+struct Shop<'a> {
+    /// `None`: work without it.
+    lock: Option<Mutex>,
+    counter: &'a Path,
+    stop: &'a Interrupt,
+    /// Jobs that no thread has taken yet.
+    left: AtomicUsize,
+}
+
+/// Runs all threads of this process until the jobs are done, and hands every report to `count`, on this thread.
+pub(crate) fn run_all(
+    arguments: &Arguments,
+    counter: &Path,
+    stop: &Interrupt,
+    mut count: impl FnMut(Report),
+) -> Result<(), Trouble> {
+    let lock = match arguments.without_lock {
+        false => Some(distlock::connect(&arguments.url)?.mutex(&arguments.name)?),
+        true => None,
+    };
+    let shop = Shop { lock, counter, stop, left: AtomicUsize::new(arguments.jobs) };
+    let (reports, told) = unbounded();
+    thread::scope(|scope| {
+        for _ in 0..arguments.workers {
+            let (shop, reports) = (&shop, reports.clone());
+            scope.spawn(move || {
+                if let Err(trouble) = shop.work(&reports) {
+                    // The other workers would run into the same: the first one to meet it stops them.
+                    shop.stop.fire();
+                    tell(&reports, Report::Failed(trouble));
+                }
+            });
+        }
+        drop(reports); // so that the loop ends with the last worker
+        for report in told {
+            count(report);
+        }
+    });
+    Ok(())
+}
+
+impl Shop<'_> {
+    /// One thread's working day.
+    fn work(&self, reports: &Sender<Report>) -> Result<(), Trouble> {
+        while self.take_a_job() {
+            let result = match &self.lock {
+                Some(lock) => self.sell_under(lock, reports),
+                None => self.sell_without(reports),
+            };
+            if let Stopped::Interrupted = result? {
+                tell(reports, Report::Interrupted);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// One job, as it should be done.
+    fn sell_under(&self, lock: &Mutex, reports: &Sender<Report>) -> Result<Stopped, Trouble> {
+        let guard = match lock.lock_interruptibly(self.stop) {
+            Err(error) if error.is_interrupted() => return Ok(Stopped::Interrupted),
+            guard => guard?,
+        };
+        let token = guard.fencing_token().map(|token| token.get());
+        // Asked right before the write: had we been paused past the lease, another would be selling this number now.
+        let report = self.sell(token, || Ok(guard.ensure(A_WRITE)?))?;
+        tell(reports, report);
+        guard.unlock()?; // says so if the lock was lost meanwhile; dropping the guard would not
+        Ok(Stopped::No)
+    }
+
+    /// One job, as it goes wrong.
+    fn sell_without(&self, reports: &Sender<Report>) -> Result<Stopped, Trouble> {
+        if self.stop.is_fired() {
+            return Ok(Stopped::Interrupted);
+        }
+        let report = self.sell(None, || Ok(()))?;
+        tell(reports, report);
+        Ok(Stopped::No)
+    }
+
+    /// Reads the number, thinks, and writes it plus one.
+    fn sell(
+        &self,
+        token: Option<u64>,
+        may_write: impl FnOnce() -> Result<(), Trouble>,
+    ) -> Result<Report, Trouble> {
+        let failed = |what| {
+            let path = self.counter.display();
+            move |error| cannot(&format!("{what} the counter {path}"), &error)
+        };
+        let Some(last) = counter::read(self.counter).map_err(failed("read"))? else {
+            return Ok(Report::Unreadable);
+        };
+        thread::yield_now();
+        may_write()?;
+        let number = last + 1;
+        counter::write(self.counter, number).map_err(failed("write"))?;
+        Ok(Report::Sold(Sale { number, token }))
+    }
+
+    fn take_a_job(&self) -> bool {
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.is_ok()
+    }
+}
+
+/// Whether a worker is to go home.
+enum Stopped {
+    No,
+    Interrupted,
+}
+
+fn tell(reports: &Sender<Report>, report: Report) {
+    reports.send(report).expect("who counts stays until the last worker has gone");
+}

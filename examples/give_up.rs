@@ -1,0 +1,62 @@
+//! A job that must not hold a lock for ever: the watchdog renews it so many times, and then says that it will not again.
+//! There is time left to roll the work back before others can come in.
+//!
+//! ```sh
+//! cargo run --example give_up                              # in this process's memory
+//! cargo run --example give_up -- redis://127.0.0.1:6379    # on a server
+//! ```
+
+use crossbeam_channel::RecvTimeoutError;
+use distlock::{DistLock, Error, LockGuard, LockOptions, Loss, LossCause};
+use std::time::Duration;
+
+/// One lease and two renewals, one after each third of it: the news comes after 0.9 s, and 0.6 s are left then.
+const LEASE: Duration = Duration::from_millis(900);
+const RENEWALS: u32 = 2;
+
+/// A step of the job. Twenty of them would take four seconds.
+const STEP: Duration = Duration::from_millis(200);
+const STEPS: usize = 20;
+
+fn main() -> Result<(), Error> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let lock = distlock::connect(&url)?.mutex("example:give_up")?;
+    let stranger = distlock::connect(&url)?.mutex("example:give_up")?;
+
+    let guard = lock.lock_with(&LockOptions::new().watched_at_most(LEASE, RENEWALS))?;
+    let mut done = Vec::new();
+    let Err(loss) = import(&guard, &mut done) else {
+        panic!("{STEPS} steps cannot be done in the time that is allowed");
+    };
+    println!("told to stop after {} steps, because {loss}", done.len());
+    assert_eq!(loss.cause(), LossCause::RenewalsUsedUp);
+    assert!(!done.is_empty() && done.len() < STEPS);
+
+    println!("{:.0?} left: time to roll back", guard.remaining());
+    while let Some(step) = done.pop() {
+        guard.ensure(Duration::from_millis(10))?; // whoever comes next must find all of it undone
+        println!("  undid step {step}");
+    }
+    assert!(guard.is_valid() && stranger.try_lock()?.is_none(), "it was ours until the end");
+
+    guard.unlock()?;
+    assert!(stranger.try_lock()?.is_some());
+    println!("given back in order, with nothing half done behind it");
+    Ok(())
+}
+
+/// Works until all is done, or the lock is about to be lost. The pause between two steps is a wait for that news.
+fn import(guard: &LockGuard, done: &mut Vec<usize>) -> Result<(), Loss> {
+    let losses = guard.losses();
+    for step in 1..=STEPS {
+        match losses.recv_timeout(STEP) {
+            Ok(loss) => return Err(loss),
+            Err(RecvTimeoutError::Timeout) => {
+                println!("did step {step}");
+                done.push(step);
+            }
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the guard is still there"),
+        }
+    }
+    Ok(())
+}

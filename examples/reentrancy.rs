@@ -1,0 +1,61 @@
+//! Whoever holds a lock may lock it again: a function that locks may call another that locks, too.
+//!
+//! ```sh
+//! cargo run --example reentrancy                              # in this process's memory
+//! cargo run --example reentrancy -- redis://127.0.0.1:6379    # on a server
+//! ```
+
+use distlock::{DistLock, Error};
+use std::thread;
+
+fn main() -> Result<(), Error> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let client = distlock::connect(&url)?;
+    let account = client.mutex("example:reentrancy")?;
+
+    transfer(&account)?;
+
+    assert_eq!(account.hold_count(), 0);
+    assert!(is_free_for_others(&account)?);
+    println!("both guards are gone: the lock is free again");
+    Ok(())
+}
+
+/// Locks, and calls something that locks.
+fn transfer(account: &dyn DistLock) -> Result<(), Error> {
+    let guard = account.lock()?;
+    println!(
+        "transfer: holds it {} time, under token {:?}",
+        account.hold_count(),
+        guard.fencing_token()
+    );
+
+    audit(account)?;
+
+    // The inner guard ended its own hold, not ours.
+    assert_eq!(account.hold_count(), 1);
+    assert!(!is_free_for_others(account)?);
+    println!("transfer: holds it {} time again, and others still wait", account.hold_count());
+    guard.unlock()
+}
+
+/// Needs the lock as well, and need not know whether its caller has it. A nested lock sends nothing to the store.
+fn audit(account: &dyn DistLock) -> Result<(), Error> {
+    let guard = account.lock()?;
+    assert_eq!(account.hold_count(), 2);
+    println!(
+        "   audit: holds it {} times, under token {:?}",
+        account.hold_count(),
+        guard.fencing_token()
+    );
+    guard.unlock()
+}
+
+/// Reentrancy is a thread's own: every other thread is a stranger, here as in another program.
+fn is_free_for_others(account: &dyn DistLock) -> Result<bool, Error> {
+    let attempt = thread::scope(|scope| {
+        let other = scope.spawn(|| account.try_lock().map(|guard| guard.is_some()));
+        other.join()
+    });
+    attempt.expect("trying a lock does not panic")
+}

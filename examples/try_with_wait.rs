@@ -1,0 +1,54 @@
+//! Waiting for a lock, but not for ever: "busy" is an answer, not an error.
+//!
+//! ```sh
+//! cargo run --example try_with_wait                              # in this process's memory
+//! cargo run --example try_with_wait -- redis://127.0.0.1:6379    # on a server
+//! ```
+
+#![allow(clippy::disallowed_methods, reason = "the sleep stands for work, and the user measures")]
+
+use distlock::{DistLock, Error};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the other thread keeps the lock.
+const ITS_WORK: Duration = Duration::from_millis(500);
+
+fn main() -> Result<(), Error> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let client = distlock::connect(&url)?;
+    let lock = client.mutex("example:try_with_wait")?;
+
+    let (inside, is_inside) = mpsc::channel();
+    let other = thread::spawn({
+        let lock = lock.clone();
+        move || -> Result<(), Error> {
+            let guard = lock.lock()?;
+            let _main_is_there = inside.send(());
+            thread::sleep(ITS_WORK);
+            guard.unlock()
+        }
+    });
+    is_inside.recv().expect("the other thread gets the lock first");
+
+    // One attempt. `?` passes on what went wrong, and never takes "busy" for it.
+    assert!(lock.try_lock()?.is_none());
+    println!("try_lock():            busy");
+
+    // Too short a wait.
+    let start = Instant::now();
+    assert!(lock.try_lock_for(Duration::from_millis(100))?.is_none());
+    println!("try_lock_for(100 ms):  busy, said after {:.0?}", start.elapsed());
+
+    // Long enough: it returns as soon as the lock is free, not at the end of the wait.
+    let start = Instant::now();
+    let Some(guard) = lock.try_lock_for(Duration::from_secs(10))? else {
+        panic!("the other thread needs {ITS_WORK:?}, and we waited for 10 s");
+    };
+    println!("try_lock_for(10 s):    ours, after {:.0?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(5));
+    guard.unlock()?;
+
+    other.join().expect("the other thread does not panic")
+}
