@@ -1,16 +1,22 @@
 //! [`alone`]: a test in a process of its own, for those that count threads, connections or processor time.
 
+use parking_lot::Mutex;
 use std::process::Command;
 
 /// What tells the second process that it is the one.
 const ALONE: &str = "DISTLOCK_TEST_ALONE";
 
-/// Runs `test` in a second process of this binary, in which no other test runs. `name` is the test's own full name.
+/// One after the other.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Runs `test` in a second process of this binary, in which no other test runs, nor beside it. `name` is the test's own
+/// full name.
 pub(crate) fn alone(name: &str, test: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some_and(|only| only == name) {
         test();
         return;
     }
+    let _turn = TURN.lock();
     let binary = std::env::current_exe().expect("a test knows its binary");
     let output = Command::new(binary)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])

@@ -6,6 +6,5 @@ pub(crate) mod child;
 pub(crate) mod lifeline;
 pub(crate) mod probe;
 pub(crate) mod process;
+pub(crate) mod redis;
 pub(crate) mod time;
-
-mod selfcheck;

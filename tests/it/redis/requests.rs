@@ -1,7 +1,7 @@
 //! What a lock and an unlock cost, by the server's own count.
 
-use super::{Counted, client, counted};
 use crate::harness::process::RedisServer;
+use crate::harness::redis::{Counted, client, counted};
 use distlock::DistLock;
 
 #[test]

@@ -1,8 +1,8 @@
 //! Tests of the tools themselves: a harness that lies makes every other test worthless.
 
-use super::child::Example;
-use super::process::RedisServer;
-use super::time::{Stopwatch, always, eventually};
+use crate::harness::child::Example;
+use crate::harness::process::RedisServer;
+use crate::harness::time::{Stopwatch, always, eventually};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn a_server_dies_with_us_also_when_we_are_killed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("server");
     let mut parent = Example::program(std::env::current_exe().unwrap())
-        .args(&["--exact", "harness::selfcheck::a_server_dies_with_us_also_when_we_are_killed"])
+        .args(&["--exact", "selfcheck::a_server_dies_with_us_also_when_we_are_killed"])
         .env("DISTLOCK_TEST_ORPHAN", file.to_str().unwrap())
         .spawn();
     let server: u32 = eventually("the other process has a server", Duration::from_secs(20), || {

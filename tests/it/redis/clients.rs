@@ -1,45 +1,34 @@
-//! What a client starts, and that it is gone with it.
+//! What one client sees of another, and what is left of one that is gone.
 
-use super::client;
-use crate::harness::alone::{alone, own_threads};
 use crate::harness::process::RedisServer;
+use crate::harness::redis::{builder, client};
 use crate::harness::time::eventually;
 use distlock::{DistLock, LockOptions};
-use std::thread;
+use std::sync::mpsc;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_dropped_client_leaves_no_thread_and_no_connection() {
-    alone("redis::life::a_dropped_client_leaves_no_thread_and_no_connection", || {
-        let server = RedisServer::start();
-        let mut probe = server.probe();
-        for _ in 0..3 {
-            let (one, two) = (client(&server, "watchdog=200ms"), client(&server, ""));
-            let lock = one.mutex("shared").unwrap();
-            let guard = lock.lock().unwrap();
-            let waiter = thread::spawn(move || drop(two.mutex("shared").unwrap().lock().unwrap()));
-            eventually("the second client has subscribed", LONG, || {
-                probe.command(&["PUBSUB", "CHANNELS"]).texts()
-                    == ["redisson_lock__channel:{shared}"]
-            });
-            eventually("the watchdog has renewed", LONG, || {
-                own_threads().iter().any(|name| name.contains("lane"))
-            });
-            guard.unlock().unwrap();
-            waiter.join().unwrap();
-            assert!(!own_threads().is_empty());
-            drop((lock, one));
-            eventually("all threads of ours are gone", LONG, || own_threads().is_empty());
-            eventually("all connections are closed", LONG, || {
-                !probe.clients().iter().any(|line| line.contains("name=distlock"))
-            });
-        }
-        assert_eq!(probe.command(&["PUBSUB", "CHANNELS"]).texts(), Vec::<String>::new());
-    });
+fn the_events_tell_what_happened() {
+    let server = RedisServer::start();
+    let (tell, told) = mpsc::channel();
+    let tell = parking_lot::Mutex::new(tell);
+    let handler = move |event: &distlock::Event| {
+        let text = format!("{event:?}");
+        let _sent = tell.lock().send(text.split([' ', '{']).next().unwrap_or_default().to_owned());
+    };
+    let client =
+        builder(&server, "watchdog=300ms").events(std::sync::Arc::new(handler)).connect().unwrap();
+    let lock = client.mutex("told").unwrap();
+    let guard = lock.lock().unwrap();
+    let next = || told.recv_timeout(LONG).unwrap();
+    assert_eq!(next(), "Acquired");
+    assert_eq!(next(), "Renewed");
+    server.probe().command(&["DEL", "told"]);
+    eventually("the loss is told", LONG, || next() == "Lost");
+    assert!(guard.unlock().unwrap_err().is_lost());
 }
-
 #[test]
 fn a_detached_lock_goes_with_its_client() {
     let server = RedisServer::start();

@@ -1,0 +1,17 @@
+//! Tests that count threads, connections or processor time, or watch a rhythm: each in a process of its own, one after
+//! the other. Cargo runs test binaries one at a time, so nothing else of the suite is in their way.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
+#[path = "../it/harness/mod.rs"]
+mod harness;
+
+// The rhythm of renewals, many locks at once, and what the watchdog costs.
+mod held;
+
+// What a client starts, and that it is gone with it.
+mod life;
+
+// Who asks the store how often, who is served when, and how fast a wait ends.
+mod waiting;
