@@ -30,13 +30,18 @@ struct Channel {
     /// taken for that of the second, because between them comes an UNSUBSCRIBE.
     number: u64,
     phase: Phase,
-    watches: Vec<(u64, Arc<dyn Wake>)>,
-    /// Those of the watches that wait for the confirmation.
-    tickets: Vec<Arc<Ticket>>,
+    watches: Vec<Watching>,
     /// There was a time without a subscription: when it stands again, everybody must look.
     missed: bool,
     /// Since when nobody watches.
     unused_since: Option<Moment>,
+}
+
+struct Watching {
+    number: u64,
+    wake: Arc<dyn Wake>,
+    /// While the watcher waits for the confirmation.
+    ticket: Option<Arc<Ticket>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,20 +165,20 @@ impl Board {
             }
         };
         let entry = self.channels.get_mut(&name).expect("it was found or put in just now");
-        entry.watches.push((id, wake));
         entry.unused_since = None;
-        let standing = match entry.phase {
-            Phase::Live => Standing::Live,
-            Phase::Refused => {
-                entry.phase = Phase::Wanted;
-                self.asked_for.push(Arc::clone(&name));
-                entry.await_confirmation()
-            }
-            Phase::Wanted | Phase::Asked => entry.await_confirmation(),
-        };
-        if matches!(standing, Standing::Awaited(_)) {
-            self.wake_thread();
+        if entry.phase == Phase::Refused {
+            entry.phase = Phase::Wanted;
+            self.asked_for.push(Arc::clone(&name));
         }
+        let ticket = (entry.phase != Phase::Live).then(Arc::<Ticket>::default);
+        entry.watches.push(Watching { number: id, wake, ticket: ticket.clone() });
+        let standing = match ticket {
+            Some(ticket) => {
+                self.wake_thread();
+                Standing::Awaited(ticket)
+            }
+            None => Standing::Live,
+        };
         (WatchId(name, id), standing)
     }
 
@@ -182,13 +187,12 @@ impl Board {
     /// The thread is not woken: it looks at least once in [`Board::LINGER`] while there are channels.
     pub(super) fn remove(&mut self, id: &WatchId, now: Moment) -> Option<Arc<dyn Wake>> {
         let channel = self.channels.get_mut(&id.0)?;
-        let at = channel.watches.iter().position(|(number, _)| *number == id.1)?;
-        let (_, wake) = channel.watches.swap_remove(at);
+        let at = channel.watches.iter().position(|watching| watching.number == id.1)?;
+        let watching = channel.watches.swap_remove(at);
         if channel.watches.is_empty() {
             channel.unused_since = Some(now);
-            channel.tickets.clear();
         }
-        Some(wake)
+        Some(watching.wake)
     }
 
     /// What the thread has to do, which it now takes upon itself.
@@ -307,28 +311,147 @@ impl Channel {
             number,
             phase: Phase::Wanted,
             watches: Vec::new(),
-            tickets: Vec::new(),
             missed: false,
             unused_since: None,
         }
     }
 
-    fn await_confirmation(&mut self) -> Standing {
-        let ticket = Arc::new(Ticket::default());
-        self.tickets.push(Arc::clone(&ticket));
-        Standing::Awaited(ticket)
-    }
-
     fn watchers(&self) -> Vec<Arc<dyn Wake>> {
-        self.watches.iter().map(|(_, wake)| Arc::clone(wake)).collect()
+        self.watches.iter().map(|watching| Arc::clone(&watching.wake)).collect()
     }
 
     /// Writes the outcome on all tickets and hands them over to be raised.
     fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Ticket>> {
-        let tickets = std::mem::take(&mut self.tickets);
+        let tickets: Vec<_> =
+            self.watches.iter_mut().filter_map(|watching| watching.ticket.take()).collect();
         for ticket in &tickets {
             *ticket.outcome.lock() = Some(outcome.clone());
         }
         tickets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self) {}
+    }
+
+    fn at(milliseconds: u64) -> Moment {
+        Moment::from_nanos(0) + Duration::from_millis(milliseconds)
+    }
+
+    fn add(board: &mut Board) -> (WatchId, Option<Arc<Ticket>>) {
+        let (id, standing) = board.add("c", Arc::new(Nobody));
+        match standing {
+            Standing::Live => (id, None),
+            Standing::Awaited(ticket) => (id, Some(ticket)),
+        }
+    }
+
+    fn subscription(work: &Work) -> Subscription {
+        let [subscription] = &work.subscribe[..] else { panic!("{work:?}") };
+        subscription.clone()
+    }
+
+    #[test]
+    fn a_channel_is_asked_for_once_and_confirmed_to_all() {
+        let mut board = Board::default();
+        let (_, first) = add(&mut board);
+        let (_, second) = add(&mut board);
+        let asked = subscription(&board.take_work(at(0)));
+        let (_, third) = add(&mut board);
+        assert!(board.take_work(at(0)).subscribe.is_empty());
+        let wakes = board.confirmed(&asked);
+        assert!(wakes.watches.is_empty(), "nothing was missed");
+        for ticket in [first, second, third] {
+            assert!(matches!(ticket.unwrap().take(), Some(Ok(()))));
+        }
+        assert!(add(&mut board).1.is_none(), "it stands");
+        assert_eq!(board.heard("c").watches.len(), 4);
+        assert!(board.heard("d").watches.is_empty());
+    }
+
+    #[test]
+    fn the_confirmation_of_a_subscription_that_was_ended_counts_for_no_later_one() {
+        let mut board = Board::default();
+        let (id, _) = add(&mut board);
+        let first = subscription(&board.take_work(at(0)));
+        board.remove(&id, at(0));
+        // SUBSCRIBE, UNSUBSCRIBE, SUBSCRIBE: after the first confirmation the second is still to come.
+        assert_eq!(&*board.take_work(at(1_000)).unsubscribe[0], "c");
+        let (_, ticket) = add(&mut board);
+        let second = subscription(&board.take_work(at(1_000)));
+        let _nobody = board.confirmed(&first);
+        assert!(ticket.as_ref().unwrap().take().is_none());
+        assert!(add(&mut board).1.is_some(), "not yet");
+        let _nobody = board.confirmed(&second);
+        assert!(ticket.unwrap().take().is_some());
+    }
+
+    #[test]
+    fn a_channel_lingers_and_is_found_again() {
+        let mut board = Board::default();
+        let (id, _) = add(&mut board);
+        let asked = subscription(&board.take_work(at(0)));
+        let _nobody = board.confirmed(&asked);
+        board.remove(&id, at(0));
+        assert!(board.take_work(at(999)).is_watched);
+        let (id, ticket) = add(&mut board);
+        assert!(ticket.is_none());
+        assert!(board.take_work(at(5_000)).unsubscribe.is_empty());
+        board.remove(&id, at(5_000));
+        let work = board.take_work(at(6_000));
+        assert!(work.unsubscribe.len() == 1 && !work.is_watched);
+    }
+
+    #[test]
+    fn what_was_missed_while_disconnected_is_made_up_for_once() {
+        let mut board = Board::default();
+        let _watch = add(&mut board);
+        let asked = subscription(&board.take_work(at(0)));
+        let _nobody = board.confirmed(&asked);
+        board.disconnected();
+        let (_, ticket) = add(&mut board);
+        let asked = subscription(&board.take_work(at(0)));
+        let wakes = board.confirmed(&asked);
+        assert_eq!(wakes.watches.len(), 2);
+        assert!(ticket.unwrap().take().is_some());
+        assert!(board.confirmed(&asked).watches.is_empty());
+    }
+
+    #[test]
+    fn a_refusal_fails_who_waits_wakes_who_watches_and_is_asked_again() {
+        let mut board = Board::default();
+        let _watch = add(&mut board);
+        let asked = subscription(&board.take_work(at(0)));
+        let _nobody = board.confirmed(&asked);
+        board.disconnected();
+        let (_, ticket) = add(&mut board);
+        let asked = subscription(&board.take_work(at(0)));
+        let failure = Failure::Refused(Error::configuration("not allowed"));
+        assert_eq!(board.refused(&asked, &failure).watches.len(), 2);
+        assert!(matches!(ticket.unwrap().take(), Some(Err(Failure::Refused(_)))));
+        assert!(board.take_work(at(0)).subscribe.is_empty());
+        board.ask_again();
+        subscription(&board.take_work(at(0)));
+    }
+
+    #[test]
+    fn only_a_server_that_will_not_have_us_ends_a_wait_early() {
+        let mut board = Board::default();
+        let (_, ticket) = add(&mut board);
+        let ticket = ticket.unwrap();
+        let _nobody = board.failed(&Failure::NotSent(Error::unavailable("refused")));
+        assert!(ticket.take().is_none());
+        assert_eq!(board.trouble().unwrap().to_string(), "refused");
+        let _tickets = board.failed(&Failure::Refused(Error::configuration("password")));
+        assert!(matches!(ticket.take(), Some(Err(Failure::Refused(_)))));
+        board.connected();
+        assert!(board.trouble().is_none());
     }
 }
