@@ -45,7 +45,7 @@ impl RedisBackend {
         let [host] = config.hosts() else {
             return Err(Error::configuration(format!(
                 "`redis://` means one server, as in `redis://127.0.0.1:6379`, and the URL has {} hosts; servers that \
-                 belong together have schemes of their own, for Sentinel, for Redis Cluster and for a quorum",
+                 belong together have schemes of their own: `redis+sentinel://`, `redis+cluster://`, `redlock://`",
                 config.hosts().len()
             )));
         };
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_not_one_server_is_refused() {
-        assert!(refusal("redis://a,b").contains("Sentinel"));
+        assert!(refusal("redis://a,b").contains("`redis+sentinel://`"));
         assert!(refusal("redis://").contains("0 hosts"));
         assert!(refusal("redis://a/b").contains("`/b`"));
         assert!(refusal("redis://a/-1").contains("`/-1`"));

@@ -37,7 +37,9 @@ impl Slot {
         {
             link.look();
         }
-        self.link.take_if(|link| !link.is_alive());
+        if self.link.take_if(|link| !link.is_alive()).is_some() {
+            dialer.count_death();
+        }
         self.deaths_seen = deaths;
         let link = match &mut self.link {
             Some(link) => link,

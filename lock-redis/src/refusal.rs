@@ -178,16 +178,23 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if there.is_empty() { script.commands(None) } else { there }
 }
 
-/// Redis before 7 puts the error of a command inside a script into a text of its own.
+/// Redis before 7 wraps the error of a command inside a script, once or twice:
+/// `ERR Error running script (call to f_..): @user_script:9: @user_script: 9: -OOM command not allowed ..`.
 fn inside_script(answer: &ServerError) -> Option<ServerError> {
-    if answer.code != "ERR" || !answer.detail.starts_with("Error running script") {
+    let wrapped = answer.code == "ERR" && answer.detail.starts_with("Error running script");
+    if !wrapped && answer.code != "@user_script:" {
         return None;
     }
-    let (_, rest) = answer.detail.rsplit_once("@user_script:")?;
-    let (_, inner) = rest.trim_start().split_once(": ")?;
-    let inner = ServerError::parse(inner.trim_start_matches('-'));
-    let has_code = !inner.code.is_empty() && inner.code.bytes().all(|b| b.is_ascii_uppercase());
-    Some(if has_code { inner } else { ServerError { code: "ERR".to_owned(), ..inner } })
+    let whole = answer.to_string();
+    let (_, place) = whole.rsplit_once("@user_script:")?;
+    let (_, text) = place.split_once(": ")?;
+    let inner = ServerError::parse(text.trim_start_matches('-'));
+    let has_code = inner.code.len() > 1 && inner.code.bytes().all(|b| b.is_ascii_uppercase());
+    Some(if has_code {
+        inner
+    } else {
+        ServerError { code: "ERR".to_owned(), detail: text.to_owned() }
+    })
 }
 
 /// The error without the arguments that the server repeats of a command it does not know: one of them may be the
@@ -198,4 +205,105 @@ fn without_arguments(answer: &ServerError) -> ServerError {
         answer.detail.truncate(at);
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::ACQUIRE;
+
+    fn explained(text: &str) -> Error {
+        let server = Server::new("h", 1, Some("me"));
+        explain(&server, &ServerError::parse(text), &Asked::Script(&ACQUIRE, "k"))
+    }
+
+    /// The texts are those of redis-server 7.0.15, and of 6.2 and 7.2 where they differ.
+    #[test]
+    fn every_error_of_a_server_has_a_kind_and_a_meaning() {
+        use ErrorKind::{Configuration, ForeignFormat, Unavailable};
+        for (text, kind, says) in [
+            ("WRONGTYPE Operation against a key", ForeignFormat, "under the key \"k\""),
+            ("WRONGTYPE the token counter is not", ForeignFormat, "no counter"),
+            (
+                "ERR Error running script (call to f_0): @user_script:9: WRONGTYPE Operation",
+                ForeignFormat,
+                "\"k\"",
+            ),
+            (
+                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: -OOM command not",
+                Unavailable,
+                "maxmemory",
+            ),
+            ("@user_script: 9: -READONLY You can't", Unavailable, "replica"),
+            (
+                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The user executing the script can't run this command",
+                Configuration,
+                "+exists",
+            ),
+            ("NOAUTH Authentication required.", Configuration, "password"),
+            ("WRONGPASS invalid username-password pair", Configuration, "`me`"),
+            (
+                "NOPERM this user has no permissions to run the 'client|setname' command",
+                Configuration,
+                "ACL SETUSER me +client|setname`",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used",
+                Configuration,
+                "~k ",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the channels",
+                Configuration,
+                "&redisson_lock__channel:*`",
+            ),
+            (
+                "ERR ACL failure in script: User me has no permissions to run the 'pexpire' command",
+                Configuration,
+                "me +pexpire`",
+            ),
+            (
+                "ERR ACL failure in script: User me has no permissions to access the 'channel' key",
+                Configuration,
+                "~k ",
+            ),
+            (
+                "ERR The user executing the script can't publish to the channel mentioned in the command",
+                Configuration,
+                "&redisson_lock__channel:*`",
+            ),
+            ("DENIED Redis is running in protected mode", Configuration, "protected"),
+            ("MOVED 1 h:2", Configuration, "Redis Cluster"),
+            ("ASK 1 h:2", Configuration, "Redis Cluster"),
+            ("ERR DB index is out of range", Configuration, "database"),
+            ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", Configuration, "6.2"),
+            ("ERR max number of clients reached", Unavailable, "maxclients"),
+            ("LOADING Redis is loading the dataset in memory", Unavailable, "reading its data"),
+            ("MASTERDOWN Link with MASTER is down", Unavailable, "master"),
+            ("BUSY Redis is busy running a script", Unavailable, "script"),
+            ("MISCONF Redis is configured to save", Unavailable, "disk"),
+            ("NOREPLICAS Not enough good replicas to write.", Unavailable, "replicas"),
+            ("CLUSTERDOWN Hash slot not served", Unavailable, "Cluster"),
+            ("TRYAGAIN Multiple keys request", Unavailable, "moving"),
+            ("STRANGE things", Unavailable, "refused"),
+            ("ERR strange things", Unavailable, "refused"),
+        ] {
+            let error = explained(text);
+            assert_eq!(error.kind(), kind, "{text}: {error:?}");
+            assert!(error.to_string().contains(says), "{text}: {error:?}");
+            if !text.contains("WRONGTYPE") {
+                assert!(error.to_string().contains("h:1"), "{text}: {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_server_said_is_kept_but_for_arguments() {
+        let shown = format!(
+            "{:?}",
+            explained("ERR unknown command 'AUTH', with args beginning with: 's3cret'")
+        );
+        assert!(shown.contains("unknown command 'AUTH'") && !shown.contains("s3cret"), "{shown}");
+        assert!(format!("{:?}", explained("STRANGE things")).contains("STRANGE things"));
+    }
 }

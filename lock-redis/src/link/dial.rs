@@ -133,16 +133,9 @@ impl Dialer {
             ))
             .with_source(error)
         })?;
-        let mut trouble = io::Error::new(ErrorKind::NotFound, "the host has no address");
-        for (tried, address) in addresses.iter().enumerate() {
-            // What is left is divided, so that a first address that swallows everything leaves time for the next.
-            let waiting = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-            match connect_to(address, by.since(self.clock.now()) / waiting) {
-                Ok(stream) => return Ok(Stream::Tcp(stream)),
-                Err(error) => trouble = error,
-            }
-        }
-        Err(self.cannot_connect(trouble))
+        connect_to_any(&addresses, &*self.clock, by)
+            .map(Stream::Tcp)
+            .map_err(|error| self.cannot_connect(error))
     }
 
     fn cannot_connect(&self, error: io::Error) -> Error {
@@ -218,6 +211,24 @@ enum Step {
     Name,
 }
 
+/// Connects to the first of `addresses` that can be had until `by`; otherwise says what the last one failed with.
+fn connect_to_any(
+    addresses: &[SocketAddr],
+    clock: &dyn Clock,
+    by: Moment,
+) -> io::Result<TcpStream> {
+    let mut trouble = io::Error::new(ErrorKind::NotFound, "the host has no address");
+    for (tried, address) in addresses.iter().enumerate() {
+        // What is left is divided, so that a first address that swallows everything leaves time for the next.
+        let waiting = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        match connect_to(address, by.since(clock.now()) / waiting) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => trouble = error,
+        }
+    }
+    Err(trouble)
+}
+
 fn connect_to(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     if timeout.is_zero() {
         return Err(ErrorKind::TimedOut.into());
@@ -231,4 +242,43 @@ fn connect_to(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> 
         .with_interval(Duration::from_secs(10));
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::SystemClock;
+    use std::net::TcpListener;
+
+    #[test]
+    fn an_address_that_swallows_everything_leaves_time_for_the_next() {
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        // A listener whose queue is full drops what comes, as a firewall would.
+        let hole =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        hole.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        hole.listen(0).unwrap();
+        let hole_address = hole.local_addr().unwrap().as_socket().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&hole_address, Duration::from_millis(50))
+        {
+            queued.push(stream);
+        }
+        let by = SystemClock.now() + Duration::from_millis(300);
+        let addresses = [hole_address, good.local_addr().unwrap()];
+        let stream = connect_to_any(&addresses, &SystemClock, by).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
+        let error = connect_to_any(&[hole_address; 2], &SystemClock, by).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(SystemClock.now().since(by) < Duration::from_millis(50));
+    }
+
+    #[test]
+    fn a_server_is_printed_as_it_is_written_in_a_url() {
+        assert_eq!(
+            Server::new("redis.example", 6379, Some("me")).to_string(),
+            "redis.example:6379"
+        );
+        assert_eq!(Server::new("::1", 6379, None).to_string(), "[::1]:6379");
+    }
 }

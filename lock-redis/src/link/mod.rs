@@ -54,7 +54,7 @@ impl Link {
     /// How long a link may have been idle and still be used without a look at it.
     const FRESH: Duration = Duration::from_secs(1);
     /// More than any answer to anything we ask has, by far: so that a broken peer cannot fill the memory.
-    const LARGEST_REPLY: u64 = 16 << 20;
+    pub(crate) const LARGEST_REPLY: u64 = 16 << 20;
 
     fn new(stream: Stream, server: Arc<Server>, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let last_used = clock.now();
@@ -197,5 +197,87 @@ impl Read for Bounded<'_> {
                 Err(kind.into())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::SystemClock;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    fn pair() -> (Link, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        let server = Arc::new(Server::new("test", 1, None));
+        let link = Link::new(Stream::Tcp(ours), server, Arc::new(SystemClock)).unwrap();
+        (link, theirs)
+    }
+
+    fn soon() -> Moment {
+        SystemClock.now() + Duration::from_millis(100)
+    }
+
+    const PING: Request<'static> = Request(&[&[b"PING"]]);
+
+    #[test]
+    fn a_peer_that_does_not_read_keeps_nobody_beyond_the_deadline() {
+        let (mut link, theirs) = pair();
+        let much = vec![b'x'; 32 << 20];
+        // Enough to encode it, also unoptimised.
+        let by = soon() + Duration::from_millis(400);
+        let outcome = link.call(&Request(&[&[b"SET", b"k", &much]]), by);
+        assert!(SystemClock.now().since(by) < Duration::from_millis(100));
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "some of it left: {outcome:?}");
+        assert!(!link.is_alive());
+        assert!(matches!(link.call(&PING, soon()), Err(CallError::NotSent(_))));
+        drop(theirs);
+    }
+
+    #[test]
+    fn nothing_is_read_from_a_link_after_a_deadline() {
+        let (mut link, mut theirs) = pair();
+        assert!(matches!(link.call(&PING, soon()), Err(CallError::Unknown(_))));
+        let _closed = theirs.write_all(b"+PONG\r\n");
+        assert!(matches!(link.call(&PING, soon()), Err(CallError::NotSent(_))));
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_seen_before_the_next_request() {
+        let (mut link, mut theirs) = pair();
+        link.look();
+        assert!(link.is_alive());
+        theirs.write_all(b"+OK\r\n").unwrap();
+        // On a loopback it is there when the write has returned.
+        link.look();
+        assert!(!link.is_alive());
+        let (mut link, theirs) = pair();
+        drop(theirs);
+        link.look();
+        assert!(!link.is_alive());
+    }
+
+    #[test]
+    fn an_answer_that_was_there_before_the_question_is_not_its_answer() {
+        let (mut link, mut theirs) = pair();
+        theirs.write_all(b":1\r\n:2\r\n").unwrap();
+        assert!(matches!(link.call(&PING, soon()), Err(CallError::Unknown(_))));
+        assert!(!link.is_alive());
+    }
+
+    #[test]
+    fn answers_of_many_come_in_order_and_those_before_the_end_are_told() {
+        let (mut link, mut theirs) = pair();
+        theirs.write_all(b":1\r\n-ERR no\r\n").unwrap();
+        let (replies, outcome) = link.call_many(&[PING, PING], soon());
+        outcome.unwrap();
+        assert_eq!(replies[0], Reply::Int(1));
+        assert!(matches!(&replies[1], Reply::Error(error) if error.code == "ERR"));
+        theirs.write_all(b":3\r\n").unwrap();
+        let (replies, outcome) = link.call_many(&[PING, PING], soon());
+        assert_eq!(replies, [Reply::Int(3)]);
+        assert!(matches!(outcome, Err(CallError::Unknown(_))));
     }
 }

@@ -30,13 +30,18 @@ struct Channel {
     /// taken for that of the second, because between them comes an UNSUBSCRIBE.
     number: u64,
     phase: Phase,
-    watches: Vec<(u64, Arc<dyn Wake>)>,
-    /// Those of the watches that wait for the confirmation.
-    tickets: Vec<Arc<Ticket>>,
+    watches: Vec<Watching>,
     /// There was a time without a subscription: when it stands again, everybody must look.
     missed: bool,
     /// Since when nobody watches.
     unused_since: Option<Moment>,
+}
+
+struct Watching {
+    number: u64,
+    wake: Arc<dyn Wake>,
+    /// While the watcher waits for the confirmation.
+    ticket: Option<Arc<Ticket>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,20 +165,20 @@ impl Board {
             }
         };
         let entry = self.channels.get_mut(&name).expect("it was found or put in just now");
-        entry.watches.push((id, wake));
         entry.unused_since = None;
-        let standing = match entry.phase {
-            Phase::Live => Standing::Live,
-            Phase::Refused => {
-                entry.phase = Phase::Wanted;
-                self.asked_for.push(Arc::clone(&name));
-                entry.await_confirmation()
-            }
-            Phase::Wanted | Phase::Asked => entry.await_confirmation(),
-        };
-        if matches!(standing, Standing::Awaited(_)) {
-            self.wake_thread();
+        if entry.phase == Phase::Refused {
+            entry.phase = Phase::Wanted;
+            self.asked_for.push(Arc::clone(&name));
         }
+        let ticket = (entry.phase != Phase::Live).then(Arc::<Ticket>::default);
+        entry.watches.push(Watching { number: id, wake, ticket: ticket.clone() });
+        let standing = match ticket {
+            Some(ticket) => {
+                self.wake_thread();
+                Standing::Awaited(ticket)
+            }
+            None => Standing::Live,
+        };
         (WatchId(name, id), standing)
     }
 
@@ -182,13 +187,12 @@ impl Board {
     /// The thread is not woken: it looks at least once in [`Board::LINGER`] while there are channels.
     pub(super) fn remove(&mut self, id: &WatchId, now: Moment) -> Option<Arc<dyn Wake>> {
         let channel = self.channels.get_mut(&id.0)?;
-        let at = channel.watches.iter().position(|(number, _)| *number == id.1)?;
-        let (_, wake) = channel.watches.swap_remove(at);
+        let at = channel.watches.iter().position(|watching| watching.number == id.1)?;
+        let watching = channel.watches.swap_remove(at);
         if channel.watches.is_empty() {
             channel.unused_since = Some(now);
-            channel.tickets.clear();
         }
-        Some(wake)
+        Some(watching.wake)
     }
 
     /// What the thread has to do, which it now takes upon itself.
@@ -307,28 +311,25 @@ impl Channel {
             number,
             phase: Phase::Wanted,
             watches: Vec::new(),
-            tickets: Vec::new(),
             missed: false,
             unused_since: None,
         }
     }
 
-    fn await_confirmation(&mut self) -> Standing {
-        let ticket = Arc::new(Ticket::default());
-        self.tickets.push(Arc::clone(&ticket));
-        Standing::Awaited(ticket)
-    }
-
     fn watchers(&self) -> Vec<Arc<dyn Wake>> {
-        self.watches.iter().map(|(_, wake)| Arc::clone(wake)).collect()
+        self.watches.iter().map(|watching| Arc::clone(&watching.wake)).collect()
     }
 
     /// Writes the outcome on all tickets and hands them over to be raised.
     fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Ticket>> {
-        let tickets = std::mem::take(&mut self.tickets);
+        let tickets: Vec<_> =
+            self.watches.iter_mut().filter_map(|watching| watching.ticket.take()).collect();
         for ticket in &tickets {
             *ticket.outcome.lock() = Some(outcome.clone());
         }
         tickets
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@ pub(super) struct Connection {
     /// What was asked and not answered yet, oldest first, and since when. The server answers in order; only messages
     /// come in between.
     asked: VecDeque<(Question, Moment)>,
+    /// How much has come in since the last whole answer.
+    fed: u64,
     /// When the server was last heard of.
     pub(super) last_heard: Moment,
 }
@@ -64,6 +66,7 @@ impl Connection {
             out: Vec::new(),
             written: 0,
             asked: VecDeque::new(),
+            fed: 0,
             last_heard: now,
         })
     }
@@ -113,12 +116,13 @@ impl Connection {
 
     /// The next thing that has come in; `None` if there is nothing (more) yet.
     pub(super) fn receive(&mut self, now: Moment) -> Result<Option<Incoming>, Broken> {
-        let mut source = Available { stream: &mut self.stream, empty: false };
+        let mut source = Available { stream: &mut self.stream, fed: &mut self.fed, empty: false };
         let reply = match self.decoder.next(&mut source) {
             Ok(reply) => reply,
             Err(DecodeError::Source) if source.empty => return Ok(None),
             Err(DecodeError::Source | DecodeError::Garbage(_)) => return Err(Broken),
         };
+        self.fed = 0;
         self.last_heard = now;
         self.understand(reply).map(Some)
     }
@@ -170,12 +174,16 @@ fn text(reply: &Reply) -> Option<&str> {
 /// What can be read from a stream without waiting.
 struct Available<'a> {
     stream: &'a mut Stream,
+    fed: &'a mut u64,
     /// There is nothing more at the moment, and nothing wrong either.
     empty: bool,
 }
 
 impl Read for Available<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if *self.fed > Link::LARGEST_REPLY {
+            return Err(io::Error::other("the answer has no end"));
+        }
         loop {
             match self.stream.read(into) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -184,7 +192,10 @@ impl Read for Available<'_> {
                     self.empty = error.kind() == ErrorKind::WouldBlock;
                     return Err(error);
                 }
-                done => return done,
+                Ok(count) => {
+                    *self.fed += count as u64;
+                    return Ok(count);
+                }
             }
         }
     }

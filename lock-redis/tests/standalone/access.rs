@@ -185,8 +185,9 @@ fn a_server_that_takes_no_writes_says_why() {
 #[test]
 fn a_server_that_is_full_says_so() {
     let server = RedisServer::start();
-    server.cli(&["CONFIG", "SET", "maxclients", "1"]);
-    let _only = server.raw();
+    let mut only = server.raw();
+    only.send("CONFIG SET maxclients 1");
+    only.expect("+OK\r\n");
     let failure = refusal(&server.url());
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     assert!(failure.error().is_unavailable(), "{failure:?}");

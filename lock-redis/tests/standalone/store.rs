@@ -297,7 +297,7 @@ fn a_renewal_never_shortens_and_gives_a_lost_expiry_back() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     let short = Renewing::new(tenure("a", held.owner, 1_000));
-    assert_eq!(bench.renew(&[short.clone()])[0].as_ref().unwrap(), &Renewal::Extended);
+    assert_eq!(bench.renew(std::slice::from_ref(&short))[0].as_ref().unwrap(), &Renewal::Extended);
     assert!(server.number(&["PTTL", "a"]) > 29_000);
     server.cli(&["PERSIST", "a"]);
     assert_eq!(bench.renew(&[short])[0].as_ref().unwrap(), &Renewal::Extended);

@@ -100,6 +100,16 @@ fn a_counter_that_cannot_count_on_refuses_and_changes_nothing() {
 }
 
 #[test]
+fn a_repeated_request_is_not_answered_from_a_counter_that_is_not_exact() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    server.cli(&["SET", COUNTER, "9007199254740993"]);
+    let again = bench.acquire_with("a", held.owner, lease(100), Tokens::Assign { reserve: 0 });
+    assert!(again.unwrap_err().error().is_foreign_format());
+}
+
+#[test]
 fn no_tokens_where_they_are_switched_off_or_not_asked_for() {
     let server = RedisServer::start();
     let off = Bench::new(&format!("{}?tokens=off", server.url()));
