@@ -96,6 +96,19 @@ fn a_number_from_before_the_run_refutes() {
 }
 
 #[test]
+fn a_number_from_beyond_the_file_refutes_also_where_others_sell() {
+    let (code, summary) = judge(&[(9, Some(30))], (5, Some(7)), false);
+    assert_eq!(code, 1);
+    assert!(summary.contains("number 9 was sold, but the file went from 5 to 7"), "{summary}");
+}
+
+#[test]
+fn a_file_that_fell_refutes_also_where_nothing_was_sold() {
+    assert_eq!(judge(&[], (5, Some(5)), false).0, 0);
+    assert_eq!(judge(&[], (5, Some(4)), false).0, 1);
+}
+
+#[test]
 fn jobs_that_are_missing_refute_unless_they_were_interrupted() {
     let tally = |reports: &[Report]| {
         let mut tally = Tally::default();
