@@ -9,6 +9,7 @@
 //! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's memory
 //! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
 //! - time: [`Clock`], which all waiting goes through
+//! - the exam for stores: `conformance`, with the feature of that name
 //!
 //! Most programs use the `distlock` crate, which is this one with the Redis stores.
 
@@ -16,6 +17,8 @@ pub mod backend;
 mod client;
 mod clock;
 mod config;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod engine;
 mod error;
 mod event;

@@ -171,34 +171,19 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     fn remaining(&self) -> Result<Option<Duration>, Error> {
         Ok(self.inspect()?.holder.map(|holder| holder.remaining.unwrap_or(Duration::MAX)))
     }
+}
 
+impl dyn DistLock {
     /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
     ///
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), before `work` runs, and of [`LockGuard::unlock`], after it has run: then its
     /// result is dropped, because others may have been inside meanwhile.
-    fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error>
-    where
-        Self: Sized,
-    {
-        run(self.lock()?, work)
-    }
-}
-
-impl dyn DistLock {
-    /// Runs `work` under the lock: [`DistLock::run`] for a lock whose kind is not known.
-    ///
-    /// # Errors
-    ///
-    /// See [`DistLock::run`].
     pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-        run(self.lock()?, work)
+        let guard = self.lock()?;
+        let result = work(&guard);
+        guard.unlock()?;
+        Ok(result)
     }
-}
-
-fn run<R>(guard: LockGuard, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-    let result = work(&guard);
-    guard.unlock()?;
-    Ok(result)
 }

@@ -89,6 +89,17 @@ impl Mutex {
         let entry = engine.entry(name);
         Self(Handle { engine, entry })
     }
+
+    /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after it has run: then its result
+    /// is dropped, because others may have been inside meanwhile.
+    pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
+        let lock: &dyn DistLock = self;
+        lock.run(work)
+    }
 }
 
 impl sealed::Sealed for Mutex {}
@@ -208,11 +219,11 @@ impl OwnedMutex {
         self.acquire(&options.for_a_while())
     }
 
-    /// See [`DistLock::run`].
+    /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
     ///
     /// # Errors
     ///
-    /// See [`DistLock::run`].
+    /// Those of [`lock`](Self::lock), before `work` runs, and of [`OwnedGuard::unlock`], after it has run.
     pub fn run<R>(&self, work: impl FnOnce(&OwnedGuard) -> R) -> Result<R, Error> {
         let guard = self.lock()?;
         let result = work(&guard);

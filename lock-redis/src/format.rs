@@ -165,7 +165,7 @@ impl Redisson {
                     let error = ServerError::parse(&String::from_utf8_lossy(text));
                     Err(refusal::refused(link.server(), &error, &Asked::Script(&RENEW, key)))
                 }
-                None => Err(unexpected(link, &RENEW)),
+                None => Err(unexpected(&mut *link, &RENEW)),
             },
         };
         Ok(answers.iter().zip(&keys).map(renewal).collect())
@@ -258,8 +258,9 @@ fn run(
     }
 }
 
-/// The server carried out something, but not our script.
-fn unexpected(link: &Link, script: &Script) -> Failure {
+/// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
+fn unexpected(link: &mut Link, script: &Script) -> Failure {
+    link.condemn();
     let why = format!("not one that the script `{}` gives", script.name());
     Failure::Unknown(link.server().garbage(&why))
 }

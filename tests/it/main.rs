@@ -12,5 +12,8 @@ mod examples;
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
 mod harness;
 
+// The same exam for every store, and proof that it can be failed.
+mod conformance;
+
 // What can only be seen on a real server: requests, keys, threads, connections, the rhythm of renewals.
 mod redis;

@@ -2,10 +2,10 @@
 
 use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
-    Renewing, TenureId, Wake, Watch,
+    Renewing, TenureId, Wake, Waking, Watch,
 };
 use crate::{
-    Client, Clock, DistLock, Error, Event, GuardState, LockName, LockOptions, LossCause,
+    Client, Clock, DistLock, Error, Event, GuardState, Interrupt, LockName, LockOptions, LossCause,
     ManualClock, MemoryBackend, Moment,
 };
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ struct Recorded {
     log: Arc<Mutex<Vec<(&'static str, Moment)>>>,
     /// What the next requests of a kind fail with, after or before they are applied.
     faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
+    abilities: Abilities,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,9 +41,19 @@ impl Recorded {
     fn new() -> (Self, ManualClock) {
         let clock = ManualClock::new();
         let store = MemoryBackend::new(Arc::new(clock.clone()));
-        let recorded =
-            Self { store, clock: clock.clone(), log: Arc::default(), faults: Arc::default() };
+        let recorded = Self {
+            store,
+            clock: clock.clone(),
+            log: Arc::default(),
+            faults: Arc::default(),
+            abilities: Abilities::full(),
+        };
         (recorded, clock)
+    }
+
+    /// The same store, seen as one that can do less.
+    fn able(&self, abilities: Abilities) -> Self {
+        Self { abilities, ..self.clone() }
     }
 
     fn client(&self) -> Client {
@@ -114,7 +125,7 @@ impl Backend for Recorded {
         self.store.lane(name)
     }
     fn abilities(&self) -> Abilities {
-        self.store.abilities()
+        self.abilities
     }
 }
 
@@ -135,6 +146,25 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     while clock.now() < end {
         clock.advance(Duration::from_millis(10).min(end.since(clock.now())));
         rest();
+    }
+}
+
+/// Waits until that many threads sleep on the clock, and none whose time has come.
+fn parked(clock: &ManualClock, threads: usize) {
+    eventually("everybody sleeps", || sleeping(clock) >= threads);
+}
+
+/// How many threads sleep on the clock; none if the time of one has come.
+fn sleeping(clock: &ManualClock) -> usize {
+    let sleepers = clock.sleepers();
+    if sleepers.iter().all(|until| *until > clock.now()) { sleepers.len() } else { 0 }
+}
+
+/// Advances for as long as that thread needs, and only while it and the `others` sleep.
+fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::JoinHandle<T>) {
+    while !thread.is_finished() {
+        eventually("it sleeps, or is done", || thread.is_finished() || sleeping(clock) > others);
+        clock.advance(SECOND / 20);
     }
 }
 
@@ -474,4 +504,177 @@ fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
         (store.count("acquire"), store.count("release"), store.count("watch")),
         (1_001, 1_001, 0)
     );
+}
+
+#[test]
+fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
+    let (store, _clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let names = ["a", "b", "c"];
+    let held: Vec<_> =
+        names.iter().map(|name| holder.mutex(*name).unwrap().lock().unwrap()).collect();
+    let (fired, other) = (Interrupt::new(), Interrupt::new());
+    let waiters: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let lock = client.mutex(*name).unwrap();
+            let interrupt = if *name == "c" { other.clone() } else { fired.clone() };
+            let waiter = thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop));
+            eventually("it waits", || client.waiting(*name).unwrap() == 1);
+            waiter
+        })
+        .collect();
+    fired.fire();
+    let mut waiters = waiters.into_iter();
+    for waiter in waiters.by_ref().take(2) {
+        assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+    }
+    assert!(
+        client.mutex("a").unwrap().lock_interruptibly(&fired).unwrap_err().is_interrupted(),
+        "until it is reset"
+    );
+    assert_eq!(client.waiting("c").unwrap(), 1);
+    drop(held);
+    waiters.next().unwrap().join().unwrap().unwrap();
+}
+
+#[test]
+fn an_interrupt_also_ends_a_wait_in_the_local_queue() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let held = lock.lock().unwrap();
+    let interrupt = Interrupt::new();
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let (lock, interrupt) = (lock.clone(), interrupt.clone());
+            thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
+        })
+        .collect();
+    eventually("they wait", || client.waiting("x").unwrap() == 3);
+    interrupt.fire();
+    for waiter in waiters {
+        assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+    }
+    assert_eq!((client.waiting("x").unwrap(), store.count("acquire")), (0, 1));
+    held.unlock().unwrap();
+}
+
+#[test]
+fn a_guard_of_its_own_can_be_sent_and_is_a_stranger_to_its_thread() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let (owned, mutex) = (client.owned_mutex("x").unwrap(), client.mutex("x").unwrap());
+    let guard = owned.lock().unwrap();
+    assert!(owned.try_lock().unwrap().is_none() && mutex.try_lock().unwrap().is_none());
+    assert_eq!((mutex.hold_count(), mutex.is_held_by_current_thread()), (0, false));
+    thread::spawn(move || guard.unlock()).join().unwrap().unwrap();
+    assert!(mutex.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn a_store_that_tells_nobody_is_polled() {
+    let (store, clock) = Recorded::new();
+    let waking = Waking::Polls { interval: SECOND / 10, jitter: SECOND / 10 };
+    let holder = store.client();
+    let client = store.able(Abilities::full().waking(waking)).client();
+    let held = holder.mutex("x").unwrap().lock().unwrap();
+    let waiter = thread::spawn({
+        let lock = client.mutex("x").unwrap();
+        move || lock.lock().unwrap().fencing_token()
+    });
+    eventually("it waits", || store.count("acquire") == 2);
+    for _ in 0..100 {
+        parked(&clock, 2);
+        clock.advance(SECOND / 50);
+    }
+    let asked = store.count("acquire") - 1;
+    assert!((8..=20).contains(&asked), "{asked} attempts in 2 s, 100 to 200 ms apart");
+    assert_eq!(store.count("watch"), 0);
+    let token = held.fencing_token();
+    held.unlock().unwrap();
+    advance_until_done(&clock, 1, &waiter);
+    assert!(waiter.join().unwrap() > token);
+}
+
+#[test]
+fn where_the_owner_is_not_known_nothing_is_watched_repeated_or_released_late() {
+    let (store, clock) = Recorded::new();
+    let client = store.able(Abilities::full().owned(false)).client();
+    let lock = client.mutex("x").unwrap();
+    assert!(lock.lock().unwrap_err().is_unsupported(), "the watchdog cannot keep it");
+    let fixed = LockOptions::new().lease(10 * SECOND);
+    store.fail_next("acquire", Fault::Swallowed);
+    assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
+    assert_eq!(store.count("acquire"), 1, "a second one might take it twice");
+    clock.advance(11 * SECOND);
+    let guard = lock.lock_with(&fixed).unwrap();
+    assert!(guard.verify().unwrap_err().is_unsupported());
+    clock.advance(11 * SECOND);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert_eq!(store.count("release") + store.count("close"), 0, "it could free a stranger's");
+    let guard = lock.lock_with(&fixed).unwrap();
+    guard.unlock().unwrap();
+    assert_eq!(store.count("release"), 1);
+}
+
+#[test]
+fn a_store_that_answers_but_does_not_tell_of_releases_is_asked_again_and_again() {
+    let (store, clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let held = holder.mutex("x").unwrap().lock().unwrap();
+    for _ in 0..1_000 {
+        store.fail_next("watch", Fault::NotSent);
+    }
+    let waiter = thread::spawn({
+        let lock = client.mutex("x").unwrap();
+        move || lock.lock().unwrap().unlock().unwrap()
+    });
+    eventually("it waits", || store.count("watch") >= 1);
+    for _ in 0..200 {
+        parked(&clock, 2);
+        clock.advance(SECOND / 50);
+    }
+    let asked = store.count("watch");
+    assert!((6..60).contains(&asked), "{asked} tries in 4 s: backing off, and not giving up");
+    held.unlock().unwrap();
+    advance_until_done(&clock, 1, &waiter);
+    waiter.join().unwrap();
+}
+
+#[test]
+fn an_unreachable_store_is_unavailable_and_never_busy() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..10_000 {
+        store.fail_next("acquire", Fault::NotSent);
+    }
+    assert!(lock.try_lock().unwrap_err().is_unavailable());
+    let waits = |options: LockOptions| {
+        let (lock, clock) = (lock.clone(), clock.clone());
+        let start = clock.now();
+        let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
+        advance_until_done(&clock, 0, &waiter);
+        (waiter.join().unwrap().unwrap_err(), clock.now().since(start))
+    };
+    let (error, after) = waits(LockOptions::new().wait(3 * SECOND));
+    assert!(error.is_unavailable() && after >= 3 * SECOND && after < 30 * SECOND, "{after:?}");
+    let (error, after) = waits(LockOptions::new());
+    assert!(error.is_unavailable() && after >= 30 * SECOND, "one lease of outage: {after:?}");
+}
+
+#[test]
+fn a_panic_under_the_lock_releases_it() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        lock.run(|_| panic!("on purpose"))
+    }));
+    assert!(caught.is_err() && !lock.is_locked().unwrap() && lock.hold_count() == 0);
+    let dynamic: &dyn DistLock = &lock;
+    assert!(dynamic.run(|guard| guard.is_valid()).unwrap());
+    store.store.lose(lock.name());
+    let lost = lock.run(|guard| store.store.lose(guard.name()));
+    assert!(lost.unwrap_err().is_lost(), "the work was done, and its result is suspect");
 }

@@ -86,6 +86,11 @@ impl Link {
         }
     }
 
+    /// Ends the link: what came in on it is no answer to what was asked.
+    pub(crate) fn condemn(&mut self) {
+        self.wire = None;
+    }
+
     /// Sends `request` and returns the answer.
     pub(crate) fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
         self.send(&[*request], by)?;

@@ -96,9 +96,8 @@ if pttl ~= -2 then
   return {1}
 end
 
--- The key is not there, so this changes nothing. But a user who may not PEXPIRE is refused here, and not between HSET
--- and PEXPIRE, which would leave a lock that never ends.
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
+-- Tokens first: what fails must fail before the lock is written, and of several writes in a script only the first is
+-- refused when the memory is full.
 local first, last
 if ARGV[3] ~= '0' then
   local stored, wrong = counter()
@@ -110,6 +109,9 @@ if ARGV[3] ~= '0' then
     return redis.error_reply(wrong)
   end
 end
+-- The key is not there, so this changes nothing. But a user who may not PEXPIRE is refused here, and not between HSET
+-- and PEXPIRE, which would leave a lock that never ends.
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
 redis.call('HSET', KEYS[1], ARGV[2], '1')
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 if first then

@@ -1,0 +1,342 @@
+//! A broken store as one client has it: the backend, with a question for the flaw wherever one can go wrong.
+
+use super::flaw::Flaw;
+use super::store::{Held, Registration, State, Store, Watcher};
+use crate::backend::{
+    Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
+    LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
+};
+use crate::clock::{Clock, Moment, Signal};
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::owner::{OwnerId, OwnerText};
+use crate::token::{FencingToken, TokenRange};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The store as one client has opened it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) store: Arc<Store>,
+    pub(super) flaw: Option<Flaw>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) number: u64,
+    pub(super) me: Weak<Opened>,
+}
+
+impl Opened {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    fn key(&self, name: &LockName) -> String {
+        if self.has(Flaw::NamesCollide) {
+            return name.as_str().trim().to_lowercase();
+        }
+        name.as_str().to_owned()
+    }
+
+    /// Does `work` on the state of this moment, from which everything that has ended is gone.
+    fn with<R>(&self, work: impl FnOnce(&mut State, Moment) -> R) -> R {
+        let mut state = self.store.state.lock();
+        let now = self.clock.now();
+        state.held.retain(|_, held| held.until > now);
+        state.tombstones.retain(|_, until| *until > now);
+        work(&mut state, now)
+    }
+
+    fn end_of(&self, lease: Duration, now: Moment) -> Moment {
+        now + match self.flaw {
+            Some(Flaw::NeverExpires) => Duration::from_secs(3_600),
+            Some(Flaw::ShortLease) => lease / 10,
+            _ => lease,
+        }
+    }
+
+    fn is_closed(&self, state: &State, key: &str, owner: OwnerId) -> bool {
+        if self.has(Flaw::TombstoneClosesAll) {
+            return state.tombstones.keys().any(|(closed, _)| closed == key);
+        }
+        state.tombstones.contains_key(&(key.to_owned(), owner))
+    }
+
+    /// The next tokens of a name.
+    fn tokens(&self, state: &mut State, key: &str, asked: Tokens) -> Option<TokenRange> {
+        let reserve = match asked {
+            Tokens::Assign { reserve } => reserve,
+            Tokens::None if self.has(Flaw::TokensUnasked) => 0,
+            Tokens::None => return None,
+        };
+        let stored = state.counters.get(key).copied();
+        let time = u64::try_from(self.clock.unix_time().as_micros()).unwrap_or(0);
+        let first = match self.flaw {
+            Some(Flaw::TokensMissing) => return None,
+            Some(Flaw::TokenRepeats) => stored.unwrap_or(time),
+            Some(Flaw::TokensFromOne) => stored.unwrap_or(0) + 1,
+            _ => time.max(stored.unwrap_or(0) + 1),
+        };
+        let last = first + u64::from(reserve);
+        let kept = if self.has(Flaw::ReserveForgotten) { first } else { last };
+        state.counters.insert(key.to_owned(), kept);
+        TokenRange::new(FencingToken::new(first), FencingToken::new(last))
+    }
+
+    fn resend(&self, state: &mut State, key: &str, attempt: &Attempt<'_>, now: Moment) -> Answer {
+        let lease = attempt.lease.duration();
+        let full = self.end_of(lease, now);
+        let fresh = self.has(Flaw::ResendGetsNewToken);
+        let tokens = if fresh { self.tokens(state, key, attempt.tokens) } else { None };
+        let held = state.held.get_mut(key).expect("looked up by the caller");
+        match self.flaw {
+            Some(Flaw::ResendIsBusy) => return Answer::Busy(Some(held.until.since(now))),
+            Some(Flaw::ResendKeepsOldLease) => {}
+            Some(Flaw::ResendShortens) => held.until = full,
+            _ => held.until = held.until.max(full),
+        }
+        if fresh {
+            held.tokens = tokens;
+        }
+        held.lease = lease;
+        Answer::Granted(Grant::new(held.tokens))
+    }
+
+    fn try_acquire(&self, attempt: &Attempt<'_>) -> Result<Answer, Failure> {
+        let key = self.key(attempt.name);
+        let lease = attempt.lease.duration();
+        self.with(|state, now| {
+            if self.has(Flaw::NeverGrants) {
+                return Ok(Answer::Busy(Some(Duration::from_millis(50))));
+            }
+            if self.is_closed(state, &key, attempt.owner) {
+                return Ok(Answer::Busy(Some(lease)));
+            }
+            match state.held.get(&key) {
+                Some(held) if held.owner == attempt.owner => {
+                    Ok(self.resend(state, &key, attempt, now))
+                }
+                Some(held) if !self.has(Flaw::AlwaysGrants) => match self.flaw {
+                    Some(Flaw::BusyIsAFailure) => Err(Failure::Refused(Error::new(
+                        ErrorKind::Unavailable,
+                        "somebody else has it",
+                    ))),
+                    Some(Flaw::BusyExaggerates) => {
+                        Ok(Answer::Busy(Some(Duration::from_secs(3_600))))
+                    }
+                    _ => Ok(Answer::Busy(Some(held.until.since(now)))),
+                },
+                _ => {
+                    let tokens = self.tokens(state, &key, attempt.tokens);
+                    let until = self.end_of(lease, now);
+                    state.held.insert(key, Held { owner: attempt.owner, lease, until, tokens });
+                    Ok(Answer::Granted(Grant::new(tokens)))
+                }
+            }
+        })
+    }
+
+    fn renew_one(&self, state: &mut State, tenure: &TenureId, now: Moment) -> Renewal {
+        let key = self.key(&tenure.name);
+        let lease = tenure.lease.duration();
+        let full = self.end_of(lease, now);
+        let strangers_too = self.has(Flaw::RenewsForStrangers);
+        match state.held.get_mut(&key) {
+            Some(held) if held.owner == tenure.owner || strangers_too => {
+                match self.flaw {
+                    Some(Flaw::RenewalDoesNothing) => {}
+                    Some(Flaw::RenewalShortens) => held.until = full,
+                    _ => held.until = held.until.max(full),
+                }
+                if self.has(Flaw::RenewalSaysGone) { Renewal::Gone } else { Renewal::Extended }
+            }
+            None if self.has(Flaw::RenewalRevives) => {
+                let held = Held { owner: tenure.owner, lease, until: full, tokens: None };
+                state.held.insert(key, held);
+                Renewal::Extended
+            }
+            _ if self.has(Flaw::RenewalClaimsExtended) => Renewal::Extended,
+            _ => Renewal::Gone,
+        }
+    }
+
+    fn write_back(&self, state: &mut State, key: &str, closing: Closing) {
+        let less = match self.flaw {
+            Some(Flaw::WriteBackIgnored) => return,
+            Some(Flaw::WriteBackTooLow) => 1,
+            _ => 0,
+        };
+        if let Some(last) = closing.last_used {
+            state.counters.insert(key.to_owned(), last.get() - less);
+        }
+    }
+
+    fn leave_tombstone(&self, state: &mut State, key: &str, tenure: &TenureId, now: Moment) {
+        let holds = state.held.get(key).is_some_and(|held| held.owner == tenure.owner);
+        let lease = tenure.lease.duration();
+        let life = match self.flaw {
+            Some(Flaw::TombstoneIgnored) => return,
+            Some(Flaw::TombstoneOnlyIfHeld) if !holds => return,
+            Some(Flaw::TombstoneFades) => lease / 10,
+            _ => lease,
+        };
+        state.tombstones.insert((key.to_owned(), tenure.owner), now + life);
+    }
+
+    /// Calls those who watch `key`, after the store was unlocked.
+    fn wake(&self, key: &str) {
+        let mut called: Vec<_> = self.with(|state, now| {
+            let wanted = |w: &&Watcher| {
+                let deaf = self.has(Flaw::WatchStartsLate) && w.since > now;
+                let foreign = self.has(Flaw::WakesOnlyItsOwn) && w.client != self.number;
+                w.key == key && !deaf && !foreign
+            };
+            state.watchers.iter().filter(wanted).map(|w| Arc::clone(&w.wake)).collect()
+        });
+        if self.has(Flaw::WakesOnlyOne) {
+            called.truncate(1);
+        }
+        for wake in called {
+            wake.wake();
+        }
+    }
+}
+
+impl Backend for Opened {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        loop {
+            let answer = self.try_acquire(attempt)?;
+            let busy = matches!(answer, Answer::Busy(_));
+            if !busy || !self.has(Flaw::WaitsForTheLock) || self.clock.now() >= by {
+                return Ok(answer);
+            }
+            let step = self.clock.now() + Duration::from_millis(5);
+            let _due = self.clock.wait(&Arc::new(Signal::new()), step);
+        }
+    }
+
+    fn renew(&self, _lane: Lane, batch: &[Renewing], _by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let mut answers = Vec::new();
+        self.with(|state, now| {
+            for (at, renewing) in batch.iter().enumerate() {
+                let gone = answers.last() == Some(&Renewal::Gone);
+                answers.push(match self.flaw {
+                    Some(Flaw::BatchForgetsTheRest) if at >= 10 => Renewal::Extended,
+                    Some(Flaw::BatchAborts) if gone => Renewal::Gone,
+                    _ => self.renew_one(state, &renewing.tenure, now),
+                });
+            }
+        });
+        if self.has(Flaw::BatchOutOfOrder) {
+            answers.reverse();
+        }
+        answers.into_iter().map(Ok).collect()
+    }
+
+    fn release(
+        &self,
+        tenure: &TenureId,
+        closing: Closing,
+        _by: Moment,
+    ) -> Result<Release, Failure> {
+        let key = self.key(&tenure.name);
+        let doubt = closing.doubt == Doubt::LeaveTombstone;
+        let (answer, freed) = self.with(|state, now| {
+            if doubt {
+                self.leave_tombstone(state, &key, tenure, now);
+            }
+            match state.held.get(&key) {
+                Some(held) if held.owner == tenure.owner => {
+                    self.write_back(state, &key, closing);
+                    let keeps = self.has(Flaw::ReleaseForgets)
+                        || doubt && self.has(Flaw::TombstoneKeepsTheLock);
+                    if !keeps {
+                        state.held.remove(&key);
+                    }
+                    let denies = self.has(Flaw::ReleaseDenies);
+                    (if denies { Release::Gone } else { Release::Freed }, !keeps)
+                }
+                Some(_) if self.has(Flaw::FreesForStrangers) => {
+                    state.held.remove(&key);
+                    (Release::Freed, true)
+                }
+                _ => {
+                    if self.has(Flaw::WriteBackByStrangers) {
+                        self.write_back(state, &key, closing);
+                    }
+                    let lies = self.has(Flaw::ReleaseAlwaysFreed);
+                    (if lies { Release::Freed } else { Release::Gone }, false)
+                }
+            }
+        });
+        if freed && !self.has(Flaw::ReleaseWakesNobody) {
+            self.wake(&key);
+        }
+        Ok(answer)
+    }
+
+    fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
+        let key = self.key(name);
+        Ok(self.with(|state, now| match state.held.get_mut(&key) {
+            Some(held) if !self.has(Flaw::InspectSaysFree) => {
+                if self.has(Flaw::InspectExtends) {
+                    held.until = held.until.max(now + held.lease);
+                }
+                let still = self.has(Flaw::RemainingStandsStill);
+                let left = if still { held.lease } else { held.until.since(now) };
+                let misnamed = self.has(Flaw::InspectMisnames);
+                let owner =
+                    if misnamed { "somebody else".to_owned() } else { held.owner.to_string() };
+                LockInfo::held(HolderInfo::new(OwnerText::new(&owner), Some(left), 1))
+            }
+            _ => LockInfo::FREE,
+        }))
+    }
+
+    fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
+        let key = self.key(name);
+        let was_held = self.with(|state, _| match self.flaw {
+            Some(Flaw::ForceKeeps) => state.held.contains_key(&key),
+            _ => state.held.remove(&key).is_some(),
+        });
+        if was_held && !self.has(Flaw::ForceWakesNobody) {
+            self.wake(&key);
+        }
+        Ok(was_held || self.has(Flaw::ForceAlwaysTrue))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
+        let number = self.store.next.fetch_add(1, Ordering::Relaxed);
+        let (client, key) = (self.number, self.key(name));
+        self.with(|state, now| {
+            let since = now + Duration::from_millis(300);
+            state.watchers.push(Watcher { number, client, key, since, wake });
+        });
+        let registration = Registration { store: Arc::clone(&self.store), number };
+        match self.flaw {
+            Some(Flaw::WatchNeverEnds) => {
+                std::mem::forget(registration);
+                return Ok(Watch::new(()));
+            }
+            Some(Flaw::WatchKeepsTheBackend) => std::mem::forget(self.me.upgrade()),
+            Some(Flaw::LeaksAThread) => leak_a_thread(Arc::clone(&self.clock)),
+            _ => {}
+        }
+        Ok(Watch::new(registration))
+    }
+
+    fn lane(&self, _name: &LockName) -> Lane {
+        Lane::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::full()
+    }
+}
+
+/// "For ever" is long enough to be noticed here, and not for ever.
+fn leak_a_thread(clock: Arc<dyn Clock>) {
+    let _detached = std::thread::spawn(move || {
+        let until = clock.now() + Duration::from_secs(30);
+        let _due = clock.wait(&Arc::new(Signal::new()), until);
+    });
+}

@@ -1,0 +1,64 @@
+//! What is in a broken store.
+
+use crate::backend::Wake;
+use crate::clock::Moment;
+use crate::owner::OwnerId;
+use crate::token::TokenRange;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// What all clients share.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    pub(super) state: Mutex<State>,
+    /// Numbers for clients and watchers.
+    pub(super) next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) held: HashMap<String, Held>,
+    /// The last token that was given away.
+    pub(super) counters: HashMap<String, u64>,
+    /// Until when an owner is closed.
+    pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
+    pub(super) watchers: Vec<Watcher>,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) owner: OwnerId,
+    pub(super) lease: Duration,
+    pub(super) until: Moment,
+    pub(super) tokens: Option<TokenRange>,
+}
+
+pub(super) struct Watcher {
+    pub(super) number: u64,
+    pub(super) client: u64,
+    pub(super) key: String,
+    pub(super) since: Moment,
+    pub(super) wake: Arc<dyn Wake>,
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watcher").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A watcher's place in the store's list.
+pub(super) struct Registration {
+    pub(super) store: Arc<Store>,
+    pub(super) number: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.store.state.lock().watchers.retain(|watcher| watcher.number != self.number);
+    }
+}

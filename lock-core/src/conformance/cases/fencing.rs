@@ -1,0 +1,81 @@
+//! Fencing tokens as holders see them.
+
+use crate::conformance::desk::{
+    Line, client, fixed, fresh_name, join, let_pass, long, ms, mutex, mutexes, short, spawn, take,
+    take_soon, take_with,
+};
+use crate::conformance::subject::Subject;
+use crate::lock::DistLock;
+use crate::mutex::Mutex;
+use crate::token::FencingToken;
+use parking_lot::Mutex as Cell;
+use std::thread;
+
+/// Every holder's token is larger than its predecessor's, however that one went.
+pub(crate) fn fencing_grows(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let mut tokens = Vec::new();
+    for mutex in [&one, &other, &one] {
+        let guard = take(mutex);
+        tokens.push(guard.fencing_token().expect("a token"));
+        guard.unlock().expect("it is ours");
+    }
+    let over = take_with(&one, &fixed(short()));
+    tokens.push(over.fencing_token().expect("a token"));
+    let next = take_soon(&other);
+    tokens.push(next.fencing_token().expect("a token"));
+    assert!(one.force_unlock().expect("the store answers"));
+    drop(over);
+    tokens.push(take(&one).fencing_token().expect("a token"));
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+/// Under contention, too, tokens grow in the order in which the holders were inside.
+pub(crate) fn fencing_grows_in_a_crowd(subject: &dyn Subject) {
+    const ROUNDS: usize = 8;
+    let seen: Cell<Vec<FencingToken>> = Cell::default();
+    let clients: [Mutex; 2] = mutexes(subject);
+    let work = |mutex: &Mutex| {
+        for _ in 0..ROUNDS {
+            let taken = mutex.try_lock_for(ms(10_000)).expect("the store answers");
+            let guard = taken.expect("everybody has a turn");
+            seen.lock().push(guard.fencing_token().expect("a token"));
+            guard.unlock().expect("it is ours");
+        }
+    };
+    thread::scope(|scope| {
+        let each_twice = clients.iter().chain(&clients);
+        let threads: Vec<_> = each_twice.map(|mutex| spawn(scope, || work(mutex))).collect();
+        threads.into_iter().for_each(join);
+    });
+    let seen = seen.into_inner();
+    assert_eq!(seen.len(), 4 * ROUNDS);
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+}
+
+/// A holder that was paused past its lease has a smaller token than its successor, and cannot know it from the store.
+pub(crate) fn a_late_holder_has_the_smaller_token(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let late = take_with(&one, &fixed(short()));
+    let next = take_soon(&other);
+    assert!(!late.is_valid() && next.is_valid());
+    assert!(late.fencing_token() < next.fencing_token());
+    assert!(late.fencing_token().is_some());
+}
+
+/// Tokens go on growing for a store that has forgotten everything.
+pub(crate) fn fencing_grows_across_amnesia(subject: &dyn Subject) {
+    let name = fresh_name();
+    Line::open(subject).hold(&name, long());
+    subject.lose(&name);
+    let mut last = None;
+    for _ in 0..3 {
+        let client = client(subject);
+        let token = take(&mutex(&client, &name)).fencing_token();
+        assert!(token > last, "{token:?} after {last:?}");
+        last = token;
+        // Such a counter stands for the time: let it pass.
+        let_pass(ms(5));
+        subject.lose(&name);
+    }
+}

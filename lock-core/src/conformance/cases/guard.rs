@@ -1,0 +1,127 @@
+//! What a guard promises: to release, to know how long it may be trusted, to say when it is lost.
+
+use crate::conformance::desk::{
+    Line, fixed, is_busy, let_pass, long, ms, mutexes, patience, short, take, take_soon, take_with,
+    watched,
+};
+use crate::conformance::subject::Subject;
+use crate::engine::tenure::GuardState;
+use crate::lock::DistLock;
+use crate::loss::LossCause;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+/// Dropping the guard frees the lock.
+pub(crate) fn releases_on_drop(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    drop(take(&one));
+    assert!(!subject.probe(one.name()).held);
+    drop(take(&other));
+}
+
+/// A panic under the lock frees it, with a guard and in the closure form.
+pub(crate) fn releases_on_panic(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    // Without the panic hook: nobody is to read of a panic that is meant.
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = take(&one);
+        resume_unwind(Box::new("on purpose"));
+    }));
+    assert!(panicked.is_err());
+    assert!(!subject.probe(one.name()).held);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        one.run(|_| resume_unwind(Box::new("on purpose"))).expect("the lock is free");
+    }));
+    assert!(panicked.is_err());
+    drop(take(&other));
+    let result = one.run(|guard| guard.fencing_token()).expect("the lock is free");
+    assert!(result.is_some());
+}
+
+/// An unlock that the store confirmed says so, and one of a lock that is gone says that it was lost.
+pub(crate) fn unlock_tells_what_became_of_it(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    take(&one).unlock().expect("it was ours, and is free");
+    let guard = take(&one);
+    subject.lose(one.name());
+    assert!(guard.unlock().expect_err("it was gone").is_lost());
+}
+
+/// The late unlock of a holder whose lease has ended is refused, and its successor keeps the lock.
+pub(crate) fn late_release_does_not_free_the_next_holder(subject: &dyn Subject) {
+    let [one, other, third] = mutexes(subject);
+    let guard = take_with(&one, &fixed(short()));
+    let next = take_soon(&other);
+    assert!(guard.unlock().expect_err("it is over").is_lost());
+    assert!(subject.probe(one.name()).held);
+    assert!(is_busy(&third));
+    next.unlock().expect("it is ours");
+}
+
+/// One whose holding was taken away behind its back, and given to another, frees nothing of that other's.
+pub(crate) fn stranger_cannot_release(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let guard = take(&one);
+    subject.lose(one.name());
+    let next = take(&other);
+    assert!(guard.is_valid(), "so far it cannot know");
+    assert!(guard.unlock().expect_err("it is another's").is_lost());
+    assert!(subject.probe(one.name()).held, "the other keeps it");
+    next.unlock().expect("it is ours");
+}
+
+/// A guard is told of the loss, with its cause, and refuses from then on; its token stays its own.
+pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &watched(short()));
+    assert_eq!(guard.state(), GuardState::Held);
+    guard.ensure(Duration::ZERO).expect("it is held");
+    let (losses, token) = (guard.losses(), guard.fencing_token());
+    subject.lose(one.name());
+    let loss = losses.recv_timeout(patience()).expect("the holder is told");
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert_eq!(guard.state(), GuardState::Lost);
+    assert!(!guard.is_valid() && !one.is_held_by_current_thread());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert!(guard.ensure(Duration::ZERO).expect_err("it is lost").is_lost());
+    assert_eq!(guard.fencing_token(), token);
+    assert!(guard.unlock().expect_err("it is lost").is_lost());
+}
+
+/// `verify` asks the store, and believes it.
+pub(crate) fn verify_asks_the_store(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &fixed(ms(10_000)));
+    let left = guard.verify().expect("it is ours");
+    assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
+    subject.lose(one.name());
+    assert!(guard.is_valid(), "so far it cannot know");
+    assert!(guard.verify().expect_err("it is gone").is_lost());
+    assert!(!guard.is_valid());
+}
+
+/// `verify` tells our own holding from another's.
+pub(crate) fn verify_knows_its_own(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &fixed(long()));
+    guard.verify().expect("it is ours");
+    subject.lose(one.name());
+    Line::open(subject).hold(one.name(), long());
+    assert!(guard.verify().expect_err("it is another's").is_lost());
+}
+
+/// A guard never trusts its lease for longer than the store keeps it.
+pub(crate) fn validity_ends_before_the_lease(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &fixed(ms(600)));
+    loop {
+        // In this order: what we trust was read before what the store says.
+        let (trusted, seen) = (guard.remaining(), subject.probe(one.name()));
+        if trusted.is_zero() {
+            break;
+        }
+        assert!(seen.held, "the store has let it go, and the guard trusts it for {trusted:?}");
+        let_pass(ms(5));
+    }
+    assert!(!guard.is_valid());
+}

@@ -1,0 +1,15 @@
+//! The cases, one promise each. A case panics when the promise is broken; the table in the parent module lists them.
+
+pub(super) mod ending;
+pub(super) mod exclusion;
+pub(super) mod fencing;
+pub(super) mod guard;
+pub(super) mod network;
+pub(super) mod reentry;
+pub(super) mod store_acquire;
+pub(super) mod store_release;
+pub(super) mod store_renew;
+pub(super) mod store_tokens;
+pub(super) mod store_watch;
+pub(super) mod waiting;
+pub(super) mod watchdog;

@@ -1,0 +1,155 @@
+//! What the engine makes of a store that cannot be asked, or does not answer; and that the store plays its part.
+
+use crate::backend::Answer;
+use crate::client::Client;
+use crate::conformance::desk::{
+    always, connect, context, eventually, fixed, fresh_name, is_busy, long, ms, mutex, mutexes,
+    now, patience, prompt, short, take, take_soon, take_with, watched,
+};
+use crate::conformance::mischief::Mischief;
+use crate::conformance::subject::Subject;
+use crate::engine::tenure::GuardState;
+use crate::lock::DistLock;
+use crate::loss::LossCause;
+use crate::mutex::Mutex;
+use std::sync::Arc;
+
+/// A client with a network that can be tampered with, and its lock.
+fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<Mischief>, Mutex) {
+    let context = context();
+    let network = Mischief::on(subject.backend(&context));
+    let client = connect(Client::builder().clock(context.clock).backend(Arc::clone(&network) as _));
+    (network, mutex(&client, name))
+}
+
+/// "Could not ask" is never "busy", and busy, once one can ask again, is busy.
+pub(crate) fn unreachable_is_not_busy(subject: &dyn Subject) {
+    let [holder] = mutexes(subject);
+    let (network, lock) = fragile(subject, holder.name());
+    let guard = take(&holder);
+    network.cut();
+    assert!(lock.try_lock().expect_err("it cannot ask").is_unavailable());
+    assert!(lock.try_lock_for(ms(100)).expect_err("it cannot ask").is_unavailable());
+    assert!(lock.is_locked().expect_err("it cannot ask").is_unavailable());
+    assert!(lock.force_unlock().expect_err("it cannot ask").is_unavailable());
+    network.mend();
+    assert!(is_busy(&lock));
+    guard.unlock().expect("it is ours");
+    drop(take(&lock));
+}
+
+/// A waiter bears an outage that ends before its deadline does.
+pub(crate) fn a_waiter_outlasts_an_outage(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    network.cut();
+    std::thread::scope(|scope| {
+        let waiting = crate::conformance::desk::spawn(scope, || drop(take_soon(&lock)));
+        crate::conformance::desk::let_pass(ms(150));
+        network.mend();
+        crate::conformance::desk::join(waiting);
+    });
+    assert!(!subject.probe(&name).held);
+}
+
+/// An acquire whose answer was lost is repeated, recognised, and held once.
+pub(crate) fn a_lost_grant_is_found_again(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    network.lose_acquire_answers(2);
+    let guard = take_soon(&lock);
+    assert!(guard.fencing_token().is_some());
+    assert!(subject.probe(&name).held);
+    guard.unlock().expect("it is ours");
+    assert!(!subject.probe(&name).held, "one release ends it, however often it was asked for");
+}
+
+/// A release whose answer was lost is repeated; that the second finds nothing is no loss.
+pub(crate) fn a_lost_release_is_no_loss(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    let guard = take(&lock);
+    network.lose_release_answers(1);
+    guard.unlock().expect("the first request did it");
+    assert!(!subject.probe(&name).held);
+    drop(take(&lock));
+}
+
+/// An attempt that ends without knowing its outcome is undone in the background, long before its lease ends.
+pub(crate) fn an_attempt_in_doubt_leaves_nothing(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    network.lose_acquire_answers(u32::MAX);
+    assert!(lock.try_lock_for(ms(100)).expect_err("no answer came").is_unavailable());
+    network.mend();
+    eventually("what it took is given back", patience(), || !subject.probe(&name).held);
+    always("and stays so", short(), || !subject.probe(&name).held);
+    drop(take(&lock));
+}
+
+/// A copy of a request that was given up arrives late, and locks for nobody.
+pub(crate) fn a_late_copy_locks_for_nobody(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    network.lose_acquire_answers(u32::MAX);
+    assert!(lock.try_lock_for(ms(100)).expect_err("no answer came").is_unavailable());
+    network.mend();
+    eventually("what it took is given back", patience(), || !subject.probe(&name).held);
+    let answer = network.deliver_a_late_copy(now() + prompt()).expect("the store answers");
+    assert!(matches!(answer, Answer::Busy(_)), "it locked for nobody");
+    assert!(!subject.probe(&name).held);
+}
+
+/// The same for a copy of a request that was repeated, granted, used and given back.
+pub(crate) fn a_late_copy_of_a_used_lock_locks_for_nobody(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    network.lose_acquire_answers(1);
+    take_soon(&lock).unlock().expect("it is ours");
+    let answer = network.deliver_a_late_copy(now() + prompt()).expect("the store answers");
+    assert!(matches!(answer, Answer::Busy(_)), "it locked for nobody");
+    assert!(!subject.probe(&name).held);
+}
+
+/// An outage that ends before the lease does is survived: suspended meanwhile, then held as before.
+pub(crate) fn an_outage_within_the_lease_is_survived(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    let guard = take_with(&lock, &watched(ms(1_000)));
+    network.cut();
+    eventually("renewals fail", patience(), || guard.state() == GuardState::Suspended);
+    assert!(guard.is_valid(), "its deadline is ahead");
+    network.mend();
+    eventually("renewals go on", patience(), || guard.state() != GuardState::Suspended);
+    always("it is held for two leases", ms(2_000), || subject.probe(&name).held);
+    assert_eq!(guard.state(), GuardState::Held);
+    guard.unlock().expect("it is ours");
+}
+
+/// An outage that lasts longer ends the holding by our own clock, and the store ends it by its.
+pub(crate) fn an_outage_beyond_the_lease_is_a_loss(subject: &dyn Subject) {
+    let [other] = mutexes(subject);
+    let (network, lock) = fragile(subject, other.name());
+    let guard = take_with(&lock, &watched(ms(500)));
+    network.cut();
+    let loss = guard.losses().recv_timeout(patience()).expect("the holder is told");
+    assert_eq!(loss.cause(), LossCause::Expired);
+    assert!(loss.last_failure().is_some_and(|error| error.is_unavailable()));
+    assert!(!guard.is_valid());
+    let next = take_soon(&other);
+    network.mend();
+    assert!(guard.unlock().expect_err("it is lost").is_lost());
+    assert!(subject.probe(other.name()).held, "the next holder keeps it");
+    next.unlock().expect("it is ours");
+}
+
+/// A release that could not be sent is told, and the lease ends the lock.
+pub(crate) fn an_unlock_that_cannot_be_sent_is_told(subject: &dyn Subject) {
+    let [other] = mutexes(subject);
+    let (network, lock) = fragile(subject, other.name());
+    let guard = take_with(&lock, &fixed(ms(2_500)));
+    assert!(guard.remaining() < long());
+    network.cut();
+    assert!(guard.unlock().expect_err("it cannot be sent").is_unavailable());
+    drop(take_soon(&other));
+}

@@ -1,0 +1,146 @@
+//! Nested locking: counted here, seen by the store as one.
+
+use crate::conformance::desk::{
+    always, elsewhere, eventually, fixed, is_busy, let_pass, long, ms, mutexes, patience, short,
+    take, take_soon, take_with, watched,
+};
+use crate::conformance::subject::Subject;
+use crate::guard::LockGuard;
+use crate::lock::DistLock;
+
+/// The count goes 0, 1, 2, 1, 0, and only the last unlock frees the lock.
+pub(crate) fn nested_holds_count(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    assert_eq!(one.hold_count(), 0);
+    let outer = take(&one);
+    assert_eq!(one.hold_count(), 1);
+    let inner = take(&one);
+    assert_eq!(one.hold_count(), 2);
+    assert_eq!(elsewhere(|| one.hold_count()), 0, "another thread has none");
+    inner.unlock().expect("it is ours");
+    assert_eq!(one.hold_count(), 1);
+    assert!(is_busy(&other), "one hold is left");
+    outer.unlock().expect("it is ours");
+    assert_eq!(one.hold_count(), 0);
+    assert!(!subject.probe(one.name()).held);
+    drop(take(&other));
+}
+
+/// Guards may go in any order.
+pub(crate) fn guards_may_go_in_any_order(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let (first, second, third) = (take(&one), take(&one), take(&one));
+    first.unlock().expect("it is ours");
+    assert!(is_busy(&other));
+    third.unlock().expect("it is ours");
+    assert!(is_busy(&other));
+    second.unlock().expect("it is ours");
+    drop(take(&other));
+}
+
+/// What was detached is ended by `unlock`, once for each; without one, `unlock` is misuse.
+pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    assert!(one.unlock().expect_err("nothing is held").is_not_held());
+    take(&one).detach();
+    take(&one).detach();
+    assert_eq!(one.hold_count(), 2);
+    one.unlock().expect("it is ours");
+    assert!(is_busy(&other));
+    one.unlock().expect("it is ours");
+    assert!(!subject.probe(one.name()).held);
+    let error = one.unlock().expect_err("nothing is held any more");
+    assert!(error.is_not_held() && error.is_misuse());
+    let guard = take(&one);
+    assert!(one.unlock().expect_err("a guard is not detached").is_not_held());
+    guard.unlock().expect("it is ours");
+    drop(take(&other));
+}
+
+/// Nested guards carry the token of the first; the next holder's is larger.
+pub(crate) fn reentry_keeps_the_token(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let (outer, inner) = (take(&one), take_with(&one, &fixed(long())));
+    let token = outer.fencing_token().expect("a token");
+    assert_eq!(inner.fencing_token(), Some(token));
+    drop((inner, outer));
+    assert!(take(&other).fencing_token().expect("a token") > token);
+}
+
+/// A nested lock with a shorter lease leaves the longer one as it is.
+pub(crate) fn reentry_never_shortens(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let _outer = take_with(&one, &fixed(ms(4_000)));
+    let inner = take_with(&one, &fixed(short()));
+    let_pass(short() + ms(300));
+    assert!(is_busy(&other), "the outer lease runs on");
+    inner.unlock().expect("the outer lease runs on");
+    assert!(is_busy(&other));
+}
+
+/// A nested lock with a longer lease makes the whole last longer.
+pub(crate) fn reentry_with_a_longer_lease_extends(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let outer = take_with(&one, &fixed(ms(500)));
+    let inner = take_with(&one, &fixed(ms(10_000)));
+    assert!(inner.remaining() > ms(8_000));
+    let left = subject.probe(one.name()).remaining.expect("it has a lease");
+    assert!(left > ms(8_000), "{left:?} of 10 s are left in the store");
+    let_pass(ms(600));
+    assert!(outer.is_valid());
+    drop(inner);
+    outer.unlock().expect("it is ours");
+}
+
+/// Three locks of ten seconds and two unlocks: the lease is still what it was.
+pub(crate) fn remaining_survives_nested_unlocks(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guards: [LockGuard; 3] = std::array::from_fn(|_| take_with(&one, &fixed(ms(10_000))));
+    let [first, second, third] = guards;
+    third.unlock().expect("it is ours");
+    second.unlock().expect("it is ours");
+    let left = one.remaining().expect("the store answers").expect("it is held");
+    assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
+    assert_eq!(subject.probe(one.name()).remaining.map(|left| left > ms(8_000)), Some(true));
+    first.unlock().expect("it is ours");
+    assert_eq!(one.remaining().expect("the store answers"), None);
+}
+
+/// After a nested lock and unlock of one thread, another thread's lock is renewed as ever.
+pub(crate) fn renewal_goes_on_after_reentry(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    elsewhere(|| {
+        let (outer, inner) = (take_with(&one, &watched(short())), take(&one));
+        drop((inner, outer));
+    });
+    let guard = take_with(&one, &watched(short()));
+    always("it is held for four leases", short() * 4, || subject.probe(one.name()).held);
+    assert!(guard.is_valid());
+    assert!(is_busy(&other));
+    guard.unlock().expect("it is ours");
+}
+
+/// A nested lock that asks for the watchdog does not start it for a lease that was to end by itself.
+pub(crate) fn a_fixed_lease_stays_fixed_inside(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let outer = take_with(&one, &fixed(short()));
+    let inner = take(&one);
+    let next = take_soon(&other);
+    assert!(!outer.is_valid() && !inner.is_valid());
+    assert!(inner.unlock().expect_err("it is over").is_lost());
+    assert!(outer.unlock().expect_err("it is over").is_lost());
+    next.unlock().expect("the late unlocks did it no harm");
+}
+
+/// Who has lost a lock and still has guards of it does not enter again as if nothing had happened.
+pub(crate) fn no_reentry_on_a_lost_hold(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &watched(short()));
+    subject.lose(one.name());
+    eventually("the guard learns of the loss", patience(), || !guard.is_valid());
+    assert!(one.try_lock().expect_err("it is lost").is_lost());
+    assert_eq!(one.hold_count(), 1);
+    assert!(!one.is_held_by_current_thread());
+    drop(guard);
+    drop(take(&one));
+}

@@ -1,0 +1,73 @@
+//! The contract of [`Backend::watch`](crate::Backend::watch), asked for directly.
+
+use crate::backend::{Closing, Release};
+use crate::conformance::desk::{Line, always, eventually, fresh_name, long, ms, prompt};
+use crate::conformance::subject::Subject;
+
+/// A release rings, whichever client it comes through.
+pub(crate) fn a_release_by_anybody_wakes(subject: &dyn Subject) {
+    let (line, other, name) = (Line::open(subject), Line::open(subject), fresh_name());
+    let (bell, _watch) = line.watch(&name);
+    for releasing in [&line, &other, &line] {
+        let owner = releasing.hold(&name, long());
+        let before = bell.count();
+        assert_eq!(releasing.release(&name, owner, Closing::CLEAN), Release::Freed);
+        eventually("the release is told", prompt(), || bell.count() > before);
+    }
+}
+
+/// A release by force rings, too.
+pub(crate) fn a_release_by_force_wakes(subject: &dyn Subject) {
+    let (line, other, name) = (Line::open(subject), Line::open(subject), fresh_name());
+    let (bell, _watch) = line.watch(&name);
+    line.hold(&name, long());
+    let before = bell.count();
+    assert!(other.force_release(&name));
+    eventually("the release by force is told", prompt(), || bell.count() > before);
+}
+
+/// Everybody who watches is told.
+pub(crate) fn every_watcher_is_woken(subject: &dyn Subject) {
+    let lines: [Line; 3] = std::array::from_fn(|_| Line::open(subject));
+    let name = fresh_name();
+    let watches: Vec<_> = lines.iter().chain(&lines).map(|line| line.watch(&name)).collect();
+    let owner = lines[0].hold(&name, long());
+    assert_eq!(lines[0].release(&name, owner, Closing::CLEAN), Release::Freed);
+    for (at, (bell, _watch)) in watches.iter().enumerate() {
+        eventually(&format!("watcher {at} of 6 is told"), prompt(), || bell.count() > 0);
+    }
+}
+
+/// From the moment `watch` returns, nothing is missed: the engine looks at the lock once more right after.
+pub(crate) fn a_watch_begins_when_it_returns(subject: &dyn Subject) {
+    let line = Line::open(subject);
+    for _ in 0..5 {
+        let name = fresh_name();
+        let owner = line.hold(&name, long());
+        let (bell, _watch) = line.watch(&name);
+        let before = bell.count();
+        assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+        eventually("the release right after is told", prompt(), || bell.count() > before);
+    }
+}
+
+/// A watch that was dropped is silent, also while others watch the same name.
+pub(crate) fn a_dropped_watch_is_silent(subject: &dyn Subject) {
+    let (line, name) = (Line::open(subject), fresh_name());
+    let (bell, watch) = line.watch(&name);
+    let (other, _other_watch) = line.watch(&name);
+    let cycle = || {
+        let before = other.count();
+        let owner = line.hold(&name, long());
+        assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+        eventually("the other watcher is told", prompt(), || other.count() > before);
+    };
+    cycle();
+    eventually("it rings while it lasts", prompt(), || bell.count() > 0);
+    drop(watch);
+    // One call may be under way while the watch is dropped.
+    cycle();
+    let silent = bell.count();
+    cycle();
+    always("a dropped watch is silent", ms(100), || bell.count() == silent);
+}

@@ -1,0 +1,241 @@
+//! Waiting: woken when it is free, ended by the deadline or the interrupt, and nothing left behind.
+
+use crate::conformance::desk::{
+    Line, always, client, connect, context, eventually, fresh_name, is_busy, join, let_pass, long,
+    ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon,
+};
+use crate::conformance::subject::Subject;
+use crate::event::Event;
+use crate::interrupt::Interrupt;
+use crate::lock::DistLock;
+use crate::mutex::Mutex;
+use crate::options::LockOptions;
+use parking_lot::Mutex as Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Long enough for a waiter that has just been started to fall asleep: what wakes it then is a message, not its look
+/// around before sleeping.
+const ASLEEP: u64 = 150;
+
+/// A waiter is inside soon after the release, long before the holder's lease could have told it.
+pub(crate) fn wakes_waiters_promptly(subject: &dyn Subject) {
+    let [holder, waiter] = mutexes(subject);
+    for _ in 0..3 {
+        let guard = take(&holder);
+        thread::scope(|scope| {
+            let waiting = spawn(scope, || {
+                let guard = take_soon(&waiter);
+                let inside = now();
+                drop(guard);
+                inside
+            });
+            let_pass(ms(ASLEEP));
+            let released = now();
+            guard.unlock().expect("it is ours");
+            let took = join(waiting).since(released);
+            assert!(took < prompt(), "woken after {took:?}");
+        });
+    }
+}
+
+/// Waiters of several clients are all served, one after the other.
+pub(crate) fn every_waiter_has_its_turn(subject: &dyn Subject) {
+    let clients: [Mutex; 4] = mutexes(subject);
+    let guard = take(&clients[0]);
+    thread::scope(|scope| {
+        let each_twice = clients[1..].iter().chain(&clients[1..]);
+        let waiting: Vec<_> =
+            each_twice.map(|mutex| spawn(scope, || drop(take_soon(mutex)))).collect();
+        let_pass(ms(ASLEEP));
+        let released = now();
+        guard.unlock().expect("it is ours");
+        waiting.into_iter().for_each(join);
+        assert!(now().since(released) < prompt(), "all served after {:?}", now().since(released));
+    });
+    assert!(!subject.probe(clients[0].name()).held);
+}
+
+/// Threads of one client get the lock in the order in which they came, and none before it is free.
+pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
+    const WAITERS: usize = 4;
+    let (queued, name) = (Arc::new(AtomicUsize::new(0)), fresh_name());
+    let counted = Arc::clone(&queued);
+    let counting = move |event: &Event| {
+        if matches!(event, Event::Contended { .. }) {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let waiters = connect(subject.client(&context()).events(Arc::new(counting)));
+    let (waiter, holder) = (mutex(&waiters, &name), mutex(&client(subject), &name));
+    let (guard, served) = (take(&holder), Cell::new(Vec::new()));
+    let serve = |number| {
+        let guard = take_soon(&waiter);
+        served.lock().push(number);
+        drop(guard);
+    };
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..WAITERS)
+            .map(|number| {
+                let serve = &serve;
+                let thread = spawn(scope, move || serve(number));
+                eventually("it queues", patience(), || queued.load(Ordering::SeqCst) > number);
+                thread
+            })
+            .collect();
+        assert!(served.lock().is_empty(), "somebody was let in while the lock was held");
+        guard.unlock().expect("it is ours");
+        waiting.into_iter().for_each(join);
+    });
+    assert_eq!(*served.lock(), [0, 1, 2, 3]);
+}
+
+/// A wait that ends in vain ends at its deadline: not before, and hardly after.
+pub(crate) fn gives_up_at_its_deadline(subject: &dyn Subject) {
+    let (name, wait) = (fresh_name(), ms(400));
+    // Held by a client that is gone: nobody will wake us.
+    Line::open(subject).hold(&name, long());
+    let lock = mutex(&client(subject), &name);
+    let start = now();
+    assert!(lock.try_lock_for(wait).expect("the store answers").is_none());
+    let took = now().since(start);
+    assert!(took >= wait && took < wait + ms(1_000), "gave up after {took:?}");
+}
+
+/// A wait of nothing is one attempt, whatever comes of it.
+pub(crate) fn zero_wait_is_one_attempt(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let taken = one.try_lock_for(Duration::ZERO).expect("the store answers");
+    let _guard = taken.expect("one attempt is enough for a free lock");
+    let start = now();
+    assert!(other.try_lock_for(Duration::ZERO).expect("the store answers").is_none());
+    assert!(now().since(start) < ms(1_000), "answered after {:?}", now().since(start));
+}
+
+/// A wait of five hundred years is a wait, and ends with the release.
+pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
+    let [holder, waiter] = mutexes(subject);
+    let guard = holder.try_lock_for(Duration::MAX).expect("the store answers").expect("it is free");
+    let interrupt = Interrupt::new();
+    let options = LockOptions::new().wait(Duration::MAX).interrupt(&interrupt);
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || waiter.try_lock_with(&options).map(|guard| guard.is_some()));
+        let_pass(ms(ASLEEP));
+        assert!(!waiting.is_finished(), "it waits");
+        guard.unlock().expect("it is ours");
+        let until = now() + prompt();
+        while !waiting.is_finished() && now() < until {
+            let_pass(ms(5));
+        }
+        // Whoever was not woken by then must not keep the case waiting.
+        interrupt.fire();
+        assert!(join(waiting).expect("it was woken by the release"));
+    });
+}
+
+/// A waiter learns without any message that a dead holder's lease has ended.
+pub(crate) fn takes_a_lock_that_expires(subject: &dyn Subject) {
+    let name = fresh_name();
+    let start = now();
+    Line::open(subject).hold(&name, short());
+    drop(take_soon(&mutex(&client(subject), &name)));
+    let took = now().since(start);
+    assert!(took >= short() && took < short() + ms(1_000), "taken over after {took:?}");
+}
+
+/// A waiter that was told nothing looks again when the holder's lease must be over.
+pub(crate) fn survives_a_missed_wakeup(subject: &dyn Subject) {
+    let (name, lease) = (fresh_name(), ms(900));
+    let start = now();
+    Line::open(subject).hold(&name, lease);
+    let lock = mutex(&client(subject), &name);
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || drop(take_soon(&lock)));
+        let_pass(ms(ASLEEP));
+        subject.lose(&name);
+        join(waiting);
+    });
+    let took = now().since(start);
+    assert!(took < lease + ms(1_000), "looked again after {took:?}");
+}
+
+/// A waiter that was told nothing looks once more at its deadline, before it says that the lock was busy.
+pub(crate) fn takes_a_lock_freed_at_the_deadline(subject: &dyn Subject) {
+    let name = fresh_name();
+    Line::open(subject).hold(&name, long());
+    let lock = mutex(&client(subject), &name);
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || {
+            lock.try_lock_for(ms(600)).map(|guard| guard.is_some()).expect("the store answers")
+        });
+        let_pass(ms(300));
+        subject.lose(&name);
+        assert!(join(waiting), "it was free at the deadline");
+    });
+}
+
+/// An interrupt ends the wait at once, and what it leaves is nothing.
+pub(crate) fn an_interrupt_ends_the_wait(subject: &dyn Subject) {
+    let [holder, waiter, third] = mutexes(subject);
+    let (guard, interrupt) = (take(&holder), Interrupt::new());
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || waiter.lock_interruptibly(&interrupt).map(drop));
+        let_pass(ms(ASLEEP));
+        assert!(!waiting.is_finished(), "it waits");
+        let fired = now();
+        interrupt.fire();
+        assert!(join(waiting).expect_err("it was interrupted").is_interrupted());
+        assert!(now().since(fired) < ms(1_000), "ended after {:?}", now().since(fired));
+    });
+    assert!(waiter.lock_interruptibly(&interrupt).expect_err("it is still fired").is_interrupted());
+    guard.unlock().expect("it is ours");
+    drop(take(&third));
+}
+
+/// The interrupt of one is not the interrupt of another: who waits without one waits on.
+pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
+    let (name, lease) = (fresh_name(), ms(5_000));
+    let line = Line::open(subject);
+    let owner = line.hold(&name, lease);
+    let lock = mutex(&client(subject), &name);
+    let interrupt = Interrupt::new();
+    thread::scope(|scope| {
+        let plain = spawn(scope, || lock.lock().map(drop));
+        let interrupted = spawn(scope, || lock.lock_interruptibly(&interrupt).map(drop));
+        let_pass(ms(ASLEEP));
+        interrupt.fire();
+        assert!(join(interrupted).expect_err("it was interrupted").is_interrupted());
+        let_pass(ms(ASLEEP));
+        assert!(!plain.is_finished(), "it waits on");
+        let released = now();
+        line.release(&name, owner, crate::backend::Closing::CLEAN);
+        join(plain).expect("it gets the lock");
+        assert!(now().since(released) < prompt(), "woken after {:?}", now().since(released));
+    });
+}
+
+/// An interrupt that meets the grant half-way leaves either a guard or nothing: never a lock that is renewed for nobody.
+pub(crate) fn an_interrupt_at_the_grant_leaves_nothing(subject: &dyn Subject) {
+    let [holder, waiter] = mutexes(subject);
+    for round in 0..6 {
+        let (guard, interrupt) = (take(&holder), Interrupt::new());
+        thread::scope(|scope| {
+            let waiting = spawn(scope, || waiter.lock_interruptibly(&interrupt).map(drop));
+            let_pass(ms(20));
+            let firing = spawn(scope, || interrupt.fire());
+            if round % 2 == 0 {
+                thread::yield_now();
+            }
+            guard.unlock().expect("it is ours");
+            join(firing);
+            if let Err(error) = join(waiting) {
+                assert!(error.is_interrupted(), "{error:?}");
+            }
+        });
+        eventually("it is free again", patience(), || !subject.probe(holder.name()).held);
+    }
+    always("it stays free", short(), || !subject.probe(holder.name()).held);
+    assert!(!is_busy(&holder));
+}

@@ -1,0 +1,135 @@
+//! Leases: those that end by themselves, and those that the watchdog keeps.
+
+use crate::conformance::desk::{
+    always, client, eventually, fixed, is_busy, let_pass, ms, mutex, mutexes, named, patience,
+    short, take, take_soon, take_with, watched,
+};
+use crate::conformance::subject::Subject;
+use crate::guard::LockGuard;
+use crate::lock::DistLock;
+use crate::loss::LossCause;
+use crate::name::LockName;
+use crate::options::LockOptions;
+
+/// A lease that nobody renews ends by itself, and the next may enter.
+pub(crate) fn lease_expires_unrenewed(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let guard = take_with(&one, &fixed(short()));
+    assert!(is_busy(&other));
+    let next = take_soon(&other);
+    assert!(!guard.is_valid(), "the guard knows it without being told");
+    drop(guard);
+    next.unlock().expect("it is ours");
+}
+
+/// The watchdog leaves a fixed lease alone, also where it keeps others.
+pub(crate) fn a_fixed_lease_is_not_renewed(subject: &dyn Subject) {
+    let client = client(subject);
+    let (kept, ending) = (named("conformance:kept:"), named("conformance:ending:"));
+    let _kept = take_with(&mutex(&client, &kept), &watched(short()));
+    let guard = take_with(&mutex(&client, &ending), &fixed(short()));
+    eventually("the fixed one ends", patience(), || !subject.probe(&ending).held);
+    assert_eq!(guard.loss().map(|loss| loss.cause()), Some(LossCause::Expired));
+    assert!(subject.probe(&kept).held);
+}
+
+/// A lock that the watchdog keeps outlives its lease many times.
+pub(crate) fn watchdog_outlives_lease(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let guard = take_with(&one, &watched(short()));
+    always("it is held for five leases", short() * 5, || subject.probe(one.name()).held);
+    assert!(guard.is_valid());
+    assert!(is_busy(&other));
+    assert_eq!(guard.loss().map(|loss| loss.cause()), None);
+    guard.unlock().expect("it is ours");
+}
+
+/// After the unlock the watchdog brings nothing back.
+pub(crate) fn watchdog_stops_on_unlock(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let guard = take_with(&one, &watched(short()));
+    let_pass(short());
+    guard.unlock().expect("it is ours");
+    always("it stays free", short() * 2, || !subject.probe(one.name()).held);
+    drop(take(&other));
+}
+
+/// Of many locks that are renewed together, one that is lost takes none of the others along.
+pub(crate) fn one_lost_lock_leaves_the_others(subject: &dyn Subject) {
+    let client = client(subject);
+    let tag = named("").to_string();
+    let names: Vec<_> = (0..8)
+        .map(|number| LockName::new(&format!("{{{tag}}}:{number}")).expect("well formed"))
+        .collect();
+    let guards: Vec<LockGuard> =
+        names.iter().map(|name| take_with(&mutex(&client, name), &watched(short()))).collect();
+    subject.lose(&names[1]);
+    eventually("the lost one is noticed", patience(), || !guards[1].is_valid());
+    let_pass(short() * 3);
+    for (at, guard) in guards.into_iter().enumerate() {
+        assert_eq!(subject.probe(&names[at]).held, at != 1, "number {at}");
+        assert_eq!(guard.unlock().is_ok(), at != 1, "number {at}");
+    }
+}
+
+/// A lock that may be renewed so often is given up after that: the holder is told, and the lease ends.
+pub(crate) fn renewals_may_be_used_up(subject: &dyn Subject) {
+    let [one, other] = mutexes(subject);
+    let guard = take_with(&one, &LockOptions::new().watched_at_most(short(), 2));
+    let loss = guard.losses().recv_timeout(patience()).expect("the holder is told");
+    assert_eq!(loss.cause(), LossCause::RenewalsUsedUp);
+    let next = take_soon(&other);
+    assert!(!guard.is_valid());
+    assert!(guard.unlock().expect_err("it is over").is_lost());
+    next.unlock().expect("it is ours");
+}
+
+/// After a loss, a new lock on the same name is renewed as ever.
+pub(crate) fn renewed_again_after_a_loss(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &watched(short()));
+    subject.lose(one.name());
+    eventually("the loss is noticed", patience(), || !guard.is_valid());
+    assert!(guard.unlock().expect_err("it was lost").is_lost());
+    let guard = take_with(&one, &watched(short()));
+    always("it is held for four leases", short() * 4, || subject.probe(one.name()).held);
+    guard.unlock().expect("it is ours");
+}
+
+/// A holder may make its lease longer, in the store and for itself.
+pub(crate) fn extend_makes_the_lease_longer(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &fixed(ms(500)));
+    guard.extend(ms(10_000)).expect("it is ours");
+    assert!(guard.remaining() > ms(8_000), "{:?} of 10 s are left", guard.remaining());
+    let left = subject.probe(one.name()).remaining.expect("it has a lease");
+    assert!(left > ms(8_000), "{left:?} of 10 s are left in the store");
+    let_pass(ms(600));
+    guard.unlock().expect("it is still ours");
+}
+
+/// Renewals that ask for less leave a lease that was extended by hand.
+pub(crate) fn renewal_leaves_a_longer_lease(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take_with(&one, &watched(short()));
+    guard.extend(ms(20_000)).expect("it is ours");
+    let_pass(short() * 3);
+    let left = subject.probe(one.name()).remaining.expect("it has a lease");
+    assert!(left > ms(10_000), "{left:?} of 20 s are left in the store");
+    assert!(guard.remaining() > ms(10_000), "{:?} of 20 s are left", guard.remaining());
+    guard.unlock().expect("it is ours");
+}
+
+/// Several locks of several threads are each kept, and each ends with its own unlock.
+pub(crate) fn many_locks_are_kept_at_once(subject: &dyn Subject) {
+    let client = client(subject);
+    let names: Vec<_> = (0..20).map(|_| named("conformance:many:")).collect();
+    let guards: Vec<_> =
+        names.iter().map(|name| take_with(&mutex(&client, name), &watched(short()))).collect();
+    let_pass(short() * 4);
+    for (name, guard) in names.iter().zip(guards) {
+        assert!(subject.probe(name).held, "{name:?}");
+        guard.unlock().expect("it is ours");
+        assert!(!subject.probe(name).held, "{name:?}");
+    }
+}

@@ -1,0 +1,356 @@
+//! What a case works with: names, clients, a direct line to the backend, and bounded waiting.
+
+use super::subject::Subject;
+use crate::backend::{
+    Answer, Attempt, Backend, Closing, Failure, Grant, LockInfo, Receipt, Release, Renewal,
+    Renewing, TenureId, Tokens, Wake, Watch,
+};
+use crate::client::{Client, ClientBuilder};
+use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
+use crate::guard::LockGuard;
+use crate::lease::LeaseTime;
+use crate::lock::DistLock;
+use crate::mutex::Mutex;
+use crate::name::LockName;
+use crate::options::LockOptions;
+use crate::owner::{ClientId, OwnerId};
+use crate::scheme::Context;
+use parking_lot::Mutex as Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::Duration;
+
+/// `DISTLOCK_TEST_SCALE`: what every time in the exam is multiplied with, for machines that are slow or busy.
+static SCALE: LazyLock<f64> = LazyLock::new(|| {
+    let scale = std::env::var("DISTLOCK_TEST_SCALE").ok().and_then(|text| text.parse().ok());
+    scale.filter(|scale| (0.1..=100.0).contains(scale)).unwrap_or(1.0)
+});
+
+/// A number of milliseconds, times the scale.
+pub(super) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis).mul_f64(*SCALE)
+}
+
+/// A lease that the case waits out.
+pub(super) fn short() -> Duration {
+    ms(300)
+}
+
+/// A lease that outlives the case: what is freed within it was freed by somebody.
+pub(super) fn long() -> Duration {
+    ms(60_000)
+}
+
+/// The bound on what must happen at once, generous to busy machines, and far from [`long`].
+pub(super) fn prompt() -> Duration {
+    ms(1_500)
+}
+
+/// The bound on what must happen after a few short leases at most.
+pub(super) fn patience() -> Duration {
+    ms(4_000)
+}
+
+/// A lock name that nobody has used.
+pub(super) fn fresh_name() -> LockName {
+    named("conformance:")
+}
+
+/// The same with a text before it.
+pub(super) fn named(before: &str) -> LockName {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    LockName::new(&format!("{before}{:08x}:{number}", fastrand::u32(..))).expect("well formed")
+}
+
+/// Where a new client opens the subject.
+pub(super) fn context() -> Context {
+    Context::new(Arc::new(SystemClock), ClientId::random())
+}
+
+/// A client of its own, whose watchdog's lease is [`long`].
+pub(super) fn client(subject: &dyn Subject) -> Client {
+    connect(subject.client(&context()))
+}
+
+/// The same from a builder that was prepared.
+pub(super) fn connect(builder: ClientBuilder) -> Client {
+    builder
+        .configure(|config| config.with_watchdog(long()))
+        .connect()
+        .expect("the store can be opened")
+}
+
+/// A lock of this client.
+pub(super) fn mutex(client: &Client, name: &LockName) -> Mutex {
+    client.mutex(name).expect("a good name")
+}
+
+/// One and the same lock, nobody's before, seen by `N` clients.
+pub(super) fn mutexes<const N: usize>(subject: &dyn Subject) -> [Mutex; N] {
+    let name = fresh_name();
+    std::array::from_fn(|_| mutex(&client(subject), &name))
+}
+
+/// Takes a lock that must be free.
+#[track_caller]
+pub(super) fn take(mutex: &Mutex) -> LockGuard {
+    mutex.try_lock().expect("the store answers").expect("a free lock is granted")
+}
+
+/// Takes a lock that must be free, with options.
+#[track_caller]
+pub(super) fn take_with(mutex: &Mutex, options: &LockOptions) -> LockGuard {
+    mutex.try_lock_with(options).expect("the store answers").expect("a free lock is granted")
+}
+
+/// Takes a lock that must become free within [`patience`].
+#[track_caller]
+pub(super) fn take_soon(mutex: &Mutex) -> LockGuard {
+    let taken = mutex.try_lock_for(patience()).expect("the store answers");
+    taken.expect("the lock becomes free in time")
+}
+
+/// Whether somebody else has it.
+#[track_caller]
+pub(super) fn is_busy(mutex: &Mutex) -> bool {
+    mutex.try_lock().expect("the store answers").is_none()
+}
+
+/// Options with a lease that ends by itself.
+pub(super) fn fixed(lease: Duration) -> LockOptions {
+    LockOptions::new().lease(lease)
+}
+
+/// Options with a lease that the watchdog keeps.
+pub(super) fn watched(lease: Duration) -> LockOptions {
+    LockOptions::new().watched(lease)
+}
+
+/// Does something on another thread, and waits for it.
+pub(super) fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| join(spawn(scope, work)))
+}
+
+/// Starts a thread that bears this one's name, so that what it panics with is said, or not, like ours.
+pub(super) fn spawn<'scope, R: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    work: impl FnOnce() -> R + Send + 'scope,
+) -> thread::ScopedJoinHandle<'scope, R> {
+    let name = thread::current().name().unwrap_or("exam").to_owned();
+    thread::Builder::new().name(name).spawn_scoped(scope, work).expect("a thread can be started")
+}
+
+/// What a thread came to; its panic becomes ours.
+pub(super) fn join<R>(thread: thread::ScopedJoinHandle<'_, R>) -> R {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Now, on the clock that the exam runs on.
+pub(super) fn now() -> Moment {
+    SystemClock.now()
+}
+
+/// Lets time pass that is itself the subject: a lease that is to run out.
+pub(super) fn let_pass(time: Duration) {
+    let nobody = Arc::new(Signal::new());
+    let _due = SystemClock.wait(&nobody, now() + time);
+}
+
+/// Looks until it is so; panics with `what` after `bound`.
+#[track_caller]
+pub(super) fn eventually(what: &str, bound: Duration, mut look: impl FnMut() -> bool) {
+    let until = now() + bound;
+    loop {
+        let last = now() >= until;
+        if look() {
+            return;
+        }
+        assert!(!last, "waited {bound:?} in vain for this: {what}");
+        let_pass(Duration::from_millis(5));
+    }
+}
+
+/// Looks for the whole of `time`; panics with `what` as soon as it is not so.
+#[track_caller]
+pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
+    let until = now() + time;
+    loop {
+        assert!(look(), "this did not stay so: {what}");
+        if now() >= until {
+            return;
+        }
+        let_pass(Duration::from_millis(5));
+    }
+}
+
+/// A backend that is talked to directly, without the engine.
+pub(super) struct Line {
+    backend: Arc<dyn Backend>,
+    client: ClientId,
+    next: AtomicU64,
+    /// What the backend wants to be reminded of, for each owner that was granted something.
+    receipts: Cell<HashMap<OwnerId, Receipt>>,
+}
+
+impl Line {
+    pub(super) fn open(subject: &dyn Subject) -> Self {
+        let context = context();
+        let backend = subject.backend(&context);
+        let (next, receipts) = (AtomicU64::new(1), Cell::default());
+        Self { backend, client: context.client, next, receipts }
+    }
+
+    /// An owner that was never used.
+    pub(super) fn owner(&self) -> OwnerId {
+        OwnerId::new(self.client, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// One attempt, with one token.
+    #[track_caller]
+    pub(super) fn acquire(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Answer {
+        self.attempt(name, owner, lease, Tokens::Assign { reserve: 0 })
+    }
+
+    /// One attempt.
+    #[track_caller]
+    pub(super) fn attempt(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        lease: Duration,
+        tokens: Tokens,
+    ) -> Answer {
+        let attempt = Attempt::new(name, owner, lease_time(lease)).tokens(tokens);
+        let answer = answered(self.backend.acquire(&attempt, by()));
+        if let Answer::Granted(grant) = &answer {
+            self.receipts.lock().insert(owner, grant.receipt.clone());
+        }
+        answer
+    }
+
+    /// An attempt that must succeed.
+    #[track_caller]
+    pub(super) fn granted(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Grant {
+        grant(self.acquire(name, owner, lease))
+    }
+
+    /// Takes the lock for an owner that nobody used.
+    #[track_caller]
+    pub(super) fn hold(&self, name: &LockName, lease: Duration) -> OwnerId {
+        let owner = self.owner();
+        let _grant = self.granted(name, owner, lease);
+        owner
+    }
+
+    /// Whether an attempt of a new owner is turned down.
+    #[track_caller]
+    pub(super) fn is_busy(&self, name: &LockName) -> bool {
+        matches!(self.acquire(name, self.owner(), short()), Answer::Busy(_))
+    }
+
+    #[track_caller]
+    pub(super) fn release(&self, name: &LockName, owner: OwnerId, closing: Closing) -> Release {
+        answered(self.backend.release(&self.tenure(name, owner, long()), closing, by()))
+    }
+
+    /// The same with the lease that the tombstone, if one is left, must live for.
+    #[track_caller]
+    pub(super) fn bury(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Release {
+        answered(self.backend.release(&self.tenure(name, owner, lease), Closing::IN_DOUBT, by()))
+    }
+
+    #[track_caller]
+    pub(super) fn renew(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Renewal {
+        self.renew_all(&[(name.clone(), owner)], lease)[0]
+    }
+
+    /// Renews many at once; the names must share a lane.
+    #[track_caller]
+    pub(super) fn renew_all(&self, held: &[(LockName, OwnerId)], lease: Duration) -> Vec<Renewal> {
+        let lane = self.backend.lane(&held[0].0);
+        let batch: Vec<_> = held
+            .iter()
+            .map(|(name, owner)| Renewing::new(self.tenure(name, *owner, lease)))
+            .collect();
+        let answers = self.backend.renew(lane, &batch, by());
+        assert_eq!(answers.len(), batch.len(), "as many answers as holdings");
+        answers.into_iter().map(answered).collect()
+    }
+
+    /// The tenure of an owner, with the receipt of its last grant; empty if none was granted, as when the answer is lost.
+    fn tenure(&self, name: &LockName, owner: OwnerId, lease: Duration) -> TenureId {
+        let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
+        TenureId::new(name.clone(), owner, lease_time(lease), receipt)
+    }
+
+    #[track_caller]
+    pub(super) fn inspect(&self, name: &LockName) -> LockInfo {
+        answered(self.backend.inspect(name, by()))
+    }
+
+    #[track_caller]
+    pub(super) fn force_release(&self, name: &LockName) -> bool {
+        answered(self.backend.force_release(name, by()))
+    }
+
+    /// A watch, and the bell that it rings.
+    #[track_caller]
+    pub(super) fn watch(&self, name: &LockName) -> (Arc<Bell>, Watch) {
+        let bell = Arc::new(Bell::default());
+        let watch = answered(self.backend.watch(name, Arc::clone(&bell) as _, by()));
+        (bell, watch)
+    }
+}
+
+fn lease_time(lease: Duration) -> LeaseTime {
+    LeaseTime::new(lease).expect("a lease of ordinary length")
+}
+
+/// By when a direct call must be answered.
+fn by() -> Moment {
+    now() + prompt()
+}
+
+#[track_caller]
+fn answered<T>(result: Result<T, Failure>) -> T {
+    result.expect("the store answers")
+}
+
+/// The grant in an answer.
+#[track_caller]
+pub(super) fn grant(answer: Answer) -> Grant {
+    match answer {
+        Answer::Granted(grant) => grant,
+        Answer::Busy(left) => {
+            panic!("the lock is refused (busy for {left:?}), it should be granted")
+        }
+    }
+}
+
+/// Counts how often it was rung.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    rung: AtomicUsize,
+    signal: Arc<Signal>,
+}
+
+impl Bell {
+    pub(super) fn count(&self) -> usize {
+        self.rung.load(Ordering::SeqCst)
+    }
+
+    /// Whether it rings within `bound`, or has rung since the last look.
+    pub(super) fn rings(&self, bound: Duration) -> bool {
+        SystemClock.wait(&self.signal, now() + bound) == Woken::Signalled
+    }
+}
+
+impl Wake for Bell {
+    fn wake(&self) {
+        self.rung.fetch_add(1, Ordering::SeqCst);
+        self.signal.raise();
+    }
+}

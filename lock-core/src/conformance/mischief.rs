@@ -1,0 +1,136 @@
+//! [`Mischief`]: a network between the engine and a store, to be cut, and to lose answers.
+
+use crate::backend::{
+    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
+    Renewing, TenureId, Tokens, Wake, Watch,
+};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::lease::LeaseTime;
+use crate::name::LockName;
+use crate::owner::OwnerId;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A backend whose network does what a case wants.
+#[derive(Debug)]
+pub(super) struct Mischief {
+    inner: Arc<dyn Backend>,
+    /// No request leaves.
+    cut: AtomicBool,
+    /// So many acquires are done, and their answers lost.
+    lost_acquires: AtomicU32,
+    /// So many releases are done, and their answers lost.
+    lost_releases: AtomicU32,
+    /// The last attempt that went through, for a late copy.
+    last: Mutex<Option<Sent>>,
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    name: LockName,
+    owner: OwnerId,
+    lease: LeaseTime,
+    tokens: Tokens,
+}
+
+impl Mischief {
+    pub(super) fn on(inner: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            cut: AtomicBool::new(false),
+            lost_acquires: AtomicU32::new(0),
+            lost_releases: AtomicU32::new(0),
+            last: Mutex::new(None),
+        })
+    }
+
+    /// Nothing goes through any more.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Everything goes through again, and every answer comes back.
+    pub(super) fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+        self.lost_acquires.store(0, Ordering::SeqCst);
+        self.lost_releases.store(0, Ordering::SeqCst);
+    }
+
+    /// The next so many acquires are done, and their answers lost.
+    pub(super) fn lose_acquire_answers(&self, count: u32) {
+        self.lost_acquires.store(count, Ordering::SeqCst);
+    }
+
+    /// The next so many releases are done, and their answers lost.
+    pub(super) fn lose_release_answers(&self, count: u32) {
+        self.lost_releases.store(count, Ordering::SeqCst);
+    }
+
+    /// A copy of the last attempt arrives, as one does that was stuck in the network.
+    pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
+        let Sent { name, owner, lease, tokens } =
+            self.last.lock().clone().expect("there was an attempt");
+        self.inner.acquire(&Attempt::new(&name, owner, lease).tokens(tokens), by)
+    }
+
+    fn go(&self) -> Result<(), Failure> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err(Failure::NotSent(Error::unavailable("the network is cut, on purpose")));
+        }
+        Ok(())
+    }
+
+    fn come_back<T>(&self, lost: &AtomicU32, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let less = |count: u32| count.checked_sub(1);
+        if lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            return Err(Failure::Unknown(Error::unavailable("the answer was lost, on purpose")));
+        }
+        answer
+    }
+}
+
+impl Backend for Mischief {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.go()?;
+        let Attempt { name, owner, lease, tokens } = *attempt;
+        *self.last.lock() = Some(Sent { name: name.clone(), owner, lease, tokens });
+        self.come_back(&self.lost_acquires, self.inner.acquire(attempt, by))
+    }
+
+    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        match self.go() {
+            Ok(()) => self.inner.renew(lane, batch, by),
+            Err(failure) => batch.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        self.go()?;
+        self.come_back(&self.lost_releases, self.inner.release(tenure, closing, by))
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.go()?;
+        self.inner.inspect(name, by)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.go()?;
+        self.inner.force_release(name, by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.go()?;
+        self.inner.watch(name, wake, by)
+    }
+
+    fn lane(&self, name: &LockName) -> Lane {
+        self.inner.lane(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+}

@@ -1,0 +1,330 @@
+//! Peers that are silent, slow, broken or gone: every call returns in time and says what is known.
+
+use crate::bench::{Bench, lease, name, soon, tenure, timed};
+use crate::peer::{Peer, hold, read_request};
+use crate::server::{RedisServer, eventually, pause};
+use lock_core::backend::{
+    Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
+};
+use lock_core::{Backend, Clock, Moment, SystemClock};
+use std::error::Error as _;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+const DEADLINE: u64 = 150;
+
+fn attempt(bench: &Bench, by: Moment) -> Result<Answer, Failure> {
+    let (name, owner) = (name("a"), bench.owner());
+    bench.backend.acquire(&Attempt::new(&name, owner, lease(30_000)), by)
+}
+
+fn drip(mut stream: TcpStream, bytes: &[u8]) {
+    for byte in bytes {
+        if stream.write_all(&[*byte]).is_err() {
+            return;
+        }
+        pause(Duration::from_millis(50));
+    }
+}
+
+/// All the ways in which a peer that has let us in can fail to answer.
+fn bad_peers() -> Vec<(&'static str, Peer)> {
+    let unanswered = |answer: &'static [u8]| {
+        move |mut stream: TcpStream| {
+            read_request(&mut stream);
+            stream.write_all(answer).unwrap();
+            hold(stream);
+        }
+    };
+    vec![
+        ("silent", Peer::after_handshake(hold)),
+        (
+            "dripping",
+            Peer::after_handshake(|mut stream| {
+                read_request(&mut stream);
+                drip(stream, &[b"$1000\r\n".as_slice(), &[b'x'; 1000]].concat());
+            }),
+        ),
+        ("half an answer", Peer::after_handshake(unanswered(b"*3\r\n:1\r\n:12"))),
+        ("garbage", Peer::after_handshake(unanswered(b"HTTP/1.1 400 Bad Request\r\n\r\n"))),
+        ("an answer of another kind", Peer::after_handshake(unanswered(b"+OK\r\n"))),
+        ("two answers", Peer::after_handshake(unanswered(b"*1\r\n:1\r\n*1\r\n:1\r\n"))),
+        ("an answer and a half", Peer::after_handshake(unanswered(b"*1\r\n:1\r\n*1\r\n"))),
+        ("RESP3", Peer::after_handshake(unanswered(b"%1\r\n:1\r\n:2\r\n"))),
+        (
+            "a long answer",
+            Peer::after_handshake(|mut stream| {
+                read_request(&mut stream);
+                let _refused = stream.write_all(b"$2000000000\r\n");
+                while stream.write_all(&[b'x'; 65536]).is_ok() {}
+            }),
+        ),
+        (
+            "hanging up",
+            Peer::after_handshake(|mut stream| {
+                read_request(&mut stream);
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_is_dead() {
+    for (what, peer) in bad_peers() {
+        let bench = Bench::new(&peer.url());
+        for round in 1..=2 {
+            let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+            assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
+            assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
+            assert_eq!(peer.connections(), round, "{what}: the next try has a link of its own");
+        }
+    }
+}
+
+#[test]
+fn every_call_keeps_its_deadline() {
+    let peer = Peer::after_handshake(hold);
+    let bench = Bench::new(&peer.url());
+    let held = tenure("a", bench.owner(), 1_000);
+    let unknown = |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by)).unwrap_err());
+    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::IN_DOUBT, by)).unwrap_err());
+    unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
+    unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
+    let batch = vec![Renewing::new(held); 250];
+    let answers = timed(DEADLINE, |by| bench.backend.renew(Lane::new(0), &batch, by));
+    assert_eq!(answers.len(), 250);
+    unknown(answers[0].clone().unwrap_err());
+    assert!(matches!(answers[249], Err(Failure::NotSent(_))), "{:?}", answers[249]);
+}
+
+#[test]
+fn a_peer_that_does_not_greet_has_been_sent_nothing() {
+    let silent = Peer::new(hold);
+    let dripping = Peer::new(|stream| drip(stream, &[b'+'; 1000]));
+    let garbled = Peer::new(|mut stream| {
+        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+        hold(stream);
+    });
+    let closing = Peer::new(drop);
+    for peer in [silent, dripping, garbled, closing] {
+        let bench = Bench::new(&peer.url());
+        let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+        assert!(failure.error().is_unavailable(), "{failure:?}");
+    }
+}
+
+#[test]
+fn the_connect_timeout_bounds_the_whole_of_connecting() {
+    let peer = Peer::new(hold);
+    let bench = Bench::new(&format!("{}?connect_timeout=100ms", peer.url()));
+    let failure = timed(100, |_| attempt(&bench, soon())).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+}
+
+#[test]
+fn a_refused_connection_is_told_at_once_with_its_cause() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let bench = Bench::new(&format!("redis://me:s3cret@127.0.0.1:{port}"));
+    let failure = timed(50, |_| attempt(&bench, soon())).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    let error = failure.error();
+    assert!(error.is_unavailable());
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(error.source().unwrap().to_string().contains("refused"), "{error:?}");
+    assert!(!format!("{failure:?}").contains("s3cret"));
+}
+
+#[test]
+fn an_unknown_host_is_told() {
+    let bench = Bench::new("redis://no-such-host.invalid");
+    let failure = timed(2_000, |by| attempt(&bench, by)).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(failure.error().to_string().contains("no-such-host.invalid:6379"), "{failure:?}");
+}
+
+#[test]
+fn a_host_name_works() {
+    let server = RedisServer::start();
+    Bench::new(&format!("redis://localhost:{}", server.port())).take("a");
+}
+
+#[test]
+fn a_deadline_that_has_passed_sends_nothing() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("b");
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    for by in [Moment::from_nanos(0), SystemClock.now()] {
+        let failure = attempt(&bench, by).unwrap_err();
+        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+        let failure = bench.backend.release(&held, Closing::CLEAN, by).unwrap_err();
+        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+}
+
+#[test]
+fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
+    let mut server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("b");
+    assert_eq!(bench.release(&held), Release::Freed, "the server knows the scripts from here on");
+    let (held, _) = bench.take("a");
+    server.pause();
+    let failure = timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by));
+    assert!(matches!(failure, Err(Failure::Unknown(_))), "{failure:?}");
+    server.resume();
+    eventually("the server has carried out what it was sent", || {
+        server.cli(&["EXISTS", "a"]) == "0"
+    });
+    assert_eq!(bench.release(&held), Release::Gone);
+    server.kill();
+    // The look at the idle link, or the write, or the read notices; only the last one leaves a doubt.
+    let first = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+    assert!(matches!(first, Failure::Unknown(_) | Failure::NotSent(_)), "{first:?}");
+    let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+    assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
+    server.revive();
+    bench.take("a");
+}
+
+#[test]
+fn a_server_killed_in_the_middle_is_unknown_at_once() {
+    let mut server = RedisServer::start();
+    let bench = Bench::on(&server);
+    bench.take("b");
+    server.pause();
+    let failure = thread::scope(|scope| {
+        let asking = scope.spawn(|| timed(5_000, |by| attempt(&bench, by)));
+        pause(Duration::from_millis(50));
+        let start = SystemClock.now();
+        server.kill();
+        let failure = asking.join().unwrap().unwrap_err();
+        assert!(SystemClock.now().since(start) < Duration::from_secs(1));
+        failure
+    });
+    assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+}
+
+#[test]
+fn a_link_that_the_server_closed_while_it_idled_is_replaced_unnoticed() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    pause(Duration::from_millis(1_100));
+    assert_eq!(bench.release(&held), Release::Freed);
+}
+
+#[test]
+fn after_one_link_died_the_others_are_looked_at_before_they_are_used() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    // Two links: two attempts at a time, made to overlap by a server that does not answer.
+    server.pause();
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..2).map(|_| scope.spawn(|| attempt(&bench, soon()))).collect();
+        pause(Duration::from_millis(50));
+        server.resume();
+        asking.into_iter().for_each(|one| drop(one.join().unwrap().unwrap()));
+    });
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let outcomes: Vec<_> = (0..3).map(|_| attempt(&bench, soon())).collect();
+    assert!(matches!(outcomes[0], Err(Failure::Unknown(_) | Failure::NotSent(_))), "{outcomes:?}");
+    assert!(outcomes[1..].iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[test]
+fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&format!("{}?pool=1", server.url()));
+    thread::scope(|scope| {
+        for lock in ["a", "b"] {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let (held, _) = bench.take(lock);
+                    assert_eq!(bench.release(&held), Release::Freed);
+                }
+            });
+        }
+    });
+    server.pause();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| timed(600, |by| attempt(&bench, by)));
+        pause(Duration::from_millis(100));
+        let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+        assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
+        assert!(second.error().to_string().contains("pool=1"), "{second:?}");
+        assert!(matches!(first.join().unwrap(), Err(Failure::Unknown(_))));
+    });
+}
+
+#[test]
+fn users_of_the_pool_do_not_keep_renewals_waiting() {
+    let peer = Peer::after_handshake(hold);
+    let bench = Bench::new(&format!("{}?pool=1", peer.url()));
+    thread::scope(|scope| {
+        let user = scope.spawn(|| timed(500, |by| attempt(&bench, by)));
+        eventually("the user has the only link", || peer.connections() == 1);
+        let batch = [Renewing::new(tenure("a", bench.owner(), 1_000))];
+        let answer = timed(100, |by| bench.backend.renew(Lane::new(0), &batch, by)).remove(0);
+        assert!(matches!(answer, Err(Failure::Unknown(_))), "sent on its own link: {answer:?}");
+        assert!(user.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn a_link_to_nowhere_is_given_up_in_time() {
+    // A listener whose queue is full drops what comes, as a firewall would.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) {
+        queued.push(stream);
+        assert!(queued.len() < 100, "the queue never fills");
+    }
+    let bench = Bench::new(&format!("redis://{address}"));
+    let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(failure.error().to_string().contains("firewall"), "{failure:?}");
+}
+
+#[test]
+fn short_and_long_deadlines_in_turn_are_both_kept() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&format!("{}?pool=1", server.url()));
+    let (held, _) = bench.take("a");
+    let batch = [Renewing::new(held.clone())];
+    for milliseconds in [5_000, 20, 1_000, 3, 40, 5_000] {
+        let by = SystemClock.now() + Duration::from_millis(milliseconds);
+        if let Ok(renewal) = &bench.backend.renew(Lane::new(0), &batch, by)[0] {
+            assert_eq!(*renewal, Renewal::Extended);
+        }
+        server.pause();
+        let outcome = timed(milliseconds.min(300), |by| bench.backend.inspect(&held.name, by));
+        assert!(outcome.is_err());
+        server.resume();
+    }
+    assert_eq!(bench.release(&held), Release::Freed);
+}
+
+#[test]
+fn tokens_none_is_enough_to_talk_to_a_peer() {
+    let peer = Peer::after_handshake(|mut stream| {
+        while read_request(&mut stream) {
+            stream.write_all(b"*1\r\n:1\r\n").unwrap();
+        }
+    });
+    let bench = Bench::new(&peer.url());
+    for _ in 0..10 {
+        let answer = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap();
+        assert!(matches!(answer, Answer::Granted(_)));
+    }
+    assert_eq!(peer.connections(), 1, "a good answer keeps the link");
+}

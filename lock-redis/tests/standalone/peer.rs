@@ -1,0 +1,58 @@
+//! [`Peer`]: something that listens like a server and then behaves as a test wants.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Serves each connection on a thread of its own, for as long as the test runs.
+pub(crate) struct Peer {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Peer {
+    pub(crate) fn new(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connections);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                count.fetch_add(1, Ordering::SeqCst);
+                let serve = serve.clone();
+                thread::spawn(move || serve(stream));
+            }
+        });
+        Self { address, connections }
+    }
+
+    /// A peer that lets clients in as a server would, and then goes on as told.
+    pub(crate) fn after_handshake(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Self {
+        Self::new(move |mut stream| {
+            read_request(&mut stream);
+            stream.write_all(b"+OK\r\n").unwrap();
+            serve(stream);
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// Reads something that the client has sent in one go; false at the end.
+pub(crate) fn read_request(stream: &mut TcpStream) -> bool {
+    let mut bytes = [0; 64 * 1024];
+    stream.read(&mut bytes).is_ok_and(|count| count > 0)
+}
+
+/// Keeps the connection open, and reads and answers nothing.
+pub(crate) fn hold(stream: TcpStream) {
+    std::mem::forget(stream);
+}

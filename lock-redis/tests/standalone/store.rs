@@ -1,0 +1,333 @@
+//! What stands in the store, and what the scripts do with it.
+
+use crate::bench::{Bench, granted, lease, name, soon, tenure, tokens};
+use crate::server::{RedisServer, eventually};
+use lock_core::backend::{
+    Answer, Closing, Failure, HolderInfo, LockInfo, Release, Renewal, Renewing, Tokens,
+};
+use lock_core::{Backend, OwnerText};
+use std::time::Duration;
+
+const SCRIPTS: [&str; 6] = [
+    include_str!("../../src/lua/acquire.lua"),
+    include_str!("../../src/lua/release.lua"),
+    include_str!("../../src/lua/close.lua"),
+    include_str!("../../src/lua/renew.lua"),
+    include_str!("../../src/lua/inspect.lua"),
+    include_str!("../../src/lua/force.lua"),
+];
+
+/// One call of everything that has a script.
+fn everything(bench: &Bench, lock: &str) {
+    let (held, _) = bench.take(lock);
+    assert!(bench.backend.inspect(&name(lock), soon()).unwrap().holder.is_some());
+    assert_eq!(
+        bench.renew(&[Renewing::new(held.clone())])[0].as_ref().unwrap(),
+        &Renewal::Extended
+    );
+    assert_eq!(bench.release(&held), Release::Freed);
+    let (held, _) = bench.take(lock);
+    assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Freed);
+    bench.take(lock);
+    assert!(bench.backend.force_release(&name(lock), soon()).unwrap());
+}
+
+#[test]
+fn every_script_loads_and_is_known_by_its_hash() {
+    let server = RedisServer::start();
+    everything(&Bench::on(&server), "a");
+    let hashes: Vec<_> =
+        SCRIPTS.iter().map(|script| server.cli(&["SCRIPT", "LOAD", script])).collect();
+    server.cli(&["SCRIPT", "FLUSH"]);
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let bench = Bench::on(&server);
+    everything(&bench, "a");
+    // EVAL, which the server knows by its own hash from then on, only the first time.
+    assert_eq!(server.calls("eval"), 6);
+    for hash in &hashes {
+        assert_eq!(server.cli(&["SCRIPT", "EXISTS", hash]), "1");
+    }
+    everything(&bench, "a");
+    assert_eq!(server.calls("eval"), 6);
+}
+
+#[test]
+fn a_flushed_script_cache_changes_nothing() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let flush = || server.cli(&["SCRIPT", "FLUSH"]);
+    let (held, grant) = bench.take("a");
+    flush();
+    assert_eq!(tokens(&granted(bench.acquire("a", held.owner))), tokens(&grant));
+    flush();
+    assert_eq!(
+        bench.renew(&[Renewing::new(held.clone())])[0].as_ref().unwrap(),
+        &Renewal::Extended
+    );
+    flush();
+    assert!(bench.backend.inspect(&name("a"), soon()).unwrap().holder.is_some());
+    flush();
+    assert_eq!(bench.release(&held), Release::Freed);
+    flush();
+    assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
+    flush();
+    assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+}
+
+#[test]
+fn an_uncontended_cycle_is_two_commands() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    bench.release(&held);
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let before = server.cli(&["INFO", "stats"]);
+    assert!(before.contains("total_commands_processed"));
+    for _ in 0..100 {
+        let (held, _) = bench.take("a");
+        assert_eq!(bench.release(&held), Release::Freed);
+    }
+    assert_eq!(server.calls("evalsha"), 200);
+    assert_eq!(server.calls("eval") + server.calls("ping") + server.calls("select"), 0);
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let from_outside = ["evalsha", "info", "config|resetstat"];
+    let inside =
+        ["exists", "pttl", "pexpire", "get", "time", "set", "hset", "hexists", "publish", "del"];
+    for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
+        let command = line.split(':').next().unwrap();
+        assert!(from_outside.contains(&command) || inside.contains(&command), "{line}");
+    }
+}
+
+#[test]
+fn the_bytes_in_the_store_are_redissons() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    for (lock, channel) in [
+        ("orders:42", "redisson_lock__channel:{orders:42}"),
+        ("orders:{42}", "redisson_lock__channel:orders:{42}"),
+    ] {
+        let mut ear = server.raw();
+        ear.send("PSUBSCRIBE *");
+        ear.expect("*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:1\r\n");
+        let (held, _) = bench.take(lock);
+        assert_eq!(server.cli(&["HGETALL", lock]), format!("{}\n1", held.owner));
+        assert!((29_000..=30_000).contains(&server.number(&["PTTL", lock])));
+        assert_eq!(bench.release(&held), Release::Freed);
+        let length = channel.len();
+        ear.expect(&format!(
+            "*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n${length}\r\n{channel}\r\n$1\r\n0\r\n"
+        ));
+        assert_eq!(server.cli(&["EXISTS", lock]), "0");
+    }
+    let (mut keys, expected) = (
+        server.cli(&["KEYS", "*"]).lines().map(str::to_owned).collect::<Vec<_>>(),
+        ["redisson_lock_token:orders:{42}", "redisson_lock_token:{orders:42}"],
+    );
+    keys.sort();
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn redisson_finds_a_lock_of_ours_held_and_ours_finds_redissons() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
+    server.cli(&["HINCRBY", "a", theirs, "1"]);
+    server.cli(&["HINCRBY", "a", theirs, "1"]);
+    server.cli(&["PEXPIRE", "a", "20000"]);
+    let Answer::Busy(Some(left)) = bench.acquire("a", bench.owner()) else {
+        panic!("granted over a stranger's lock")
+    };
+    assert!(left > Duration::from_secs(19) && left <= Duration::from_secs(20), "{left:?}");
+    let info = bench.backend.inspect(&name("a"), soon()).unwrap();
+    let holder = info.holder.unwrap();
+    assert_eq!((holder.owner.as_str(), holder.holds), (theirs, 2));
+    assert!(holder.remaining.unwrap() > Duration::from_secs(19));
+}
+
+#[test]
+fn the_same_owner_is_granted_again_and_keeps_the_longer_lease() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let owner = bench.owner();
+    let one = Tokens::Assign { reserve: 3 };
+    let first = granted(bench.acquire_with("a", owner, lease(1_000), one).unwrap());
+    let again = granted(bench.acquire_with("a", owner, lease(60_000), one).unwrap());
+    assert_eq!(tokens(&first), tokens(&again));
+    assert!(server.number(&["PTTL", "a"]) > 59_000, "a full lease is left from then");
+    bench.acquire_with("a", owner, lease(1_000), one).unwrap();
+    assert!(server.number(&["PTTL", "a"]) > 59_000, "and it is never shortened");
+    assert_eq!(server.cli(&["HGETALL", "a"]), format!("{owner}\n1"), "and counted once");
+}
+
+#[test]
+fn a_lease_ends() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    bench.acquire_with("a", bench.owner(), lease(50), Tokens::None).unwrap();
+    eventually("the lease has ended", || {
+        matches!(bench.acquire("a", bench.owner()), Answer::Granted(_))
+    });
+}
+
+#[test]
+fn a_lock_without_an_end_is_busy_without_one() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    server.cli(&["HSET", "a", "x:1", "1"]);
+    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Busy(None)));
+    let info = bench.backend.inspect(&name("a"), soon()).unwrap();
+    assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new("x:1"), None, 1)));
+    assert_eq!(bench.backend.inspect(&name("b"), soon()).unwrap(), LockInfo::FREE);
+}
+
+#[test]
+fn only_the_owner_releases() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    let stranger = tenure("a", bench.owner(), 30_000);
+    assert_eq!(bench.release(&stranger), Release::Gone);
+    assert_eq!(bench.backend.release(&stranger, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
+    assert_eq!(server.cli(&["HLEN", "a"]), "1");
+    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::Gone, "the second copy of a release");
+}
+
+#[test]
+fn a_closed_owner_is_granted_nothing_any_more() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Freed);
+    assert!(matches!(bench.acquire("a", held.owner), Answer::Busy(None)), "a late copy");
+    assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+    // An owner whose request has not come yet.
+    let late = tenure("a", bench.owner(), 30_000);
+    assert_eq!(bench.backend.release(&late, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
+    assert!(matches!(bench.acquire("a", late.owner), Answer::Busy(None)));
+    let stone = format!("distlock_closed:{{a}}:{}", late.owner);
+    assert!((29_000..=30_000).contains(&server.number(&["PTTL", &stone])));
+    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)), "another owner");
+}
+
+#[test]
+fn a_tombstone_outlives_a_command_even_if_the_lease_is_shorter() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&format!("{}?command_timeout=3s", server.url()));
+    let late = tenure("a", bench.owner(), 10);
+    bench.backend.release(&late, Closing::IN_DOUBT, soon()).unwrap();
+    let stone = format!("distlock_closed:{{a}}:{}", late.owner);
+    assert!((5_000..=6_000).contains(&server.number(&["PTTL", &stone])));
+}
+
+#[test]
+fn something_else_under_the_key_is_told_and_left_alone() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    server.cli(&["SET", "a", "precious"]);
+    let owner = bench.owner();
+    let held = tenure("a", owner, 30_000);
+    let failures = [
+        bench.acquire_with("a", owner, lease(100), Tokens::Assign { reserve: 0 }).unwrap_err(),
+        bench.backend.release(&held, Closing::CLEAN, soon()).unwrap_err(),
+        bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap_err(),
+        bench.renew(&[Renewing::new(held)]).remove(0).unwrap_err(),
+        bench.backend.inspect(&name("a"), soon()).unwrap_err(),
+        bench.backend.force_release(&name("a"), soon()).unwrap_err(),
+    ];
+    for failure in failures {
+        assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
+        assert!(failure.error().is_foreign_format(), "{failure:?}");
+        assert!(failure.error().to_string().contains("under the key \"a\""), "{failure:?}");
+        assert_eq!(failure.error().lock(), Some(&name("a")));
+    }
+    assert_eq!(server.cli(&["GET", "a"]), "precious");
+    assert_eq!(server.cli(&["PTTL", "a"]), "-1");
+}
+
+#[test]
+fn one_bad_key_among_a_hundred_keeps_none_from_being_renewed() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let batch: Vec<_> = (0..100)
+        .map(|number| {
+            let (lock, owner) = (format!("lock:{number}"), bench.owner());
+            bench.acquire_with(&lock, owner, lease(1_000), Tokens::None).unwrap();
+            Renewing::new(tenure(&lock, owner, 60_000 + number))
+        })
+        .collect();
+    server.cli(&["SET", "lock:31", "a string"]);
+    server.cli(&["DEL", "lock:32"]);
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let answers = bench.renew(&batch);
+    assert_eq!(server.calls("evalsha") + server.calls("eval"), 2, "NOSCRIPT, and all at once");
+    assert_eq!(answers.len(), 100);
+    for (number, answer) in answers.iter().enumerate() {
+        match (number, answer) {
+            (31, Err(Failure::Refused(error))) => {
+                assert!(error.is_foreign_format(), "{error:?}");
+                assert_eq!(error.lock(), Some(&name("lock:31")));
+            }
+            (32, Ok(Renewal::Gone)) => assert_eq!(server.cli(&["EXISTS", "lock:32"]), "0"),
+            (_, Ok(Renewal::Extended)) if number != 31 && number != 32 => {
+                let left = server.number(&["PTTL", &format!("lock:{number}")]);
+                assert!(left > 58_000 && left <= 60_000 + number as i64, "{number}: {left}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn more_than_a_batch_is_renewed_in_batches() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    let answers = bench.renew(&vec![Renewing::new(held); 250]);
+    assert_eq!(answers.len(), 250);
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Extended))));
+    assert_eq!(server.calls("evalsha"), 1 + 3, "one acquire and three batches");
+}
+
+#[test]
+fn a_renewal_never_shortens_and_gives_a_lost_expiry_back() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    let short = Renewing::new(tenure("a", held.owner, 1_000));
+    assert_eq!(bench.renew(&[short.clone()])[0].as_ref().unwrap(), &Renewal::Extended);
+    assert!(server.number(&["PTTL", "a"]) > 29_000);
+    server.cli(&["PERSIST", "a"]);
+    assert_eq!(bench.renew(&[short])[0].as_ref().unwrap(), &Renewal::Extended);
+    assert!((1..=1_000).contains(&server.number(&["PTTL", "a"])));
+    let stranger = Renewing::new(tenure("a", bench.owner(), 90_000));
+    assert_eq!(bench.renew(&[stranger])[0].as_ref().unwrap(), &Renewal::Gone);
+    assert!(server.number(&["PTTL", "a"]) <= 1_000, "a stranger's lease is not ours to set");
+}
+
+#[test]
+fn force_frees_whoever_has_it() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut ear = server.raw();
+    ear.send("SUBSCRIBE redisson_lock__channel:{a}");
+    ear.expect("*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{a}\r\n:1\r\n");
+    let (held, _) = bench.take("a");
+    assert!(bench.backend.force_release(&name("a"), soon()).unwrap());
+    ear.expect("*3\r\n$7\r\nmessage\r\n$26\r\nredisson_lock__channel:{a}\r\n$1\r\n0\r\n");
+    assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+    assert_eq!(bench.release(&held), Release::Gone);
+}
+
+#[test]
+fn prefix_and_database_are_kept_to() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&format!("{}/3?prefix=app:", server.url()));
+    let (held, _) = bench.take("a");
+    assert_eq!(server.cli(&["-n", "3", "HLEN", "app:a"]), "1");
+    assert_eq!(server.cli(&["-n", "3", "EXISTS", "redisson_lock_token:{app:a}"]), "1");
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+    assert_eq!(bench.release(&held), Release::Freed);
+}

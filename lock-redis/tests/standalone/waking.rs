@@ -1,0 +1,295 @@
+//! Watches, and the one connection behind them.
+
+use crate::bench::{Bench, Counter, lease, name, soon, timed, within};
+use crate::peer::{Peer, hold, read_request};
+use crate::server::{RedisServer, eventually, pause};
+use lock_core::backend::{Failure, Tokens, Wake, Watch};
+use lock_core::{Backend, Clock, SystemClock};
+use std::io::Write;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const CHANNEL: &str = "redisson_lock__channel:{a}";
+
+fn watch(bench: &Bench, lock: &str) -> (Watch, Arc<Counter>) {
+    let counter = Arc::new(Counter::default());
+    let watch = bench.backend.watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, soon());
+    (watch.unwrap(), counter)
+}
+
+/// How many connections are subscribed to the channel of `a`.
+fn subscribers(server: &RedisServer) -> i64 {
+    let answer = server.cli(&["PUBSUB", "NUMSUB", CHANNEL]);
+    answer.lines().last().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_release_by_anybody_wakes_every_watch_of_that_name_and_no_other() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (_first, one) = watch(&bench, "a");
+    let (_second, two) = watch(&bench, "a");
+    let (_other, other) = watch(&bench, "b");
+    let elsewhere = Bench::on(&server);
+    let (held, _) = elsewhere.take("a");
+    elsewhere.release(&held);
+    eventually("both are woken", || one.count() == 1 && two.count() == 1);
+    assert_eq!(other.count(), 0);
+}
+
+#[test]
+fn a_message_right_after_the_watch_is_never_lost() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut voice = server.raw();
+    for number in 0..300 {
+        let lock = format!("lock:{number}");
+        let (_watch, counter) = watch(&bench, &lock);
+        voice.send(&format!("PUBLISH redisson_lock__channel:{{{lock}}} 0"));
+        voice.expect(":1\r\n");
+        eventually("woken", || counter.count() == 1);
+    }
+}
+
+#[test]
+fn a_watch_costs_one_round_trip_and_a_second_one_none() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let _warm = watch(&bench, "warm");
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let start = SystemClock.now();
+    let watches: Vec<_> = (0..100).map(|number| watch(&bench, &format!("{number}"))).collect();
+    let each = SystemClock.now().since(start) / 100;
+    assert_eq!(server.calls("subscribe"), 100);
+    assert!(each < Duration::from_millis(3), "{each:?}: nothing here polls");
+    let again: Vec<_> = (0..100).map(|number| watch(&bench, &format!("{number}"))).collect();
+    assert_eq!(server.calls("subscribe"), 100);
+    assert_eq!(server.calls("ping"), 0);
+    drop((watches, again));
+    let list = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+    assert_eq!(list.lines().count(), 1, "one connection for all");
+}
+
+#[test]
+fn a_channel_is_left_a_while_after_its_last_watch() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (first, _) = watch(&bench, "a");
+    let (second, counter) = watch(&bench, "a");
+    drop(first);
+    pause(Duration::from_millis(2_500));
+    assert_eq!(subscribers(&server), 1, "somebody still watches");
+    drop(second);
+    assert_eq!(subscribers(&server), 1, "it lingers");
+    let (third, _) = watch(&bench, "a");
+    pause(Duration::from_millis(2_500));
+    assert_eq!((subscribers(&server), server.calls("subscribe")), (1, 1), "and was watched again");
+    drop(third);
+    eventually("nobody is subscribed", || subscribers(&server) == 0);
+    server.cli(&["PUBLISH", CHANNEL, "0"]);
+    assert_eq!(counter.count(), 0);
+    let (_again, counter) = watch(&bench, "a");
+    server.cli(&["PUBLISH", CHANNEL, "0"]);
+    eventually("woken by the second subscription", || counter.count() == 1);
+}
+
+#[test]
+fn churn_around_the_moment_of_leaving_loses_no_wake() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut voice = server.raw();
+    for round in 0..6 {
+        let (first, _) = watch(&bench, "a");
+        drop(first);
+        // Around the second after which the channel is left.
+        pause(Duration::from_millis(900 + 40 * round));
+        for _ in 0..20 {
+            let (_watch, counter) = watch(&bench, "a");
+            voice.send(&format!("PUBLISH {CHANNEL} 0"));
+            voice.expect(":1\r\n");
+            eventually("woken", || counter.count() >= 1);
+        }
+    }
+}
+
+#[test]
+fn after_a_reconnect_everybody_is_woken_once() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let watches: Vec<_> = (0..20).map(|number| watch(&bench, &format!("{number}"))).collect();
+    let all = |count| watches.iter().all(|(_, counter)| counter.count() == count);
+    assert!(all(0));
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually("everybody is woken", || all(1));
+    server.cli(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
+    eventually("and hears again", || watches[7].1.count() == 2);
+    assert_eq!(watches[8].1.count(), 1);
+}
+
+#[test]
+fn a_server_that_comes_back_after_a_while_is_found_again() {
+    let mut server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (_watch, counter) = watch(&bench, "a");
+    server.kill();
+    let failure =
+        timed(300, |by| bench.backend.watch(&name("b"), Arc::new(Counter::default()), by));
+    let failure = failure.unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(failure.error().is_unavailable(), "{failure:?}");
+    assert_eq!(counter.count(), 0, "there is nothing to look at yet");
+    server.revive();
+    eventually("woken after the reconnect", || counter.count() == 1);
+    server.cli(&["PUBLISH", CHANNEL, "0"]);
+    eventually("and hears again", || counter.count() == 2);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_told_by_the_deadline_with_the_reason() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let bench = Bench::new(&format!("redis://127.0.0.1:{port}"));
+    let wake = Arc::new(Counter::default());
+    let failure = timed(200, |by| bench.backend.watch(&name("a"), wake, by)).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(failure.error().to_string().contains("cannot connect"), "{failure:?}");
+}
+
+#[test]
+fn a_server_that_is_paused_keeps_nobody_beyond_the_deadline_and_is_found_again() {
+    let server = RedisServer::start();
+    let bench =
+        Bench::new(&format!("{}?command_timeout=200ms&connect_timeout=200ms", server.url()));
+    let (_watch, counter) = watch(&bench, "a");
+    server.pause();
+    let wake = Arc::new(Counter::default());
+    let failure = timed(150, |by| bench.backend.watch(&name("b"), wake, by)).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    // Longer than it takes to notice, so that the link is given up.
+    pause(Duration::from_millis(600));
+    server.resume();
+    eventually("woken after the reconnect", || counter.count() == 1);
+}
+
+#[test]
+fn a_link_that_went_silent_is_noticed_without_anybody_asking() {
+    // A server behind a firewall that has forgotten the connection: nothing comes in, nothing breaks.
+    let peer = Peer::after_handshake(|mut stream| {
+        read_request(&mut stream);
+        stream
+            .write_all(format!("*3\r\n$9\r\nsubscribe\r\n$26\r\n{CHANNEL}\r\n:1\r\n").as_bytes())
+            .unwrap();
+        hold(stream);
+    });
+    let bench = Bench::new(&format!("{}?command_timeout=200ms", peer.url()));
+    let (_watch, counter) = watch(&bench, "a");
+    assert_eq!(peer.connections(), 1);
+    let start = SystemClock.now();
+    eventually("a second connection, and a wake", || counter.count() == 1);
+    let took = SystemClock.now().since(start);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn peers_that_do_not_keep_to_the_protocol_keep_nobody_beyond_the_deadline() {
+    let answers: [&'static [u8]; 5] = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"*3\r\n$9\r\nsubscribe\r\n$5\r\nother\r\n:1\r\n",
+        b"*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__ch",
+        b"*2\r\n$4\r\npong\r\n$0\r\n\r\n",
+        b":1\r\n",
+    ];
+    for answer in answers {
+        let peer = Peer::after_handshake(move |mut stream| {
+            read_request(&mut stream);
+            let _broken = stream.write_all(answer);
+            hold(stream);
+        });
+        let bench = Bench::new(&peer.url());
+        let wake = Arc::new(Counter::default());
+        let failure = timed(150, |by| bench.backend.watch(&name("a"), wake, by)).unwrap_err();
+        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    }
+}
+
+#[test]
+fn a_thousand_threads_watch_over_one_connection() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    let counters: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..1000)
+            .map(|number| {
+                let bench = &bench;
+                let lock = if number % 2 == 0 { "a".to_owned() } else { format!("{number}") };
+                scope.spawn(move || (number, watch(bench, &lock)))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(server.calls("subscribe"), 501);
+    bench.release(&held);
+    eventually("all who watch `a` are woken", || {
+        counters.iter().all(|(number, (_, counter))| counter.count() == u64::from(number % 2 == 0))
+    });
+    let clients = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+    assert_eq!(clients.lines().count(), 1);
+}
+
+#[test]
+fn a_wake_that_panics_keeps_nobody_else_from_being_woken() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(&self) {
+            panic!("on purpose");
+        }
+    }
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let _bad = bench.backend.watch(&name("a"), Arc::new(Panics), soon()).unwrap();
+    let (_watch, counter) = watch(&bench, "a");
+    for round in 1..=3 {
+        server.cli(&["PUBLISH", CHANNEL, "0"]);
+        eventually("woken", || counter.count() == round);
+    }
+}
+
+#[test]
+fn a_wake_may_watch_and_release_itself() {
+    // It must not, says the contract; but no lock of ours is held when it does.
+    struct Watches(Bench);
+    impl Wake for Watches {
+        fn wake(&self) {
+            let owner = self.0.owner();
+            let by = within(Duration::from_secs(1));
+            let _answer = self.0.acquire_with("b", owner, lease(1_000), Tokens::None);
+            let wake = Arc::new(Counter::default());
+            drop(self.0.backend.watch(&name("b"), wake, by));
+        }
+    }
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (_watch, counter) = watch(&bench, "a");
+    let nested = Arc::new(Watches(Bench::on(&server)));
+    let _nested = bench.backend.watch(&name("a"), nested, soon()).unwrap();
+    server.cli(&["PUBLISH", CHANNEL, "0"]);
+    eventually("woken", || counter.count() == 1);
+    eventually("the other one did its work", || server.cli(&["EXISTS", "b"]) == "1");
+}
+
+#[test]
+fn a_right_that_is_taken_away_and_given_back_is_noticed() {
+    let server = RedisServer::start();
+    server.cli(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all"]);
+    let bench = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
+    let (_watch, counter) = watch(&bench, "a");
+    // The server ends the connections that have what they may not have any more.
+    server.cli(&["ACL", "SETUSER", "me", "resetchannels"]);
+    eventually("woken, to look for itself", || counter.count() >= 1);
+    server.cli(&["ACL", "SETUSER", "me", "allchannels"]);
+    eventually("subscribed again", || subscribers(&server) == 1);
+    let before = counter.count();
+    server.cli(&["PUBLISH", CHANNEL, "0"]);
+    eventually("and hears again", || counter.count() > before);
+}
