@@ -74,11 +74,10 @@ fn positive() -> RangedU64ValueParser<usize> {
 }
 
 fn main() -> ExitCode {
-    shared::main(
-        |arguments: Arguments| {
-            if arguments.child { processes::be_a_child(&arguments) } else { run(&arguments) }
-        },
-    )
+    shared::main(|arguments: Arguments| match arguments.child {
+        true => processes::be_a_child(&arguments),
+        false => run(&arguments),
+    })
 }
 
 fn run(arguments: &Arguments) -> Result<u8, Trouble> {
@@ -101,6 +100,7 @@ fn run(arguments: &Arguments) -> Result<u8, Trouble> {
         processes::run_all(arguments, counter.path(), &stop, count)
     };
     bar.finish_and_clear();
+    tally.interrupted |= stop.is_fired(); // perhaps before any worker was there to notice
     let trouble = result.err().or_else(|| tally.take_trouble());
 
     // With trouble at the first job there is nothing to prove, and one line says it all.
@@ -151,11 +151,10 @@ fn progress_bar(jobs: usize) -> ProgressBar {
 
 fn heading(arguments: &Arguments) -> String {
     let Arguments { workers, processes, name, .. } = arguments;
-    let many =
-        |number: &usize, what| format!("{number} {what}{}", if *number == 1 { "" } else { "s" });
-    let who = match processes {
-        1 => many(workers, "worker"),
-        _ => format!("{processes} processes of {}", many(workers, "worker")),
+    let who = match (processes, workers) {
+        (1, 1) => "1 worker".to_owned(),
+        (1, _) => format!("{workers} workers"),
+        _ => format!("{processes} processes with {workers} workers each"),
     };
     // The URL may have a password in it, so only its scheme is shown.
     let store = arguments.url.split(':').next().unwrap_or_default();

@@ -10,6 +10,7 @@ use crate::shared::{Trouble, exit};
 use crate::worker;
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use distlock::Interrupt;
+use rustix::process::Signal;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -168,5 +169,6 @@ fn forward(output: impl Read, reports: &Sender<Report>) {
 
 /// Whether Ctrl-C came before the child was ready for it, so that it has done nothing yet.
 fn is_early_ctrl_c(ended: ExitStatus) -> bool {
-    ended.signal().is_some_and(|signal| [1, 2, 15].contains(&signal))
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
+    ended.signal().is_some_and(|signal| signals.contains(&signal))
 }

@@ -11,8 +11,8 @@
 //! Two runs on one file that use different locks, or none, can sell the same number without either of them knowing:
 //! each knows its own sales only.
 
-use crate::report::{Sale, Tally};
-use crate::shared::exit;
+use super::report::{Sale, Tally};
+use super::shared::exit;
 use std::fmt;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! [`Report`]: what a worker tells, inside its process as a value and to the parent process as a line; and [`Tally`]: all
 //! that was told.
 
-use crate::shared::{Trouble, exit};
+use super::shared::{Trouble, exit};
 use std::fmt;
 use std::str::FromStr;
 

@@ -88,7 +88,7 @@ pub(crate) fn main<A: Parser>(run: impl FnOnce(A) -> Result<u8, Trouble>) -> Exi
         Ok(arguments) => run(arguments),
         Err(refusal) if refusal.use_stderr() => Err(refused(&refusal)),
         Err(help) => {
-            print!("{help}");
+            let _nobody_reads = help.print();
             return ExitCode::SUCCESS;
         }
     };

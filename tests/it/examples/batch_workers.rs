@@ -1,10 +1,11 @@
 //! `batch_workers`: exact under the lock, seen to fail without it, and stopped in order.
 
-use super::{SOON, children_of, kill, only_error, processes_with};
+use super::{SOON, children_of, only_error, processes_with, signal};
 use crate::harness::child::{Child, Example};
 use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, always, eventually, scaled};
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -92,7 +93,9 @@ fn several_runs_share_a_counter() {
 #[test]
 fn a_counter_that_somebody_sets_back_refutes_the_proof() {
     let (_directory, file) = counter();
-    let mut child = start(&["--jobs", "1000000", "--counter", file.to_str().unwrap()]);
+    // One worker, so that it is fast also on a busy machine: nobody has to be woken.
+    let mut child =
+        start(&["--workers", "1", "--jobs", "1000000", "--counter", file.to_str().unwrap()]);
     eventually("it sells", SOON, || number_in(&file) > 5_000);
     // Somebody without the lock sets it back. A job that read before may write over that, so it is seen to go on from it.
     eventually("it sells old numbers", SOON, || {
@@ -176,11 +179,24 @@ fn a_killed_parent_takes_its_children_along() {
     ]);
     eventually("it sells", SOON, || number_in(&file) > 100);
     assert_eq!(processes_with(path), 4);
-    kill(child.id());
+    signal(child.id(), Signal::KILL);
     eventually("its children are gone", SOON, || processes_with(path) == 0);
     assert!(!server.probe().exists("batch_workers"), "they released before they went");
     let sold = number_in(&file);
     always("nobody sells", Duration::from_millis(100), || number_in(&file) == sold);
+}
+
+#[test]
+fn what_stops_one_process_stops_all() {
+    let server = RedisServer::start();
+    let (_directory, file) = counter();
+    let path = file.to_str().unwrap();
+    let shared = ["--url", &server.url(), "--jobs", "1000000", "--counter", path];
+    let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
+    eventually("it sells", SOON, || number_in(&file) > 100);
+    signal(children_of(child.id())[1], Signal::INT);
+    assert_eq!(child.wait_exit(SOON), 130, "{}", child.errors());
+    assert!(child.output().contains("Stopped early, and exact"), "{}", child.output());
 }
 
 #[test]
@@ -192,7 +208,7 @@ fn a_killed_child_is_not_passed_over_in_silence() {
     let mut child =
         start(&["--url", &url, "--processes", "2", "--jobs", "4000", "--counter", path]);
     eventually("it sells", SOON, || number_in(&file) > 100);
-    kill(children_of(child.id())[0]);
+    signal(children_of(child.id())[0], Signal::KILL);
     assert_eq!(child.wait_exit(A_RUN), 70, "{}", child.output());
     assert!(only_error(&child).contains("did not end well"), "{}", child.errors());
     assert!(child.output().contains("jobs were not done"), "{}", child.output());

@@ -2,6 +2,7 @@
 
 mod batch_workers;
 mod hold;
+mod judge;
 mod small;
 
 use crate::harness::child::Child;
@@ -44,8 +45,8 @@ fn children_of(parent: u32) -> Vec<u32> {
     numbers.filter(is_child).collect()
 }
 
-/// SIGKILL, to this process alone.
-fn kill(process: u32) {
+/// Tells this process alone, not its group.
+fn signal(process: u32, signal: Signal) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has a number");
-    kill_process(pid, Signal::KILL).expect("a process of ours can be killed");
+    kill_process(pid, signal).expect("a process of ours can be told");
 }
