@@ -118,6 +118,8 @@ impl Config {
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
     /// The default bound on one command.
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+    /// The longest that one of the time-outs may be: a call that may take longer is one that hangs.
+    pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
 
@@ -252,18 +254,17 @@ impl Config {
     /// [`Error::is_configuration`] with every contradiction in it, each with both values.
     pub fn check(&self) -> Result<(), Error> {
         let mut wrong = Vec::new();
-        if self.watchdog < Lease::SHORTEST_WATCHED {
-            wrong.push(format!(
-                "watchdog {:?} is too short: the watchdog needs a lease of at least {:?}",
-                self.watchdog,
-                Lease::SHORTEST_WATCHED
-            ));
+        if let Err(error) = Lease::watched(self.watchdog).time() {
+            wrong.push(format!("watchdog {:?}: {error}", self.watchdog));
         }
         for (name, value) in
             [("connect_timeout", self.connect_timeout), ("command_timeout", self.command_timeout)]
         {
-            if value < Duration::from_millis(1) {
-                wrong.push(format!("{name} {value:?} is too short: give it at least 1ms"));
+            if !(Duration::from_millis(1)..=Self::LONGEST_TIMEOUT).contains(&value) {
+                wrong.push(format!(
+                    "{name} {value:?} is not between 1ms and {:?}",
+                    Self::LONGEST_TIMEOUT
+                ));
             }
         }
         if self.outage_limit == Some(Duration::ZERO) {
@@ -563,6 +564,9 @@ mod tests {
         assert!(refusal("redis://a,,b").contains("host"));
         assert!(refusal("memory://?watchdog=soon").contains("soon"));
         assert!(refusal("memory://?watchdog=1ms").contains("1ms"));
+        assert!(refusal("memory://?watchdog=1000000000y").contains("too long"));
+        assert!(refusal("memory://?command_timeout=0s").contains("command_timeout 0ns"));
+        assert!(refusal("memory://?connect_timeout=2h").contains("3600s"));
         assert!(refusal("memory://?pool=many").contains("many"));
         assert!(refusal("memory://?pool=0").contains("pool 0"));
         assert!(refusal("memory://?wachdog=3s").contains("`wachdog`"));

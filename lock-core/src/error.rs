@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub enum ErrorKind {
     /// The lease ended while the caller thought it held the lock. Another holder may have been inside meanwhile.
     Lost,
+    /// The lock is still ours, but less is left of its lease than the caller needs.
+    Ending,
     /// This thread holds nothing that could be released: misuse, Java's `IllegalMonitorStateException`.
     NotHeld,
     /// An [`Interrupt`](crate::Interrupt) fired while waiting.
@@ -104,6 +106,12 @@ impl Error {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
+    }
+
+    /// The lock is still ours, but too little is left of its lease.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.kind() == ErrorKind::Ending
     }
 
     /// This thread holds nothing to release.

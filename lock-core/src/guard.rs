@@ -54,7 +54,7 @@ impl Hold {
         let left = self.remaining();
         if left < time {
             return Err(Error::new(
-                ErrorKind::Lost,
+                ErrorKind::Ending,
                 format!("{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"),
             )
             .on(&self.tenure.name));
@@ -67,7 +67,8 @@ impl Hold {
             return Ok(());
         }
         // What is asked for is what shall be left when this returns, so the lease is a little longer.
-        let lease = LeaseTime::new(time + time / 50 + Duration::from_millis(10))?;
+        let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
+        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.tenure.name))?;
         self.engine.extend(&self.entry, &self.tenure, lease)
     }
 
@@ -149,7 +150,7 @@ macro_rules! guard_methods {
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, or less is left.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_ending`] if less is left.
         pub fn ensure(&self, time: Duration) -> Result<(), Error> {
             self.0.ensure(time)
         }

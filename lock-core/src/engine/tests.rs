@@ -678,3 +678,25 @@ fn a_panic_under_the_lock_releases_it() {
     let lost = lock.run(|guard| store.store.lose(guard.name()));
     assert!(lost.unwrap_err().is_lost(), "the work was done, and its result is suspect");
 }
+
+#[test]
+fn absurd_durations_are_refused_or_never_come() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        let fixed = LockOptions::new().lease(lease);
+        assert!(lock.lock_with(&fixed).unwrap_err().is_misuse(), "{lease:?}");
+        assert!(
+            lock.lock_with(&LockOptions::new().watched(lease)).unwrap_err().is_misuse(),
+            "{lease:?}"
+        );
+    }
+    assert!(lock.lock_with(&LockOptions::new().wait(SECOND)).unwrap_err().is_misuse());
+    let guard = lock.try_lock_for(Duration::MAX).unwrap().unwrap();
+    assert!(guard.extend(Duration::MAX).unwrap_err().is_misuse());
+    assert!(guard.extend(Duration::ZERO).is_ok());
+    assert!(
+        guard.ensure(Duration::MAX).unwrap_err().is_ending()
+            && guard.ensure(Duration::ZERO).is_ok()
+    );
+}
