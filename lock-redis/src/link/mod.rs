@@ -237,6 +237,23 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_without_an_end_is_given_up_before_it_fills_the_memory() {
+        let (mut link, mut theirs) = pair();
+        let flood = std::thread::spawn(move || {
+            let mut written = theirs.write(b"$2000000000\r\n").unwrap();
+            while let Ok(count) = theirs.write(&[b'x'; 1 << 16]) {
+                written += count;
+            }
+            written as u64
+        });
+        let outcome = link.call(&PING, SystemClock.now() + Duration::from_secs(60));
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
+        assert!(!link.is_alive());
+        // What the kernel's buffers hold comes on top.
+        assert!(flood.join().unwrap() < 2 * Link::LARGEST_REPLY);
+    }
+
+    #[test]
     fn nothing_is_read_from_a_link_after_a_deadline() {
         let (mut link, mut theirs) = pair();
         assert!(matches!(link.call(&PING, soon()), Err(CallError::Unknown(_))));
