@@ -22,7 +22,7 @@
 mod shared;
 
 use clap::Parser;
-use crossbeam_channel::{Receiver, after, select, tick, unbounded};
+use crossbeam_channel::{Receiver, after, select, unbounded};
 use distlock::{DistLock, Error, Interrupt, LockGuard, LockOptions, Loss};
 use serde_json::Value as Json;
 use shared::{Trouble, exit};
@@ -55,9 +55,6 @@ impl Arguments {
         self.url.clone().or_else(from_environment).unwrap_or_else(|| "memory://".to_owned())
     }
 }
-
-/// How soon Ctrl-C is noticed while the lock is held; a wait for the lock ends at once.
-const LOOK_FOR_CTRL_C: Duration = Duration::from_millis(50);
 
 /// For how long commands are still answered after a loss: they may have been sent before it was told.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -101,16 +98,14 @@ fn take(
 fn hold(guard: LockGuard, stop: &Interrupt) -> Result<u8, Trouble> {
     let token = guard.fencing_token().map(|token| token.get());
     say(&format!(r#"{{"event":"held","token":{}}}"#, Json::from(token)))?;
-    let (commands, losses, look) = (commands(), guard.losses(), tick(LOOK_FOR_CTRL_C));
+    let (commands, losses, stopped) = (commands(), guard.losses(), stop.fired());
     loop {
         select! {
             recv(commands) -> command => if answer(&guard, command.ok().as_deref())?.is_break() {
                 return release(guard, &losses);
             },
             recv(losses) -> loss => return lost(&guard, loss.ok(), &commands),
-            recv(look) -> _ => if stop.is_fired() {
-                return release(guard, &losses);
-            },
+            recv(stopped) -> _ => return release(guard, &losses),
         }
     }
 }

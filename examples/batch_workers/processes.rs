@@ -8,7 +8,7 @@ use crate::Arguments;
 use crate::report::Report;
 use crate::shared::{Trouble, exit};
 use crate::worker;
-use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{RecvError, Sender, never, select, unbounded};
 use distlock::Interrupt;
 use rustix::process::Signal;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,10 +16,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::Duration;
-
-/// How soon the parent notices that it is to stop.
-const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
 
 /// Runs all processes until the jobs are done, and hands every report to `count`.
 pub(crate) fn run_all(
@@ -32,20 +28,23 @@ pub(crate) fn run_all(
     let (reports, told) = unbounded();
     family.listen(&reports);
     drop(reports); // so that the loop ends with the last child's output
+    let mut stopped = stop.fired();
     loop {
-        match told.recv_timeout(LOOK_FOR_STOP) {
-            Ok(report) => {
-                // What stops one process stops all.
-                if matches!(report, Report::Failed(_) | Report::Interrupted) {
-                    stop.fire();
+        select! {
+            recv(told) -> report => match report {
+                Ok(report) => {
+                    // What stops one process stops all.
+                    if matches!(report, Report::Failed(_) | Report::Interrupted) {
+                        stop.fire();
+                    }
+                    count(report);
                 }
-                count(report);
+                Err(RecvError) => break,
+            },
+            recv(stopped) -> _ => {
+                family.stop();
+                stopped = never(); // it has said all it will
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-        if stop.is_fired() {
-            family.stop();
         }
     }
     family.bury(stop)

@@ -2,6 +2,7 @@
 
 use crate::clock::Signal;
 use crate::error::{Error, ErrorKind};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -29,8 +30,16 @@ pub struct Interrupt(Arc<Inner>);
 struct Inner {
     /// Written by `fire` and `reset`; read by waiters after they have registered, so that none is missed.
     fired: AtomicBool,
-    /// The signals of those who wait now.
-    waiting: Mutex<Vec<Arc<Signal>>>,
+    /// Those who wait now.
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// For a lock.
+    signals: Vec<Arc<Signal>>,
+    /// For the interrupt itself.
+    channels: Vec<Sender<()>>,
 }
 
 impl Interrupt {
@@ -63,10 +72,32 @@ impl Interrupt {
     /// Ends all waits that carry this interrupt, now and until [`reset`](Self::reset). Does not block.
     pub fn fire(&self) {
         self.0.fired.store(true, Ordering::SeqCst);
-        let waiting = self.0.waiting.lock().clone();
-        for signal in waiting {
+        let (signals, channels) = {
+            let mut waiting = self.0.waiting.lock();
+            (waiting.signals.clone(), std::mem::take(&mut waiting.channels))
+        };
+        for signal in signals {
             signal.raise();
         }
+        for channel in channels {
+            // Full or gone: a channel for one message that nobody reads any more.
+            let _told = channel.try_send(());
+        }
+    }
+
+    /// A channel that gets one message when this fires, at once if it has. For a program that waits for other things
+    /// than locks, too.
+    #[must_use]
+    pub fn fired(&self) -> Receiver<()> {
+        let (sender, receiver) = bounded(1);
+        let mut waiting = self.0.waiting.lock();
+        // Under the lock: `fire` sets the flag first, so either we see it here, or it sees us there.
+        if self.is_fired() {
+            let _told = sender.try_send(());
+        } else {
+            waiting.channels.push(sender);
+        }
+        receiver
     }
 
     /// Whether it has fired.
@@ -90,7 +121,7 @@ impl Interrupt {
 
     /// Raises `signal` whenever this fires, until the registration is dropped.
     pub(crate) fn register(&self, signal: &Arc<Signal>) -> Registration<'_> {
-        self.0.waiting.lock().push(Arc::clone(signal));
+        self.0.waiting.lock().signals.push(Arc::clone(signal));
         Registration { interrupt: self, signal: Arc::clone(signal) }
     }
 }
@@ -110,8 +141,9 @@ pub(crate) struct Registration<'a> {
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let mut waiting = self.interrupt.0.waiting.lock();
-        if let Some(at) = waiting.iter().position(|signal| Arc::ptr_eq(signal, &self.signal)) {
-            waiting.swap_remove(at);
+        let mut signals = waiting.signals.iter();
+        if let Some(at) = signals.position(|signal| Arc::ptr_eq(signal, &self.signal)) {
+            waiting.signals.swap_remove(at);
         }
     }
 }
@@ -131,5 +163,16 @@ mod tests {
         assert!(interrupt.check().unwrap_err().is_interrupted());
         interrupt.reset();
         assert!(interrupt.check().is_ok());
+    }
+
+    #[test]
+    fn its_channel_tells_once_whether_it_fires_before_or_after() {
+        let interrupt = Interrupt::new();
+        let before = interrupt.fired();
+        assert!(before.try_recv().is_err());
+        interrupt.fire();
+        interrupt.fire();
+        assert!(before.try_recv().is_ok() && before.try_recv().is_err());
+        assert!(interrupt.fired().try_recv().is_ok());
     }
 }

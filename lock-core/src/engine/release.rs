@@ -121,7 +121,7 @@ impl Engine {
         Error::new(
             cause.kind(),
             format!(
-                "the release was not confirmed ({cause}): it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
+                "the release was not confirmed: it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
             ),
         )
         .with_source(cause.clone())
