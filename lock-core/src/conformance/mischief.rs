@@ -10,6 +10,7 @@ use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -25,6 +26,19 @@ pub(super) struct Mischief {
     lost_releases: AtomicU32,
     /// The last attempt that went through, for a late copy.
     last: Mutex<Option<Sent>>,
+    /// What happens right before the next watch begins.
+    before_watch: Mutex<Option<Deed>>,
+    /// Held by every watch that has not ended.
+    watching: Arc<()>,
+}
+
+/// Something to be done once.
+struct Deed(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deed(..)")
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +57,8 @@ impl Mischief {
             lost_acquires: AtomicU32::new(0),
             lost_releases: AtomicU32::new(0),
             last: Mutex::new(None),
+            before_watch: Mutex::new(None),
+            watching: Arc::new(()),
         })
     }
 
@@ -66,6 +82,16 @@ impl Mischief {
     /// The next so many releases are done, and their answers lost.
     pub(super) fn lose_release_answers(&self, count: u32) {
         self.lost_releases.store(count, Ordering::SeqCst);
+    }
+
+    /// Does this when the next watch is asked for, before it begins.
+    pub(super) fn before_the_next_watch(&self, deed: impl FnOnce() + Send + 'static) {
+        *self.before_watch.lock() = Some(Deed(Box::new(deed)));
+    }
+
+    /// How many watches have not ended.
+    pub(super) fn watches(&self) -> usize {
+        Arc::strong_count(&self.watching) - 1
     }
 
     /// A copy of the last attempt arrives, as one does that was stuck in the network.
@@ -123,7 +149,12 @@ impl Backend for Mischief {
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.go()?;
-        self.inner.watch(name, wake, by)
+        let deed = self.before_watch.lock().take();
+        if let Some(Deed(deed)) = deed {
+            deed();
+        }
+        let watch = self.inner.watch(name, wake, by)?;
+        Ok(Watch::new((watch, Arc::clone(&self.watching))))
     }
 
     fn lane(&self, name: &LockName) -> Lane {

@@ -36,6 +36,9 @@ macro_rules! __conformance_table {
                 wakes_waiters_promptly: ReleaseWakesNobody,
                 every_waiter_has_its_turn: WakesOnlyItsOwn,
                 local_waiters_are_served_in_order: AlwaysGrants,
+                wakes_local_waiters_promptly: ReleaseForgets,
+                the_next_in_line_takes_over: ReleaseForgets,
+                a_try_does_not_overtake: NeverGrants,
                 gives_up_at_its_deadline: WaitsForTheLock,
                 zero_wait_is_one_attempt: WaitsForTheLock,
                 huge_wait_does_not_overflow: ReleaseWakesNobody,
@@ -86,6 +89,8 @@ macro_rules! __conformance_table {
                 an_outage_within_the_lease_is_survived: RenewalDoesNothing,
                 an_outage_beyond_the_lease_is_a_loss: NeverExpires,
                 an_unlock_that_cannot_be_sent_is_told: NeverExpires,
+                a_release_before_the_watch_is_not_missed: ReleaseForgets,
+                waiting_leaves_no_watch_behind: ReleaseForgets,
             }
             ending {
                 dropping_the_client_stops_threads: LeaksAThread,

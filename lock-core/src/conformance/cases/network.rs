@@ -1,18 +1,21 @@
 //! What the engine makes of a store that cannot be asked, or does not answer; and that the store plays its part.
 
-use crate::backend::Answer;
+use crate::backend::{Answer, Closing};
 use crate::client::Client;
 use crate::conformance::desk::{
-    always, connect, context, eventually, fixed, fresh_name, is_busy, long, ms, mutex, mutexes,
-    now, patience, prompt, short, take, take_soon, take_with, watched,
+    Line, always, client, connect, context, eventually, fixed, fresh_name, is_busy, join, let_pass,
+    long, ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon, take_with,
+    watched,
 };
 use crate::conformance::mischief::Mischief;
 use crate::conformance::subject::Subject;
 use crate::engine::tenure::GuardState;
+use crate::interrupt::Interrupt;
 use crate::lock::DistLock;
 use crate::loss::LossCause;
 use crate::mutex::Mutex;
 use std::sync::Arc;
+use std::thread;
 
 /// A client with a network that can be tampered with, and its lock.
 fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<Mischief>, Mutex) {
@@ -43,11 +46,11 @@ pub(crate) fn a_waiter_outlasts_an_outage(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     network.cut();
-    std::thread::scope(|scope| {
-        let waiting = crate::conformance::desk::spawn(scope, || drop(take_soon(&lock)));
-        crate::conformance::desk::let_pass(ms(150));
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || drop(take_soon(&lock)));
+        let_pass(ms(150));
         network.mend();
-        crate::conformance::desk::join(waiting);
+        join(waiting);
     });
     assert!(!subject.probe(&name).held);
 }
@@ -152,4 +155,43 @@ pub(crate) fn an_unlock_that_cannot_be_sent_is_told(subject: &dyn Subject) {
     network.cut();
     assert!(guard.unlock().expect_err("it cannot be sent").is_unavailable());
     drop(take_soon(&other));
+}
+
+/// A release between the answer "busy" and the beginning of the watch is told to nobody, and missed by nobody.
+pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    let line = Line::open(subject);
+    let owner = line.hold(&name, long());
+    let released = name.clone();
+    network.before_the_next_watch(move || {
+        line.release(&released, owner, Closing::CLEAN);
+    });
+    let start = now();
+    drop(take_soon(&lock));
+    assert!(now().since(start) < prompt(), "taken after {:?}", now().since(start));
+    assert!(!subject.probe(&name).held);
+}
+
+/// When nobody waits any more, nothing is watched any more: after a grant, a deadline and an interrupt.
+pub(crate) fn waiting_leaves_no_watch_behind(subject: &dyn Subject) {
+    let name = fresh_name();
+    let (network, lock) = fragile(subject, &name);
+    let holder = mutex(&client(subject), &name);
+    let guard = take(&holder);
+    assert!(lock.try_lock_for(ms(50)).expect("the store answers").is_none());
+    eventually("nothing is watched after a deadline", patience(), || network.watches() == 0);
+    let interrupt = Interrupt::new();
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || lock.lock_interruptibly(&interrupt).map(drop));
+        eventually("it watches", patience(), || network.watches() == 1);
+        interrupt.fire();
+        assert!(join(waiting).expect_err("it was interrupted").is_interrupted());
+        eventually("nothing is watched after an interrupt", patience(), || network.watches() == 0);
+        let waiting = spawn(scope, || drop(take_soon(&lock)));
+        eventually("it watches", patience(), || network.watches() == 1);
+        guard.unlock().expect("it is ours");
+        join(waiting);
+    });
+    eventually("nothing is watched after a grant", patience(), || network.watches() == 0);
 }

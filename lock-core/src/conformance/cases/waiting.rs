@@ -1,5 +1,6 @@
 //! Waiting: woken when it is free, ended by the deadline or the interrupt, and nothing left behind.
 
+use crate::backend::Closing;
 use crate::conformance::desk::{
     Line, always, client, connect, context, eventually, fresh_name, is_busy, join, let_pass, long,
     ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon,
@@ -9,6 +10,7 @@ use crate::event::Event;
 use crate::interrupt::Interrupt;
 use crate::lock::DistLock;
 use crate::mutex::Mutex;
+use crate::name::LockName;
 use crate::options::LockOptions;
 use parking_lot::Mutex as Cell;
 use std::sync::Arc;
@@ -58,30 +60,46 @@ pub(crate) fn every_waiter_has_its_turn(subject: &dyn Subject) {
     assert!(!subject.probe(clients[0].name()).held);
 }
 
+/// A client whose waiters can be counted as they begin to wait.
+struct Queue {
+    lock: Mutex,
+    contended: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    fn of(subject: &dyn Subject, name: &LockName) -> Self {
+        let contended = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&contended);
+        let counting = move |event: &Event| {
+            if matches!(event, Event::Contended { .. }) {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let client = connect(subject.client(&context()).events(Arc::new(counting)));
+        Self { lock: mutex(&client, name), contended }
+    }
+
+    fn wait_for_waiters(&self, number: usize) {
+        eventually("it queues", patience(), || self.contended.load(Ordering::SeqCst) >= number);
+    }
+}
+
 /// Threads of one client get the lock in the order in which they came, and none before it is free.
 pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
-    const WAITERS: usize = 4;
-    let (queued, name) = (Arc::new(AtomicUsize::new(0)), fresh_name());
-    let counted = Arc::clone(&queued);
-    let counting = move |event: &Event| {
-        if matches!(event, Event::Contended { .. }) {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-    };
-    let waiters = connect(subject.client(&context()).events(Arc::new(counting)));
-    let (waiter, holder) = (mutex(&waiters, &name), mutex(&client(subject), &name));
+    let name = fresh_name();
+    let (queue, holder) = (Queue::of(subject, &name), mutex(&client(subject), &name));
     let (guard, served) = (take(&holder), Cell::new(Vec::new()));
     let serve = |number| {
-        let guard = take_soon(&waiter);
+        let guard = take_soon(&queue.lock);
         served.lock().push(number);
         drop(guard);
     };
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..WAITERS)
+        let waiting: Vec<_> = (1..=4)
             .map(|number| {
                 let serve = &serve;
                 let thread = spawn(scope, move || serve(number));
-                eventually("it queues", patience(), || queued.load(Ordering::SeqCst) > number);
+                queue.wait_for_waiters(number);
                 thread
             })
             .collect();
@@ -89,7 +107,64 @@ pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
     });
-    assert_eq!(*served.lock(), [0, 1, 2, 3]);
+    assert_eq!(*served.lock(), [1, 2, 3, 4]);
+}
+
+/// From one thread of a client to the next it goes at once, not at their next look around.
+pub(crate) fn wakes_local_waiters_promptly(subject: &dyn Subject) {
+    let [one] = mutexes(subject);
+    let guard = take(&one);
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..6).map(|_| spawn(scope, || drop(take_soon(&one)))).collect();
+        let_pass(ms(ASLEEP));
+        let released = now();
+        guard.unlock().expect("it is ours");
+        waiting.into_iter().for_each(join);
+        assert!(now().since(released) < prompt(), "all served after {:?}", now().since(released));
+    });
+    assert!(!subject.probe(one.name()).held);
+}
+
+/// When the first in line leaves without the lock, the second takes its place at once.
+pub(crate) fn the_next_in_line_takes_over(subject: &dyn Subject) {
+    let name = fresh_name();
+    let line = Line::open(subject);
+    let owner = line.hold(&name, long());
+    let (queue, interrupt) = (Queue::of(subject, &name), Interrupt::new());
+    thread::scope(|scope| {
+        let first = spawn(scope, || queue.lock.lock_interruptibly(&interrupt).map(drop));
+        queue.wait_for_waiters(1);
+        let second = spawn(scope, || drop(take_soon(&queue.lock)));
+        queue.wait_for_waiters(2);
+        let_pass(ms(ASLEEP));
+        interrupt.fire();
+        assert!(join(first).expect_err("it was interrupted").is_interrupted());
+        let released = now();
+        line.release(&name, owner, Closing::CLEAN);
+        join(second);
+        assert!(now().since(released) < ms(600), "taken after {:?}", now().since(released));
+    });
+    assert!(!subject.probe(&name).held);
+}
+
+/// Who only tries does not overtake threads of the same client that wait.
+pub(crate) fn a_try_does_not_overtake(subject: &dyn Subject) {
+    let name = fresh_name();
+    Line::open(subject).hold(&name, ms(1_500));
+    let queue = Queue::of(subject, &name);
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || {
+            let guard = take_soon(&queue.lock);
+            assert!(subject.probe(&name).held);
+            drop(guard);
+        });
+        queue.wait_for_waiters(1);
+        let_pass(ms(ASLEEP));
+        // Free, and nobody told: who comes now would find it so.
+        subject.lose(&name);
+        assert!(is_busy(&queue.lock));
+        join(waiting);
+    });
 }
 
 /// A wait that ends in vain ends at its deadline: not before, and hardly after.
@@ -210,7 +285,7 @@ pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
         let_pass(ms(ASLEEP));
         assert!(!plain.is_finished(), "it waits on");
         let released = now();
-        line.release(&name, owner, crate::backend::Closing::CLEAN);
+        line.release(&name, owner, Closing::CLEAN);
         join(plain).expect("it gets the lock");
         assert!(now().since(released) < prompt(), "woken after {:?}", now().since(released));
     });
