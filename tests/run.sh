@@ -6,6 +6,13 @@ cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s\n' "$*"; "$@"; }
 
+for tool in cargo cargo-clippy rustfmt; do
+    command -v "$tool" >/dev/null 2>&1 || {
+        echo "$tool is missing: install a Rust toolchain (1.88 or newer) with clippy and rustfmt, as from https://rustup.rs" >&2
+        exit 1
+    }
+done
+
 if [ -z "${REDIS_SERVER:-}" ] && ! command -v redis-server >/dev/null 2>&1; then
     if ! command -v apt-get >/dev/null 2>&1; then
         echo "the tests need redis-server (6.2 or newer): install it, or name its binary in REDIS_SERVER" >&2

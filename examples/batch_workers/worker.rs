@@ -3,7 +3,7 @@
 use crate::Arguments;
 use crate::counter::{self, cannot};
 use crate::report::{Report, Sale};
-use crate::shared::Trouble;
+use crate::shared::{Trouble, exit};
 use crossbeam_channel::{Sender, unbounded};
 use distlock::{DistLock, Interrupt, Mutex};
 use std::path::Path;
@@ -111,7 +111,13 @@ impl Shop<'_> {
         };
         thread::yield_now();
         may_write()?;
-        let number = last + 1;
+        let number = last.checked_add(1).ok_or_else(|| {
+            let path = self.counter.display();
+            Trouble::new(
+                exit::CONFIGURATION,
+                format_args!("the counter {path} is at its end: begin a new one"),
+            )
+        })?;
         counter::write(self.counter, number).map_err(failed("write"))?;
         Ok(Report::Sold(Sale { number, token }))
     }

@@ -38,7 +38,7 @@ pub struct Config {
     prefix: String,
     tokens: TokenPolicy,
     /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
-    extra: BTreeMap<String, String>,
+    extra: BTreeMap<String, Secret>,
 }
 
 /// Whether, and for how long, a store keeps the counter that fencing tokens come from.
@@ -182,7 +182,7 @@ impl Config {
                 };
             }
             other => {
-                self.extra.insert(other.to_owned(), value.to_owned());
+                self.extra.insert(other.to_owned(), Secret::new(value));
             }
         }
         Ok(())
@@ -369,7 +369,7 @@ impl Config {
 
     /// Options that are none of this type's settings: a third party's scheme reads its own here.
     pub fn extra(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.extra.iter().map(|(option, value)| (option.as_str(), value.as_str()))
+        self.extra.iter().map(|(option, value)| (option.as_str(), value.reveal()))
     }
 
     /// Refuses options that nobody reads. `also` are those that the scheme takes.
@@ -415,6 +415,12 @@ impl Address {
         if rest.contains('#') {
             return Err(Error::configuration(
                 "the URL has a `#fragment`: nothing here reads one (in a password write %23)",
+            ));
+        }
+        if rest.find(['/', '?']).is_some_and(|end| rest[end..].contains('@')) {
+            // Nothing of it may be quoted: most likely it is a password.
+            return Err(Error::configuration(
+                "the URL has an `@` behind its hosts: in a user or password write `/` as %2F, `?` as %3F and `@` as %40, and anywhere else `@` as %40",
             ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -554,6 +560,31 @@ mod tests {
         let config = Config::from_url("redis://:s3cret@localhost").unwrap();
         assert_eq!((config.user(), config.password().map(Secret::reveal)), (None, Some("s3cret")));
         assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_shown_wherever_it_ends_up() {
+        for url in [
+            "redis://user:s3cr/3t@host",
+            "redis://user:s3cr?3t@host",
+            "redis://u:12/s3cret@h",
+            "redis://u:s3cr#t@h",
+            "redis://u:%ff-s3cr@h",
+            "redis://u:s3cr@h:port",
+            "redis://h?password=s3cr",
+            "s3cr@host",
+            "redis://u:s3cr@h?pool=1&pool=2",
+        ] {
+            let shown = match Config::from_url(url) {
+                Ok(config) => {
+                    format!("{config:?} {config:#?} {:?}", config.refuse_unknown_options(&[]))
+                }
+                Err(error) => format!("{error} {error:?} {:?}", std::error::Error::source(&error)),
+            };
+            for part in ["s3cr", "3t@", "cret"] {
+                assert!(!shown.contains(part), "{url}: {shown}");
+            }
+        }
     }
 
     #[test]

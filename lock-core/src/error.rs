@@ -168,7 +168,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({:?}: {self}", self.0.kind)?;
+        write!(f, "{:?}({self}", self.0.kind)?;
         if let Some(source) = &self.0.source {
             write!(f, ": {source}")?;
         }

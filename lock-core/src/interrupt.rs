@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
 ///
 /// Clones are one and the same interrupt. Any number of waits, on any locks, may share one; [`fire`](Self::fire) wakes
-/// them all at once, and every later wait with it ends immediately, until [`reset`](Self::reset).
+/// them all at once, and every later wait with it ends immediately, until [`reset`](Self::reset). A request that is just
+/// under way is waited for first, at most for the command time-out: breaking it off would leave its outcome unknown.
 ///
 /// # Examples
 ///
@@ -52,15 +53,27 @@ impl Interrupt {
     /// An interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
     ///
     /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals then no longer end
-    /// the program: look at [`is_fired`](Self::is_fired) between jobs, and wait for locks with this interrupt.
+    /// the program: look at [`is_fired`](Self::is_fired) between jobs, and wait for locks with this interrupt. That holds
+    /// also where the program was started with them ignored, as by `nohup`, or with `&` in a script: to outlive its
+    /// terminal a program is better started with `setsid`.
     ///
     /// # Errors
     ///
     /// [`Error::is_misuse`] if the program has a handler for these signals already.
     pub fn on_ctrl_c() -> Result<Self, Error> {
         let interrupt = Self::new();
-        let fired_by_handler = interrupt.clone();
-        ctrlc::try_set_handler(move || fired_by_handler.fire()).map_err(|source| {
+        let handler = || {
+            let fired_by_handler = interrupt.clone();
+            move || fired_by_handler.fire()
+        };
+        let set = match ctrlc::try_set_handler(handler()) {
+            // It takes a signal that is ignored for one that has a handler.
+            Err(ctrlc::Error::MultipleHandlers) if !signals_have_handlers() => {
+                ctrlc::set_handler(handler())
+            }
+            set => set,
+        };
+        set.map_err(|source| {
             Error::misuse(
                 "the program already handles Ctrl-C: make an `Interrupt::new()` and fire it from that handler",
             )
@@ -124,6 +137,15 @@ impl Interrupt {
         self.0.waiting.lock().signals.push(Arc::clone(signal));
         Registration { interrupt: self, signal: Arc::clone(signal) }
     }
+}
+
+/// Whether anybody handles SIGHUP, SIGINT or SIGTERM in this process, as far as the system says it.
+fn signals_have_handlers() -> bool {
+    const HUP_INT_TERM: u64 = 1 | 1 << 1 | 1 << 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_none_or(|mask| mask & HUP_INT_TERM != 0)
 }
 
 impl fmt::Debug for Interrupt {

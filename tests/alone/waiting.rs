@@ -3,7 +3,7 @@
 use crate::harness::alone::alone;
 use crate::harness::process::RedisServer;
 use crate::harness::redis::{builder, client, counted};
-use crate::harness::time::{Stopwatch, eventually};
+use crate::harness::time::{Stopwatch, eventually, scaled};
 use distlock::{Client, DistLock, Interrupt, Mutex};
 use std::sync::mpsc;
 use std::thread;
@@ -52,20 +52,19 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_once() {
         assert_eq!((own.acquires, own.releases, own.subscriptions), (1_001, 1_001, 0));
 
         // Held by another client: the head finds it busy, subscribes, looks again, and is woken by the release.
-        probe.reset_stats();
-        let stranger = builder(&server, "").connect().unwrap();
+        let stranger = builder(&server, "client_name=stranger").connect().unwrap();
         let held = stranger.mutex("crowd").unwrap().lock().unwrap();
+        probe.reset_stats();
         let order = serve(&client, &lock, 1_000, || held.unlock().unwrap());
         assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
         let shared = counted(&mut probe);
         println!("held by another client: {shared:?}");
         assert_eq!((shared.releases, shared.subscriptions), (1_001, 1));
-        // One for each release, one for the subscription, and the one that found it busy at the start.
-        assert!(shared.acquires <= shared.releases + shared.subscriptions + 1, "{shared:?}");
+        assert!(shared.acquires <= shared.releases + shared.subscriptions, "{shared:?}");
 
         let ours = probe.clients().iter().filter(|line| line.contains("name=distlock")).count();
-        println!("connections of both clients: {ours}");
-        assert!(ours <= 8 + 2 + 3, "pool + 2 for the waiting client, and few for the stranger");
+        println!("connections of the client that waits: {ours}, with pool=8");
+        assert!(ours <= 8 + 2, "pool + 2");
     });
 }
 
@@ -95,7 +94,8 @@ fn an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing() {
             "from fire() to the end of the waiting thread: p50 {:?}, p99 {:?}",
             times[50], times[98]
         );
-        assert!(times[50] < Duration::from_millis(500), "{:?}", times[50]);
+        assert!(times[50] < scaled(Duration::from_millis(20)), "{:?}", times[50]);
+        assert!(times[99] < scaled(Duration::from_secs(1)), "{:?}", times[99]);
         assert_eq!(probe.keys("*"), before, "the holder's key and nothing else");
         held.unlock().unwrap();
         assert_eq!(probe.keys("*"), Vec::<String>::new());

@@ -18,5 +18,8 @@ mod selfcheck;
 // The same exam for every store, and proof that it can be failed.
 mod conformance;
 
+// The README's commands, links and names.
+mod readme;
+
 // What can only be seen on a real server: requests and keys.
 mod redis;

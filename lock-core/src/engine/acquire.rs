@@ -127,7 +127,9 @@ impl Engine {
     ) -> Result<Arc<Tenure>, Error> {
         let result = if self.still_holds(entry, &tenure) {
             match self.needs_longer(&tenure, plan) {
-                Some(lease) => self.extend(entry, &tenure, lease),
+                Some(lease) => {
+                    self.extend(entry, &tenure, lease).map(|()| watch_longer(&tenure, plan))
+                }
                 None => Ok(()),
             }
         } else {
@@ -144,19 +146,22 @@ impl Engine {
     }
 
     fn needs_longer(&self, tenure: &Tenure, plan: &Plan) -> Option<LeaseTime> {
-        let mut inner = tenure.lock();
-        match (&mut inner.watch, plan.lease) {
+        match (tenure.lock().watch, plan.lease) {
             (Some(watch), _) if plan.time <= watch.ttl => None,
-            (Some(watch), Lease::Watched { .. }) => {
-                watch.ttl = plan.time;
-                Some(plan.time)
-            }
+            (Some(_), Lease::Watched { .. }) => Some(plan.time),
             (None, Lease::Watched { .. }) => None,
             (_, Lease::Fixed(_)) => {
                 let wanted = self.clock.now() + plan.time.validity();
                 (wanted > tenure.valid_until()).then_some(plan.time)
             }
         }
+    }
+}
+
+/// From here on the watchdog renews with the longer lease that a nested hold asked for.
+fn watch_longer(tenure: &Tenure, plan: &Plan) {
+    if let (Some(watch), Lease::Watched { .. }) = (&mut tenure.lock().watch, plan.lease) {
+        watch.ttl = watch.ttl.max(plan.time);
     }
 }
 
@@ -238,9 +243,10 @@ impl<'a> Wait<'a> {
         let mut outage = Outage::default();
         let mut last_look = false;
         loop {
-            self.check_interrupt()?;
-            // What was raised before this request, this request will see for itself.
+            // What was raised before this request, this request will see for itself. The interrupt raises the signal, too:
+            // it is looked at after the signal was taken down, or one that fires in between would sleep with us.
             self.signal.take();
+            self.check_interrupt()?;
             let sent = engine.clock.now();
             let next = match self.ask(entry, sent) {
                 Ok(Answer::Granted(grant)) => return Ok(Some((grant, sent))),
@@ -290,7 +296,7 @@ impl<'a> Wait<'a> {
         }
         if !place.is_watched() {
             let wake = Arc::new(EntryWake(Arc::downgrade(entry)));
-            let by = self.engine.command_deadline();
+            let by = self.at_most(self.engine.command_deadline());
             return match self.engine.ask(|backend| backend.watch(&entry.name, wake, by)) {
                 Ok(watch) => {
                     place.keep_watch(watch);

@@ -2,9 +2,10 @@
 
 use crate::harness::process::RedisServer;
 use crate::harness::redis::{builder, client};
-use crate::harness::time::eventually;
-use distlock::{DistLock, LockOptions};
+use crate::harness::time::{Stopwatch, eventually, scaled};
+use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -61,4 +62,61 @@ fn a_lock_of_one_client_is_seen_and_refused_by_another() {
     assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(next.verify().is_ok());
+}
+
+#[test]
+fn a_server_that_restarts_empty_is_a_loss_and_the_next_lock_is_kept_again() {
+    let mut server = RedisServer::start();
+    let lease = scaled(Duration::from_millis(900));
+    let client =
+        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let lock = client.mutex("restarted").unwrap();
+    let guard = lock.lock().unwrap();
+    let losses = guard.losses();
+    server.restart();
+    let restarted = Stopwatch::start();
+    let loss = losses.recv_timeout(LONG).unwrap();
+    println!("told {:?} after the restart: {loss}", restarted.elapsed());
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(!guard.is_valid() && lock.lock().unwrap_err().is_lost());
+    let token = guard.fencing_token();
+    assert!(guard.unlock().unwrap_err().is_lost());
+    let again = lock.lock().unwrap();
+    assert!(again.fencing_token() > token, "the counter is gone, and the tokens grow");
+    let mut probe = server.probe();
+    let lived = Stopwatch::start();
+    eventually("it outlives its lease by far", LONG, || {
+        assert!(probe.exists("restarted") && again.state() == GuardState::Held);
+        lived.elapsed() > lease * 3
+    });
+    again.unlock().unwrap();
+}
+
+#[test]
+fn one_connection_and_many_names_leave_no_subscription_behind() {
+    const NAMES: usize = 5;
+    let server = RedisServer::start();
+    let clients = [client(&server, "pool=1"), client(&server, "pool=1")];
+    let inside: [parking_lot::Mutex<u32>; NAMES] = Default::default();
+    thread::scope(|scope| {
+        for n in 0..32 {
+            let (client, inside) = (&clients[n % 2], &inside);
+            scope.spawn(move || {
+                for cycle in 0..160 {
+                    let name = (n + cycle) % NAMES;
+                    let guard = client.mutex(format!("few:{name}")).unwrap().lock().unwrap();
+                    *inside[name].try_lock().expect("alone under the lock") += 1;
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    let cycles: u32 = inside.iter().map(|count| *count.lock()).sum();
+    assert_eq!(cycles, 32 * 160);
+    let mut probe = server.probe();
+    println!("subscriptions made: {}", probe.command_calls("subscribe"));
+    eventually("no channel is subscribed any more", LONG, || {
+        probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty()
+    });
+    assert_eq!(probe.keys("few:*"), Vec::<String>::new());
 }

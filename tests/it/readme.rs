@@ -1,0 +1,72 @@
+//! The README keeps its word: its commands exist and do what it says.
+
+use crate::harness::child::Example;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The commands in the README's shell blocks.
+fn commands() -> Vec<String> {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks = readme.split("```sh\n").skip(1);
+    blocks.flat_map(|block| block.split("```").next().unwrap().lines()).map(str::to_owned).collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn its_two_commands_are_the_main_job_and_all_the_tests() {
+    assert_eq!(commands(), ["cargo run --release --example batch_workers", "tests/run.sh"]);
+    let is_executable =
+        |file: &str| fs::metadata(root().join(file)).unwrap().permissions().mode() & 0o111 == 0o111;
+    assert!(is_executable("tests/run.sh") && is_executable(".ci/run"));
+    let ci = fs::read_to_string(root().join(".ci/run")).unwrap();
+    assert!(ci.contains("exec tests/run.sh"), "what CI runs is what the README says");
+}
+
+#[test]
+fn its_first_command_needs_nothing_and_is_done_in_a_minute() {
+    let mut main_job = Example::new("batch_workers").env("PATH", "/nowhere").spawn();
+    assert_eq!(main_job.wait_exit(Duration::from_secs(60)), 0);
+}
+
+#[test]
+fn every_file_it_links_to_is_there() {
+    for file in ["README.md", "CONTRIBUTING.md", "benches/README.md"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let folder = root().join(file).parent().unwrap().to_owned();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !link.starts_with("http") && !link.starts_with('#') {
+                assert!(folder.join(link).exists(), "{file} links to {link}, which is not there");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_example_it_names_is_there() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for name in [
+        "batch_workers",
+        "hold",
+        "reentrancy",
+        "try_with_wait",
+        "long_job",
+        "give_up",
+        "fencing",
+        "interrupt",
+    ] {
+        assert!(
+            readme.contains(&format!("`{name}`")) || readme.contains(&format!("--example {name}")),
+            "{name}"
+        );
+        let examples = root().join("examples");
+        assert!(
+            examples.join(format!("{name}.rs")).exists() || examples.join(name).is_dir(),
+            "{name}"
+        );
+    }
+}
