@@ -99,7 +99,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure>;
 
     /// Which lane renews this name *now*. Asked anew for each renewal; a lane is one node's, and one node that is slow
-    /// or dead delays only its own lane.
+    /// or dead delays only its own lane. Must be cheap and not block.
     fn lane(&self, name: &LockName) -> Lane;
 
     /// What this store can do, in its present wire format. Must not change while the backend lives.

@@ -32,7 +32,7 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
-    /// The watchdog extended the lease.
+    /// The lease was extended, by the watchdog or on demand.
     #[non_exhaustive]
     Renewed {
         /// The lock.

@@ -36,21 +36,19 @@ impl Hold {
 
     fn detach(mut self) {
         self.done = true;
-        self.entry.detach(thread_id(), Arc::clone(&self.tenure));
+        self.engine.detach(thread_id(), &self.entry, &self.tenure);
     }
 
     fn is_valid(&self) -> bool {
-        self.tenure.is_valid_at(self.engine.clock.now())
+        self.engine.is_valid(&self.tenure)
     }
 
     fn remaining(&self) -> Duration {
-        self.tenure.remaining_at(self.engine.clock.now())
+        self.engine.remaining(&self.tenure)
     }
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
-        if !self.engine.still_holds(&self.entry, &self.tenure) {
-            return Err(self.tenure.lost_error());
-        }
+        self.engine.must_hold(&self.entry, &self.tenure)?;
         let left = self.remaining();
         if left < time {
             return Err(Error::new(
@@ -63,7 +61,8 @@ impl Hold {
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
-        if self.engine.still_holds(&self.entry, &self.tenure) && self.remaining() >= time {
+        self.engine.must_hold(&self.entry, &self.tenure)?;
+        if self.remaining() >= time {
             return Ok(());
         }
         // What is asked for is what shall be left when this returns, so the lease is a little longer.
@@ -74,8 +73,10 @@ impl Hold {
 
     fn state(&self) -> GuardState {
         // A deadline that has passed is a loss, also before the watchdog comes by.
-        self.engine.still_holds(&self.entry, &self.tenure);
-        self.tenure.recorded_state()
+        match self.engine.must_hold(&self.entry, &self.tenure) {
+            Err(error) if error.is_misuse() => GuardState::Lost, // a forked child: the parent holds it
+            _ => self.tenure.recorded_state(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
 ///
@@ -31,6 +31,8 @@ pub struct Interrupt(Arc<Inner>);
 struct Inner {
     /// Written by `fire` and `reset`; read by waiters after they have registered, so that none is missed.
     fired: AtomicBool,
+    /// How often it fired: a wait that was there ends also if it was reset before the waiter could look.
+    times: AtomicU64,
     /// Those who wait now.
     waiting: Mutex<Waiting>,
 }
@@ -85,6 +87,7 @@ impl Interrupt {
     /// Ends all waits that carry this interrupt, now and until [`reset`](Self::reset). Does not block.
     pub fn fire(&self) {
         self.0.fired.store(true, Ordering::SeqCst);
+        self.0.times.fetch_add(1, Ordering::SeqCst);
         let (signals, channels) = {
             let mut waiting = self.0.waiting.lock();
             (waiting.signals.clone(), std::mem::take(&mut waiting.channels))
@@ -124,18 +127,11 @@ impl Interrupt {
         self.0.fired.store(false, Ordering::SeqCst);
     }
 
-    /// The error of a wait that this ended, if it has fired.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.is_fired() {
-            return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
-        }
-        Ok(())
-    }
-
     /// Raises `signal` whenever this fires, until the registration is dropped.
     pub(crate) fn register(&self, signal: &Arc<Signal>) -> Registration<'_> {
+        let times = self.0.times.load(Ordering::SeqCst);
         self.0.waiting.lock().signals.push(Arc::clone(signal));
-        Registration { interrupt: self, signal: Arc::clone(signal) }
+        Registration { interrupt: self, signal: Arc::clone(signal), times }
     }
 }
 
@@ -158,6 +154,19 @@ impl fmt::Debug for Interrupt {
 pub(crate) struct Registration<'a> {
     interrupt: &'a Interrupt,
     signal: Arc<Signal>,
+    /// How often it had fired when the wait began.
+    times: u64,
+}
+
+impl Registration<'_> {
+    /// The error of the wait, if the interrupt has ended it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let times = self.interrupt.0.times.load(Ordering::SeqCst);
+        if self.interrupt.is_fired() || times != self.times {
+            return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Registration<'_> {
@@ -178,13 +187,15 @@ mod tests {
     fn it_raises_every_registered_signal_and_no_other() {
         let interrupt = Interrupt::new();
         let (here, gone) = (Arc::new(Signal::new()), Arc::new(Signal::new()));
-        let _here = interrupt.register(&here);
+        let registration = interrupt.register(&here);
         drop(interrupt.register(&gone));
+        assert!(registration.check().is_ok());
         interrupt.fire();
         assert!(here.take() && !gone.take());
-        assert!(interrupt.check().unwrap_err().is_interrupted());
+        assert!(registration.check().unwrap_err().is_interrupted());
         interrupt.reset();
-        assert!(interrupt.check().is_ok());
+        assert!(registration.check().unwrap_err().is_interrupted(), "it was there when it fired");
+        assert!(interrupt.register(&here).check().is_ok());
     }
 
     #[test]

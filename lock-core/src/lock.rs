@@ -178,7 +178,7 @@ impl dyn DistLock {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), before `work` runs, and of [`LockGuard::unlock`], after it has run: then its
+    /// Those of [`lock`](DistLock::lock), before `work` runs, and of [`LockGuard::unlock`], after it has run: then its
     /// result is dropped, because others may have been inside meanwhile.
     pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let guard = self.lock()?;

@@ -115,7 +115,7 @@ impl DistLock for Mutex {
 
     fn unlock(&self) -> Result<(), Error> {
         let Handle { engine, entry } = &self.0;
-        let tenure = entry.take_detached(thread_id()).ok_or_else(|| {
+        let tenure = engine.take_detached(thread_id(), entry).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
                 "this thread has no detached hold to unlock: a guard unlocks its own, and only the thread that locked can unlock",

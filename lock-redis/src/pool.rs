@@ -11,6 +11,7 @@ use r2d2::{ManageConnection, NopErrorHandler, Pool, PooledConnection};
 use scheduled_thread_pool::ScheduledThreadPool;
 use std::convert::Infallible;
 use std::fmt;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,13 +42,16 @@ impl Slot {
             dialer.count_death();
         }
         self.deaths_seen = deaths;
-        let link = match &mut self.link {
+        // Taken out for as long as it is in use: should the exchange panic, it is gone, and with it the answer that
+        // would have been taken for the next borrower's.
+        let mut link = match self.link.take() {
             Some(link) => link,
-            cold => cold.insert(dialer.dial(by)?),
+            None => dialer.dial(by)?,
         };
-        let outcome = exchange(link);
-        if !link.is_alive() {
-            self.link = None;
+        let outcome = exchange(&mut link);
+        if link.is_alive() {
+            self.link = Some(link);
+        } else {
             dialer.count_death();
         }
         outcome
@@ -89,10 +93,16 @@ impl LinkPool {
     /// A pool of `size` slots, all cold.
     pub(crate) fn new(size: u32, dialer: Arc<Dialer>) -> Result<Self, Error> {
         // One thread instead of three, which makes the slots and then sleeps for as long as the pool lives.
-        let threads = ScheduledThreadPool::builder()
-            .num_threads(1)
-            .thread_name_pattern("distlock-slots")
-            .build();
+        let threads = || {
+            ScheduledThreadPool::builder()
+                .num_threads(1)
+                .thread_name_pattern("distlock-slots")
+                .build()
+        };
+        // It panics where it cannot start a thread.
+        let threads = catch_unwind(threads).map_err(|_panic| {
+            Error::unavailable("could not start the thread of the connection pool")
+        })?;
         let slots = Pool::builder()
             .max_size(size)
             .test_on_check_out(false)

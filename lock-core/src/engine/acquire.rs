@@ -12,7 +12,7 @@ use crate::clock::{Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::holder::{Holder, thread_id};
-use crate::interrupt::Interrupt;
+use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
@@ -42,7 +42,6 @@ struct Plan {
     deadline: Option<Moment>,
     lease: Lease,
     time: LeaseTime,
-    interrupt: Option<Interrupt>,
 }
 
 impl Plan {
@@ -69,13 +68,12 @@ impl Engine {
         options: &LockOptions,
     ) -> Result<Option<Arc<Tenure>>, Error> {
         let plan = self.plan(options)?;
-        if self.is_forked() {
-            return self.ask(|_| Ok(None)).map_err(Failure::into_error);
-        }
-        if let Some(interrupt) = &plan.interrupt {
+        self.refuse_if_forked()?;
+        let signal = SIGNAL.try_with(Arc::clone).unwrap_or_default();
+        let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+        if let Some(interrupt) = &interrupt {
             interrupt.check()?;
         }
-        let signal = SIGNAL.try_with(Arc::clone).unwrap_or_default();
         let thread = Some(thread_id()).filter(|id| holder.is_thread(*id));
         match entry.enter(thread, &signal, plan.waits()) {
             Entered::Nested(tenure) => self.nest(entry, tenure, &plan).map(Some),
@@ -87,13 +85,9 @@ impl Engine {
                 self.events.emit(|| Event::Contended { lock: entry.name.clone() });
                 Ok(None)
             }
+            Entered::Unavailable(error) => Err(error),
             Entered::Queued(place) => {
-                let registration =
-                    plan.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
-                let owner = self.new_owner();
-                let taken = Wait::new(self, &plan, &signal, owner).run(place, holder);
-                drop(registration);
-                taken
+                Wait::new(self, &plan, &signal, interrupt.as_ref()).run(place, holder)
             }
         }
     }
@@ -108,13 +102,7 @@ impl Engine {
         }
         let start = self.clock.now();
         let deadline = options.wait.map(|wait| start + wait);
-        Ok(Plan {
-            start,
-            deadline,
-            lease,
-            time: lease.time()?,
-            interrupt: options.interrupt.clone(),
-        })
+        Ok(Plan { start, deadline, lease, time: lease.time()? })
     }
 
     /// This thread holds the lock and took one hold more. A shorter lease never shortens the holding, a longer one
@@ -170,6 +158,7 @@ struct Wait<'a> {
     engine: &'a Engine,
     plan: &'a Plan,
     signal: &'a Arc<Signal>,
+    interrupt: Option<&'a Registration<'a>>,
     /// The same for every request of this wait, and never used again.
     owner: OwnerId,
     /// Whether a request of this owner went unanswered.
@@ -188,8 +177,23 @@ enum Next {
 }
 
 impl<'a> Wait<'a> {
-    fn new(engine: &'a Engine, plan: &'a Plan, signal: &'a Arc<Signal>, owner: OwnerId) -> Self {
-        Self { engine, plan, signal, owner, doubt: false, contended: false, unwatched: 0 }
+    fn new(
+        engine: &'a Engine,
+        plan: &'a Plan,
+        signal: &'a Arc<Signal>,
+        interrupt: Option<&'a Registration<'a>>,
+    ) -> Self {
+        let owner = engine.new_owner();
+        Self {
+            engine,
+            plan,
+            signal,
+            interrupt,
+            owner,
+            doubt: false,
+            contended: false,
+            unwatched: 0,
+        }
     }
 
     fn run(mut self, place: Place, holder: Holder) -> Result<Option<Arc<Tenure>>, Error> {
@@ -217,7 +221,8 @@ impl<'a> Wait<'a> {
             self.tell_contended(place.entry());
             let now = clock.now();
             if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
-                return Ok(false);
+                // Nobody of this client could ask: that is not "busy".
+                return place.why_not().map_or(Ok(false), Err);
             }
             let mut until = self.at_most(now + LOCAL_LOOK);
             if let Some(tenure) = in_the_way {
@@ -240,7 +245,7 @@ impl<'a> Wait<'a> {
         entry: &Arc<Entry>,
     ) -> Result<Option<(Grant, Moment)>, Error> {
         let engine = self.engine;
-        let mut outage = Outage::default();
+        let mut outage = Outage { since: place.outage_since(), attempts: 0 };
         let mut last_look = false;
         loop {
             // What was raised before this request, this request will see for itself. The interrupt raises the signal, too:
@@ -249,12 +254,20 @@ impl<'a> Wait<'a> {
             self.check_interrupt()?;
             let sent = engine.clock.now();
             let next = match self.ask(entry, sent) {
-                Ok(Answer::Granted(grant)) => return Ok(Some((grant, sent))),
+                Ok(Answer::Granted(grant)) => {
+                    if outage.since.is_some() {
+                        place.set_outage(None);
+                    }
+                    return Ok(Some((grant, sent)));
+                }
                 Ok(Answer::Busy(left)) => {
-                    outage = Outage::default();
+                    if outage.since.is_some() {
+                        place.set_outage(None);
+                        outage = Outage::default();
+                    }
                     self.busy(place, entry, left, last_look)?
                 }
-                Err(failure) => self.failed(failure, sent, &mut outage)?,
+                Err(failure) => self.failed(place, failure, sent, &mut outage)?,
             };
             match next {
                 Next::Again => {}
@@ -292,7 +305,9 @@ impl<'a> Wait<'a> {
             return Ok(Next::GiveUp);
         }
         if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
-            return Ok(Next::Sleep(now + interval + jitter.mul_f64(fastrand::f64())));
+            return Ok(Next::Sleep(
+                now + interval.max(SHORTEST_SLEEP) + jitter.mul_f64(fastrand::f64()),
+            ));
         }
         if !place.is_watched() {
             let wake = Arc::new(EntryWake(Arc::downgrade(entry)));
@@ -321,6 +336,7 @@ impl<'a> Wait<'a> {
     /// The store could not be asked, or refused: what to do about it, or the error to give up with.
     fn failed(
         &mut self,
+        place: &Place,
         failure: Failure,
         sent: Moment,
         outage: &mut Outage,
@@ -333,6 +349,7 @@ impl<'a> Wait<'a> {
         }
         let now = self.engine.clock.now();
         let since = *outage.since.get_or_insert(sent);
+        place.set_outage(Some((since, error.clone().on(&place.entry().name))));
         outage.attempts += 1;
         let limit = self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit);
         if outage.attempts == 1 && now.since(sent) < FIRST_PAUSE {
@@ -396,7 +413,7 @@ impl<'a> Wait<'a> {
 
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may do so yet.
     fn close(&self, entry: &Entry) {
-        if self.doubt && self.engine.abilities.owned {
+        if self.doubt {
             let id =
                 TenureId::new(entry.name.clone(), self.owner, self.plan.time, Receipt::default());
             self.engine.clean_up(id, Closing::IN_DOUBT);
@@ -404,7 +421,7 @@ impl<'a> Wait<'a> {
     }
 
     fn check_interrupt(&self) -> Result<(), Error> {
-        self.plan.interrupt.as_ref().map_or(Ok(()), Interrupt::check)
+        self.interrupt.map_or(Ok(()), Registration::check)
     }
 
     fn at_most(&self, until: Moment) -> Moment {

@@ -6,6 +6,7 @@
 use super::tenure::Tenure;
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
+use crate::error::Error;
 use crate::name::LockName;
 use crate::watchdog::wheel::TimerKey;
 use parking_lot::{Mutex, MutexGuard};
@@ -28,8 +29,8 @@ pub(crate) struct EntryState {
     lost: Vec<Occupant>,
     queue: VecDeque<Waiter>,
     next_ticket: u64,
-    /// Holds without a guard, oldest first: which thread ends them, and of which holding they are.
-    detached: Vec<(u64, Arc<Tenure>)>,
+    /// Why the head cannot ask the store, and since when. Written by the head, inherited by the next one.
+    outage: Option<(Moment, Error)>,
     /// The timer of this name in the wheel, and when it is due. Written by the watchdog.
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Alive while somebody queues and the store was found busy once.
@@ -63,6 +64,8 @@ pub(crate) enum Entered {
     Lost(Arc<Tenure>),
     /// Somebody of this client has it or waits for it, and the caller does not want to wait.
     Busy,
+    /// Somebody of this client waits for it because the store cannot be asked.
+    Unavailable(Error),
     /// In the queue.
     Queued(Place),
 }
@@ -107,7 +110,7 @@ impl Entry {
             }
         }
         if !will_wait && (state.current.is_some() || !state.queue.is_empty()) {
-            return Entered::Busy;
+            return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
         }
         let ticket = state.next_ticket;
         state.next_ticket += 1;
@@ -149,18 +152,6 @@ impl Entry {
         self.lock().queue.len()
     }
 
-    /// Leaves a hold with the calling thread, without a guard.
-    pub(crate) fn detach(&self, thread: u64, tenure: Arc<Tenure>) {
-        self.lock().detached.push((thread, tenure));
-    }
-
-    /// This thread's newest hold without a guard.
-    pub(crate) fn take_detached(&self, thread: u64) -> Option<Arc<Tenure>> {
-        let mut state = self.lock();
-        let at = state.detached.iter().rposition(|(owner, _)| *owner == thread)?;
-        Some(state.detached.remove(at).1)
-    }
-
     /// How many holds this thread has, lost ones too, and on which holding.
     pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Tenure>)> {
         let state = self.lock();
@@ -179,11 +170,18 @@ impl EntryState {
     /// Sets a lost holding aside, so that others of this client may ask the store for the lock.
     pub(crate) fn set_aside(&mut self, tenure: &Arc<Tenure>) {
         if let Some(occupant) = self.current.take_if(|it| Arc::ptr_eq(&it.tenure, tenure)) {
-            if occupant.holds > 0 {
+            // Nobody will end the holds of a thread that is gone.
+            self.lost.retain(|it| !it.tenure.holder.has_ended());
+            if occupant.holds > 0 && !tenure.holder.has_ended() {
                 self.lost.push(occupant);
             }
             self.wake_head();
         }
+    }
+
+    /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
+    fn why_not(&self) -> Option<Error> {
+        self.outage.as_ref().filter(|_| self.current.is_none()).map(|(_, error)| error.clone())
     }
 
     fn wake_head(&self) {
@@ -238,6 +236,21 @@ impl Place {
         drop(previous); // ends outside the lock
     }
 
+    /// Since when the store cannot be asked.
+    pub(crate) fn outage_since(&self) -> Option<Moment> {
+        self.entry.lock().outage.as_ref().map(|(since, _)| *since)
+    }
+
+    /// The store cannot be asked; or `None`, it has answered.
+    pub(crate) fn set_outage(&self, outage: Option<(Moment, Error)>) {
+        self.entry.lock().outage = outage;
+    }
+
+    /// Why nobody of this client could ask the store; `None` if somebody could.
+    pub(crate) fn why_not(&self) -> Option<Error> {
+        self.entry.lock().why_not()
+    }
+
     /// Leaves the queue as the holder, with one hold. The next in the queue becomes its head and waits for the release.
     /// `then` runs before anybody can see it.
     pub(crate) fn occupy<R>(
@@ -260,7 +273,11 @@ impl Drop for Place {
             return;
         };
         state.queue.remove(at);
-        let ended = if state.queue.is_empty() { state.watch.take() } else { None };
+        let mut ended = None;
+        if state.queue.is_empty() {
+            ended = state.watch.take();
+            state.outage = None;
+        }
         if at == 0 && state.current.is_none() {
             // Whatever woke us may have been meant for whoever is next: pass it on.
             state.wake_head();

@@ -161,6 +161,8 @@ impl Engine {
         let left = end.since(sent);
         tenure.extended(&mut inner, sent, lease);
         inner.last_failure = None;
+        // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
+        inner.overlong &= lease < inner.lease;
         let mut suspended = false;
         if let Some(watch) = &mut inner.watch {
             if by_watchdog {
@@ -207,6 +209,9 @@ impl Engine {
 
     /// Ends a holding by loss: tells the holder, and lets others of this client contend.
     pub(crate) fn declare_lost(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, cause: LossCause) {
+        if self.is_forked() {
+            return; // It is the parent's to lose.
+        }
         let mut state = entry.lock();
         let mut inner = tenure.lock();
         if tenure.has_ended() {
@@ -214,17 +219,32 @@ impl Engine {
         }
         let loss = tenure.set_lost(&mut inner, cause);
         let lease = inner.lease;
-        // A lease that simply ran out needs nothing. After failed renewals the store may keep it for longer than we
-        // trust it, and a holder that ended still has it.
+        // A lease that simply ran out needs nothing. After a renewal that failed, or has not come back yet, the store may
+        // keep it for longer than we trust it, and of a holder that ended it has it still.
+        let may_be_there = inner.last_failure.is_some() || inner.renewing || inner.overlong;
         let is_left_over =
-            inner.last_failure.is_some() || cause == LossCause::HolderEnded || tenure.is_doubtful();
+            cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
         drop(inner);
         state.set_aside(tenure);
         drop(state);
-        if is_left_over && cause != LossCause::Gone && self.abilities.owned {
+        if cause == LossCause::HolderEnded {
+            self.forget_detached(tenure);
+        }
+        // Also if it is gone by the store's word: a copy of the first request may be under way, and find it free.
+        if is_left_over || tenure.is_doubtful() {
             self.clean_up(tenure.id(lease), tenure.closing());
         }
         self.events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
+    }
+
+    /// Whether it is valid now, by a look at the clock alone. Never in a forked child: the parent holds it.
+    pub(crate) fn is_valid(&self, tenure: &Tenure) -> bool {
+        tenure.is_valid_at(self.clock.now()) && !self.is_forked()
+    }
+
+    /// What is left of the validity, by a look at the clock alone.
+    pub(crate) fn remaining(&self, tenure: &Tenure) -> Duration {
+        if self.is_forked() { Duration::ZERO } else { tenure.remaining_at(self.clock.now()) }
     }
 
     /// Whether it is valid now. If its deadline has passed, it is lost from here on, also if the timer did not come by yet.
@@ -236,6 +256,12 @@ impl Engine {
         false
     }
 
+    /// The same, as an error where it is not.
+    pub(crate) fn must_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
+        if self.still_holds(entry, tenure) { Ok(()) } else { Err(tenure.lost_error()) }
+    }
+
     /// Makes the lease last for at least `lease` from now, and returns when that is confirmed.
     pub(crate) fn extend(
         &self,
@@ -243,11 +269,15 @@ impl Engine {
         tenure: &Arc<Tenure>,
         lease: LeaseTime,
     ) -> Result<(), Error> {
-        if !self.still_holds(entry, tenure) {
-            return Err(tenure.lost_error());
+        self.must_hold(entry, tenure)?;
+        if !self.abilities.owned {
+            return Err(self.unowned("extended").on(&tenure.name));
         }
-        if self.is_forked() {
-            return self.ask(|_| Ok(())).map_err(|failure| failure.into_error().on(&tenure.name));
+        {
+            // From here on the store may keep it for that long, whatever we hear.
+            let mut inner = tenure.lock();
+            inner.lease = inner.lease.max(lease);
+            inner.overlong = true;
         }
         let reply = Arc::new(Reply::default());
         let job = RenewJob {
@@ -272,21 +302,24 @@ impl Engine {
         }
     }
 
+    fn unowned(&self, what: &str) -> Error {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "this wire format does not say who holds a lock, so a holding cannot be {what}"
+            ),
+        )
+    }
+
     /// Asks the store whether the holding is still there, and what is left of its lease.
     pub(crate) fn verify(
         &self,
         entry: &Arc<Entry>,
         tenure: &Arc<Tenure>,
     ) -> Result<Duration, Error> {
-        if !self.still_holds(entry, tenure) {
-            return Err(tenure.lost_error());
-        }
+        self.must_hold(entry, tenure)?;
         if !self.abilities.owned {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "this wire format does not say who holds a lock, so the store cannot be asked",
-            )
-            .on(&tenure.name));
+            return Err(self.unowned("verified").on(&tenure.name));
         }
         let info = match self.ask(|backend| backend.inspect(&tenure.name, self.command_deadline()))
         {

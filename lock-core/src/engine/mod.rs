@@ -25,11 +25,13 @@ use crate::owner::{ClientId, OwnerId};
 use crate::watchdog::Timer;
 use crate::watchdog::lane::{Cleanup, Lanes};
 use entry::{Entry, Registry};
+use parking_lot::Mutex;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tenure::Tenure;
 
 /// What all handles and guards of a client share.
 pub(crate) struct Engine {
@@ -41,11 +43,20 @@ pub(crate) struct Engine {
     settings: Settings,
     next_owner: AtomicU64,
     registry: Arc<Registry>,
+    /// Holds without a guard, oldest first. They keep their entry alive until their thread ends them.
+    detached: Mutex<Vec<Detached>>,
     timer: Arc<Timer>,
     lanes: Arc<Lanes>,
     this: Weak<Self>,
     /// The process that made it. A forked child has our memory, but neither our threads nor a right to our locks.
     process: u32,
+}
+
+/// A hold without a guard, and the thread that may end it.
+struct Detached {
+    thread: u64,
+    entry: Arc<Entry>,
+    tenure: Arc<Tenure>,
 }
 
 /// The settings that the engine itself reads.
@@ -82,6 +93,7 @@ impl Engine {
             settings,
             next_owner: AtomicU64::new(1),
             registry: Arc::default(),
+            detached: Mutex::default(),
             lanes: Arc::new(lanes),
             this: Weak::clone(this),
             process: std::process::id(),
@@ -116,6 +128,35 @@ impl Engine {
         self.registry.find(name).map_or(0, |entry| entry.waiting())
     }
 
+    /// Leaves a hold with the calling thread, without a guard.
+    pub(crate) fn detach(&self, thread: u64, entry: &Arc<Entry>, tenure: &Arc<Tenure>) {
+        let hold = Detached { thread, entry: Arc::clone(entry), tenure: Arc::clone(tenure) };
+        let mut detached = self.detached.lock();
+        // What a thread left behind that is gone, nobody can end.
+        let left_behind: Vec<_> =
+            detached.extract_if(.., |it| it.tenure.holder.has_ended()).collect();
+        detached.push(hold);
+        drop(detached);
+        drop(left_behind); // outside the lock: an entry's end takes others
+    }
+
+    /// Forgets the holds that the thread left behind that had this holding: it is gone, and nobody else can end them.
+    fn forget_detached(&self, tenure: &Arc<Tenure>) {
+        let is_left = |it: &mut Detached| Arc::ptr_eq(&it.tenure, tenure);
+        let left_behind: Vec<_> = self.detached.lock().extract_if(.., is_left).collect();
+        drop(left_behind); // outside the lock: an entry's end takes others
+    }
+
+    /// This thread's newest hold without a guard.
+    pub(crate) fn take_detached(&self, thread: u64, entry: &Arc<Entry>) -> Option<Arc<Tenure>> {
+        let mut detached = self.detached.lock();
+        let is_ours = |it: &Detached| it.thread == thread && Arc::ptr_eq(&it.entry, entry);
+        let at = detached.iter().rposition(is_ours)?;
+        let hold = detached.remove(at);
+        drop(detached);
+        Some(hold.tenure)
+    }
+
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
@@ -132,12 +173,18 @@ impl Engine {
         &self,
         question: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        if self.is_forked() {
-            return Err(Failure::NotSent(Error::misuse(
-                "this process was forked from the one that made the client: make a client of its own after the fork",
-            )));
-        }
+        self.refuse_if_forked().map_err(Failure::NotSent)?;
         ask(|| question(self.backend.as_ref()))
+    }
+
+    /// The error of everything that is done in a forked child.
+    fn refuse_if_forked(&self) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::misuse(
+                "this process was forked from the one that made the client, which alone holds its locks: make another client after the fork",
+            ));
+        }
+        Ok(())
     }
 
     /// Whether this is a forked child of the process that made the client.
@@ -146,7 +193,12 @@ impl Engine {
     }
 
     /// Sees to it that what `tenure` may have in the store ends, by release or by itself.
+    ///
+    /// Not where the owner is not known: what is found there then may be a stranger's.
     fn clean_up(&self, tenure: TenureId, closing: Closing) {
+        if !self.abilities.owned || self.is_forked() {
+            return;
+        }
         let now = self.clock.now();
         let until = now + tenure.lease.duration() + self.settings.command_timeout;
         // If not even a thread can be had, the lease must do.
@@ -164,18 +216,19 @@ pub(crate) fn ask<T>(question: impl FnOnce() -> Result<T, Failure>) -> Result<T,
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.is_forked() {
-            return; // Our threads, and whoever held a lock of ours when the process was forked, are not here.
+            // Our threads, and whoever had a lock of ours at the fork, are not here: a drop that takes such a lock
+            // would never end. So the backend stays, in memory that the child got for nothing.
+            std::mem::forget(Arc::clone(&self.backend));
+            return;
         }
-        // Nobody can reach what is still held any more: it was detached and never unlocked. Give it back.
-        for entry in self.timer.stop() {
-            let current = entry.lock().current().map(Arc::clone);
-            if let Some(tenure) =
-                current.filter(|tenure| !self.is_forked() && self.give_back(tenure))
-            {
+        // Nobody can reach what was detached and never unlocked any more: give it back.
+        for Detached { tenure, .. } in std::mem::take(self.detached.get_mut()) {
+            if self.give_back(&tenure) {
                 let lease = tenure.lock().lease;
                 self.clean_up(tenure.id(lease), tenure.closing());
             }
         }
+        self.timer.stop();
         self.lanes.stop();
     }
 }

@@ -27,10 +27,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 impl Engine {
     /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
     pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
-        if self.is_forked() {
-            // The parent holds it. Whatever the child does to it must not reach the store.
-            return self.ask(|_| Ok(())).map_err(|failure| failure.into_error().on(&tenure.name));
-        }
+        // The parent holds it. Whatever a forked child does to it must not reach the store.
+        self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
         let held = self.still_holds(entry, tenure);
         let ended = entry.end_hold(tenure);
         if !held {
@@ -59,6 +57,7 @@ impl Engine {
             return Err(tenure.lost_error());
         }
         let outcome = self.send_release(tenure, lease);
+        tenure.close_listeners();
         entry.vacate(tenure);
         match &outcome {
             Ok(()) => self.events.emit(|| {
@@ -75,7 +74,10 @@ impl Engine {
 
     fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<(), Error> {
         let id = tenure.id(lease);
-        let by = self.command_deadline();
+        let mut by = self.command_deadline();
+        if !self.abilities.owned {
+            by = by.min(tenure.valid_until()); // after that it could free a stranger's
+        }
         let mut first_unanswered = None;
         loop {
             let sent = self.clock.now();
@@ -95,9 +97,7 @@ impl Engine {
             }
             let now = self.clock.now();
             if !self.abilities.owned || !error.is_unavailable() || now + PAUSE >= by {
-                if self.abilities.owned {
-                    self.clean_up(id, tenure.closing());
-                }
+                self.clean_up(id, tenure.closing());
                 return Err(self.unconfirmed(tenure, now, &error));
             }
             self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
@@ -117,7 +117,10 @@ impl Engine {
     }
 
     fn unconfirmed(&self, tenure: &Tenure, now: Moment, cause: &Error) -> Error {
-        let left = tenure.valid_until().since(now);
+        let inner = tenure.lock();
+        let left =
+            if inner.overlong { inner.lease.duration() } else { tenure.valid_until().since(now) };
+        drop(inner);
         Error::new(
             cause.kind(),
             format!(

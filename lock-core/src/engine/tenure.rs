@@ -54,8 +54,10 @@ pub(crate) struct Inner {
     pub(crate) lease: LeaseTime,
     /// How the watchdog keeps it; `None` for a fixed lease, and when no more renewals are allowed.
     pub(crate) watch: Option<Watched>,
-    /// Whether a renewal is in the lane or under way.
+    /// Whether a renewal of the watchdog's is in the lane or under way.
     pub(crate) renewing: bool,
+    /// Whether the store may keep it for longer than we know: an extension was sent, and is not confirmed.
+    pub(crate) overlong: bool,
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,
     loss: Option<Loss>,
@@ -103,6 +105,7 @@ impl Tenure {
             lease,
             watch,
             renewing: false,
+            overlong: false,
             last_failure: None,
             loss: None,
             listeners: Vec::new(),
@@ -171,7 +174,11 @@ impl Tenure {
     pub(crate) fn set_released(&self, inner: &mut Inner) {
         self.state.store(GuardState::Released as u8, Ordering::Release);
         inner.watch = None;
-        inner.listeners.clear();
+    }
+
+    /// Tells everybody who listens that there is nothing more to be told.
+    pub(crate) fn close_listeners(&self) {
+        self.lock().listeners.clear();
     }
 
     /// Ends it by loss, and tells everybody who listens.

@@ -11,8 +11,13 @@ use crate::{
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use crate::OwnerId;
+
+mod doubt;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -25,6 +30,12 @@ struct Recorded {
     /// What the next requests of a kind fail with, after or before they are applied.
     faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
     abilities: Abilities,
+    /// Who asked for a lock last.
+    owner: Arc<Mutex<Option<OwnerId>>>,
+    /// While it is up, the backend does not know its lanes.
+    lane_panics: Arc<AtomicBool>,
+    /// While somebody holds it, requests that are to hang do.
+    gate: Arc<Mutex<()>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +44,12 @@ enum Fault {
     Swallowed,
     /// Never left.
     NotSent,
+    /// It left, and nobody knows more: it may arrive yet.
+    Vanished,
+    /// The store will not do it, now or later.
+    Refused,
+    /// Waits at the gate.
+    Hangs,
     /// Applied, and the answer takes this long.
     Slow(Duration),
 }
@@ -47,6 +64,9 @@ impl Recorded {
             log: Arc::default(),
             faults: Arc::default(),
             abilities: Abilities::full(),
+            owner: Arc::default(),
+            lane_panics: Arc::default(),
+            gate: Arc::default(),
         };
         (recorded, clock)
     }
@@ -85,6 +105,12 @@ impl Recorded {
         match fault.map(|(_, fault)| fault) {
             None => apply(),
             Some(Fault::NotSent) => Err(Failure::NotSent(Error::unavailable("on purpose"))),
+            Some(Fault::Vanished) => Err(Failure::Unknown(Error::unavailable("on purpose"))),
+            Some(Fault::Refused) => Err(Failure::Refused(Error::configuration("on purpose"))),
+            Some(Fault::Hangs) => {
+                drop(self.gate.lock());
+                apply()
+            }
             Some(Fault::Swallowed) => {
                 apply()?;
                 Err(Failure::Unknown(Error::unavailable("swallowed on purpose")))
@@ -100,6 +126,7 @@ impl Recorded {
 
 impl Backend for Recorded {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        *self.owner.lock() = Some(attempt.owner);
         self.asked("acquire", || self.store.acquire(attempt, by))
     }
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
@@ -122,6 +149,7 @@ impl Backend for Recorded {
         self.asked("watch", || self.store.watch(name, wake, by))
     }
     fn lane(&self, name: &LockName) -> Lane {
+        assert!(!self.lane_panics.load(Ordering::SeqCst), "on purpose");
         self.store.lane(name)
     }
     fn abilities(&self) -> Abilities {

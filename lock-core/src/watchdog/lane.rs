@@ -1,17 +1,20 @@
-//! Lanes: one thread for each node, which renews what is held there and cleans up after unknown outcomes.
+//! Lanes: for each node one thread that renews what is held there, and, when there is something to be cleaned up after an
+//! unknown outcome, one that does that.
 //!
-//! A node that is slow or dead holds up its own lane only. Clean-up outlives whoever caused it: a lane goes on until it
-//! is confirmed, or until the lease has ended everything by itself.
+//! A node that is slow or dead holds up its own lane only, and a clean-up that hangs holds up no renewal. Clean-up
+//! outlives whoever caused it: it goes on until it is confirmed, or until the lease has ended everything by itself.
 
-use crate::backend::{Backend, Closing, Lane, RENEW_BATCH, Renewal, Renewing, TenureId};
+use crate::backend::{Backend, Closing, Failure, Lane, RENEW_BATCH, Renewal, Renewing, TenureId};
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::entry::Entry;
 use crate::engine::tenure::Tenure;
 use crate::engine::{Engine, ask};
 use crate::error::Error;
 use crate::lease::LeaseTime;
+use crate::name::LockName;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -36,11 +39,18 @@ pub(crate) struct Lanes {
 
 #[derive(Default)]
 struct State {
-    lanes: HashMap<Lane, Arc<Queue>>,
+    queues: HashMap<(Lane, Task), Arc<Queue>>,
     stopping: bool,
 }
 
-/// The work of one lane.
+/// What a thread is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Task {
+    Renew,
+    CleanUp,
+}
+
+/// The work of one thread.
 struct Queue {
     lane: Lane,
     work: Mutex<Work>,
@@ -116,8 +126,9 @@ impl Lanes {
         engine: &Weak<Engine>,
         job: RenewJob,
     ) -> Result<(), Error> {
-        let lane = self.backend.lane(&job.entry.name);
-        self.submit(engine, lane, |work| work.renewals.push_back(job))
+        self.submit(engine, &job.entry.name.clone(), Task::Renew, |work| {
+            work.renewals.push_back(job);
+        })
     }
 
     /// Has a holding cleaned up.
@@ -126,27 +137,33 @@ impl Lanes {
         engine: &Weak<Engine>,
         cleanup: Cleanup,
     ) -> Result<(), Error> {
-        let lane = self.backend.lane(&cleanup.tenure.name);
-        self.submit(engine, lane, |work| work.cleanups.push(cleanup))
+        self.submit(engine, &cleanup.tenure.name.clone(), Task::CleanUp, |work| {
+            work.cleanups.push(cleanup);
+        })
     }
 
     fn submit(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        lane: Lane,
+        name: &LockName,
+        task: Task,
         add: impl FnOnce(&mut Work),
     ) -> Result<(), Error> {
+        let lane = ask(|| Ok(self.backend.lane(name))).map_err(Failure::into_error)?;
         let queue = {
             let mut state = self.state.lock();
             let new = || Arc::new(Queue { lane, work: Mutex::default(), signal: Arc::default() });
-            Arc::clone(state.lanes.entry(lane).or_insert_with(new))
+            Arc::clone(state.queues.entry((lane, task)).or_insert_with(new))
         };
         let mut work = queue.work.lock();
         if !work.running {
             let (lanes, queue, engine) =
                 (Arc::clone(self), Arc::clone(&queue), Weak::clone(engine));
             thread::Builder::new()
-                .name(format!("distlock-lane{}", lane.number()))
+                .name(match task {
+                    Task::Renew => format!("distlock-lane{}", lane.number()),
+                    Task::CleanUp => format!("distlock-tidy{}", lane.number()),
+                })
                 .spawn(move || lanes.run(&queue, &engine))
                 .map_err(|source| {
                     Error::unavailable("could not start a lane's thread").with_source(source)
@@ -163,7 +180,7 @@ impl Lanes {
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
-        for queue in state.lanes.values() {
+        for queue in state.queues.values() {
             queue.signal.raise();
         }
     }
@@ -172,7 +189,7 @@ impl Lanes {
     #[cfg(test)]
     pub(crate) fn threads(&self) -> (usize, bool) {
         let (now, state) = (self.clock.now(), self.state.lock());
-        state.lanes.values().fold((0, false), |(threads, due), queue| {
+        state.queues.values().fold((0, false), |(threads, due), queue| {
             let work = queue.work.lock();
             let is_due = !work.renewals.is_empty()
                 || work.cleanups.iter().any(|cleanup| cleanup.next <= now);
@@ -185,14 +202,19 @@ impl Lanes {
         loop {
             let now = self.clock.now();
             let stopping = self.state.lock().stopping;
-            match queue.next_step(now, stopping, &mut idle_since) {
+            let step = queue.next_step(now, stopping, &mut idle_since);
+            if matches!(step, Step::End) {
+                return;
+            }
+            // A panic, of a backend's receipt perhaps, must not end the renewals of all other locks of this node.
+            let _reported = catch_unwind(AssertUnwindSafe(|| match step {
                 Step::Renew(batch) => self.renew_batch(queue.lane, batch, engine),
                 Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
                 Step::Sleep(until) => {
                     let _woken: Woken = self.clock.wait(&queue.signal, until);
                 }
-                Step::End => return,
-            }
+                Step::End => {}
+            }));
         }
     }
 
@@ -200,9 +222,9 @@ impl Lanes {
         batch.retain(|job| {
             let may_be_renewed = !job.tenure.has_ended();
             if !may_be_renewed {
-                job.tenure.lock().renewing = false;
-                if let Some(reply) = &job.reply {
-                    reply.answer(Err(job.tenure.lost_error()));
+                match &job.reply {
+                    Some(reply) => reply.answer(Err(job.tenure.lost_error())),
+                    None => job.tenure.lock().renewing = false,
                 }
             }
             may_be_renewed
@@ -230,8 +252,11 @@ impl Lanes {
 
     fn try_to_clean_up(&self, queue: &Queue, mut cleanup: Cleanup) {
         let by = self.clock.now() + self.command_timeout;
-        if ask(|| self.backend.release(&cleanup.tenure, cleanup.closing, by)).is_ok() {
-            return;
+        match ask(|| self.backend.release(&cleanup.tenure, cleanup.closing, by)) {
+            Ok(_) => return,
+            // It has answered, and will answer the same again: something else is there, or we may not.
+            Err(Failure::Refused(error)) if !error.is_unavailable() => return,
+            Err(_) => {}
         }
         let now = self.clock.now();
         if now >= cleanup.until {

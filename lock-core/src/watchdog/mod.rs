@@ -65,10 +65,7 @@ impl Timer {
             return Ok(());
         }
         let mut state = self.state.lock();
-        if let Some((key, _)) = held.timer.take() {
-            state.wheel.cancel(key);
-        }
-        held.timer = Some((state.wheel.schedule(due, Arc::clone(entry)), due));
+        // The thread first: a timer that nobody looks at must not be taken for one by the next who comes to arm it.
         if !state.running && !state.stopping {
             let (timer, engine) = (Arc::clone(self), Weak::clone(&self.engine));
             let spawned = thread::Builder::new()
@@ -79,6 +76,10 @@ impl Timer {
             })?;
             state.running = true;
         }
+        if let Some((key, _)) = held.timer.take() {
+            state.wheel.cancel(key);
+        }
+        held.timer = Some((state.wheel.schedule(due, Arc::clone(entry)), due));
         let is_earlier = due < state.asleep_until;
         drop(state);
         if is_earlier {
@@ -87,14 +88,10 @@ impl Timer {
         Ok(())
     }
 
-    /// Ends the thread, and hands out what it watched over.
-    pub(crate) fn stop(&self) -> Vec<Arc<Entry>> {
-        let mut state = self.state.lock();
-        state.stopping = true;
-        let watched = state.wheel.items().map(Arc::clone).collect();
-        drop(state);
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopping = true;
         self.signal.raise();
-        watched
     }
 
     /// How many threads there are: one or none.

@@ -131,7 +131,8 @@ impl<T> Wheel<T> {
     }
 
     /// Everything that is scheduled, in no order.
-    pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
+    #[cfg(test)]
+    fn items(&self) -> impl Iterator<Item = &T> {
         self.nodes.iter().filter_map(|node| node.item.as_ref())
     }
 

@@ -1,0 +1,231 @@
+//! Where it is not known what happened in the store, or somebody there or here misbehaves.
+
+use super::{Fault, Recorded, SECOND, advance, eventually};
+use crate::backend::{Abilities, Answer, Attempt, Backend};
+use crate::{DistLock, Interrupt, LeaseTime, LockOptions, LossCause, Moment};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn an_extension_that_is_not_confirmed_leaves_no_lock_behind() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    store.fail_next("renew", Fault::Swallowed);
+    assert!(guard.extend(3_600 * SECOND).unwrap_err().is_unavailable());
+    assert!(guard.remaining() < 10 * SECOND, "the old deadline stands");
+    advance(&client, &clock, 11 * SECOND);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    eventually("it is given back, not kept for an hour", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_renewal_that_is_under_way_at_the_deadline_leaves_no_lock_behind() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    let closed = store.gate.lock();
+    store.fail_next("renew", Fault::Hangs);
+    clock.advance(11 * SECOND);
+    eventually("it is under way", || store.count("renew") == 1);
+    clock.advance(18 * SECOND);
+    assert!(guard.is_valid());
+    clock.advance(5 * SECOND / 10);
+    assert!(guard.is_valid() || guard.loss().is_some());
+    clock.advance(SECOND);
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
+    drop(closed);
+    eventually("what it extended is given back", || !lock.is_locked().unwrap());
+    assert!(guard.unlock().unwrap_err().is_lost(), "also if the renewal came through at last");
+}
+
+#[test]
+fn a_doubtful_lock_that_is_gone_leaves_a_tombstone_for_the_late_copy() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Vanished);
+    let guard = lock.lock().unwrap();
+    store.store.lose(lock.name());
+    assert!(guard.verify().unwrap_err().is_lost());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    eventually("the owner is closed", || store.count("close") == 1);
+    let late = Attempt::new(
+        lock.name(),
+        store.owner.lock().unwrap(),
+        LeaseTime::new(30 * SECOND).unwrap(),
+    );
+    eventually("the copy that arrives late is turned down", || {
+        matches!(store.store.acquire(&late, Moment::NEVER), Ok(Answer::Busy(_)))
+    });
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_late_grant_of_an_unknown_owner_is_left_to_its_lease() {
+    let (store, _clock) = Recorded::new();
+    let client = store.able(Abilities::full().owned(false)).client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Slow(11 * SECOND));
+    let fixed = LockOptions::new().lease(10 * SECOND);
+    assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
+    let guard = lock.lock_with(&fixed).unwrap();
+    assert!(guard.extend(20 * SECOND).unwrap_err().is_unsupported());
+    assert_eq!(store.count("release") + store.count("close") + store.count("renew"), 0);
+}
+
+#[test]
+fn who_queues_behind_a_head_that_cannot_ask_is_not_told_busy() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..100 {
+        store.fail_next("acquire", Fault::NotSent);
+    }
+    let head = thread::spawn({
+        let lock = lock.clone();
+        move || lock.try_lock_for(3_600 * SECOND).map(|guard| guard.is_some())
+    });
+    eventually("the head has failed, and will try again", || {
+        store.count("acquire") >= 2 && !clock.sleepers().is_empty()
+    });
+    assert!(lock.try_lock().unwrap_err().is_unavailable());
+    let behind = thread::spawn({
+        let lock = lock.clone();
+        move || lock.try_lock_for(SECOND).map(|guard| guard.is_some())
+    });
+    eventually("it queues", || client.waiting("x").unwrap() == 2);
+    while !behind.is_finished() {
+        clock.advance(SECOND / 10);
+        thread::yield_now();
+    }
+    assert!(behind.join().unwrap().unwrap_err().is_unavailable());
+    store.faults.lock().clear();
+    while !head.is_finished() {
+        clock.advance(SECOND / 10);
+        thread::yield_now();
+    }
+    assert!(head.join().unwrap().unwrap(), "the outage is over");
+}
+
+#[test]
+fn a_backend_that_panics_neither_panics_in_drop_nor_wedges_the_name() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.fail_next("release", Fault::Refused);
+    store.lane_panics.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(guard))).is_ok());
+    store.lane_panics.store(false, Ordering::SeqCst);
+    store.store.lose(lock.name());
+    assert!(thread::spawn(move || lock.try_lock().unwrap().is_some()).join().unwrap());
+}
+
+#[test]
+fn a_lane_that_is_not_known_for_a_while_costs_a_renewal_and_no_lock() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.lane_panics.store(true, Ordering::SeqCst);
+    advance(&client, &clock, 11 * SECOND);
+    assert_eq!(store.count("renew"), 0);
+    store.lane_panics.store(false, Ordering::SeqCst);
+    advance(&client, &clock, 60 * SECOND);
+    assert!(guard.is_valid() && store.count("renew") >= 5);
+}
+
+#[test]
+fn a_clean_up_that_hangs_delays_no_renewal() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let kept = client.mutex("kept").unwrap().lock().unwrap();
+    let closed = store.gate.lock();
+    store.fail_next("acquire", Fault::Vanished);
+    store.fail_next("acquire", Fault::Vanished);
+    store.fail_next("close", Fault::Hangs);
+    assert!(client.mutex("other").unwrap().try_lock().unwrap_err().is_unavailable());
+    eventually("the clean-up hangs", || store.count("close") == 1);
+    for renewals in 1..=5 {
+        clock.advance(10 * SECOND + SECOND / 10);
+        eventually("it is renewed all the same", || store.count("renew") == renewals);
+        eventually("the watchdog has heard of it", || kept.remaining() > 29 * SECOND);
+    }
+    drop(closed);
+}
+
+#[test]
+fn threads_that_end_with_a_detached_hold_leave_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    for _ in 0..3 {
+        let lock = client.mutex("x").unwrap();
+        thread::spawn(move || lock.lock().unwrap().detach()).join().unwrap();
+        advance(&client, &clock, 11 * SECOND);
+        eventually("it is given back", || !client.mutex("x").unwrap().is_locked().unwrap());
+    }
+    eventually("the name is forgotten", || client.names_in_use() == 0);
+}
+
+#[test]
+fn a_detached_hold_that_was_lost_says_so_also_through_a_new_handle() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(SECOND)).unwrap().detach();
+    store.clock.advance(2 * SECOND);
+    let lock = client.mutex("x").unwrap();
+    assert!(lock.lock().unwrap_err().is_lost());
+    assert!(lock.unlock().unwrap_err().is_lost());
+    assert!(lock.unlock().unwrap_err().is_not_held());
+    assert!(lock.lock().is_ok());
+}
+
+#[test]
+fn the_channel_of_losses_tells_a_loss_found_at_unlock_and_closes_at_a_release() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    let losses = guard.losses();
+    guard.unlock().unwrap();
+    assert!(losses.recv_timeout(20 * SECOND).unwrap_err().is_disconnected());
+    let guard = lock.lock().unwrap();
+    let losses = guard.losses();
+    store.store.lose(lock.name());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Gone);
+}
+
+#[test]
+fn a_wait_ends_also_if_the_interrupt_is_reset_before_it_can_look() {
+    let (store, _clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let _held = holder.mutex("x").unwrap().lock().unwrap();
+    let interrupt = Interrupt::new();
+    let waiter = thread::spawn({
+        let (lock, interrupt) = (client.mutex("x").unwrap(), interrupt.clone());
+        move || lock.lock_interruptibly(&interrupt).map(drop)
+    });
+    eventually("it waits", || client.waiting("x").unwrap() == 1);
+    interrupt.fire();
+    interrupt.reset();
+    assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+}
+
+#[test]
+fn a_nested_lock_that_cannot_be_made_longer_takes_nothing_and_changes_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.fail_next("renew", Fault::NotSent);
+    let longer = LockOptions::new().watched(300 * SECOND);
+    assert!(lock.lock_with(&longer).unwrap_err().is_unavailable());
+    assert_eq!(lock.hold_count(), 1);
+    let before = store.count("renew");
+    advance(&client, &clock, 30 * SECOND);
+    assert!(store.count("renew") >= before + 2, "the watchdog keeps its rhythm of 10 s");
+    assert!(guard.remaining() < Duration::from_secs(31));
+    guard.unlock().unwrap();
+}
