@@ -64,56 +64,44 @@ if redis.call('EXISTS', KEYS[3]) == 1 then
 end
 
 local pttl = redis.call('PTTL', KEYS[1])
+local ours = false
 if pttl ~= -2 then
   if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
     return {0, pttl}
   end
-  -- Ours already: the answer to the first copy of this request was lost. Tokens before the lease, because what fails
-  -- must fail before anything is written.
-  local first, last
-  if ARGV[3] ~= '0' then
-    local stored, wrong = counter()
-    if wrong then
-      return redis.error_reply(wrong)
-    end
-    if stored then
-      first = stored - tonumber(ARGV[5])
-      last = stored
-    else
-      first, last, wrong = new_tokens(nil)
-      if wrong then
-        return redis.error_reply(wrong)
-      end
-    end
-  end
-  -- Never shorter: a renewal of a longer lease may have come in between.
-  if pttl < lease then
-    redis.call('PEXPIRE', KEYS[1], ARGV[1])
-  end
-  if first then
-    return {1, first, last}
-  end
-  return {1}
+  -- The answer to the first copy of this request was lost.
+  ours = true
 end
 
--- Tokens first: what fails must fail before the lock is written, and of several writes in a script only the first is
--- refused when the memory is full.
+-- Tokens first: what fails must fail before the lock or its lease is written, and of several writes in a script only
+-- the first is refused when the memory is full.
 local first, last
 if ARGV[3] ~= '0' then
   local stored, wrong = counter()
-  if wrong then
-    return redis.error_reply(wrong)
+  if not wrong then
+    if ours and stored then
+      -- The range that the first copy got.
+      first = stored - tonumber(ARGV[5])
+      last = stored
+    else
+      first, last, wrong = new_tokens(stored)
+    end
   end
-  first, last, wrong = new_tokens(stored)
   if wrong then
     return redis.error_reply(wrong)
   end
 end
--- The key is not there, so this changes nothing. But a user who may not PEXPIRE is refused here, and not between HSET
--- and PEXPIRE, which would leave a lock that never ends.
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
-redis.call('HSET', KEYS[1], ARGV[2], '1')
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
+
+if not ours then
+  -- The key is not there, so this changes nothing. But a user who may not PEXPIRE is refused here, and not between
+  -- HSET and PEXPIRE, which would leave a lock that never ends.
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+  redis.call('HSET', KEYS[1], ARGV[2], '1')
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+elseif pttl < lease then
+  -- Never shorter: a renewal of a longer lease may have come in between.
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+end
 if first then
   return {1, first, last}
 end
