@@ -7,6 +7,9 @@
 #[path = "../it/harness/mod.rs"]
 mod harness;
 
+// A backend that is gone leaves no thread and no connection behind.
+mod departure;
+
 // The rhythm of renewals, many locks at once, and what the watchdog costs.
 mod held;
 

@@ -2,7 +2,8 @@
 
 use crate::harness::child::Example;
 use crate::harness::process::RedisServer;
-use crate::harness::time::{Stopwatch, always, eventually};
+use crate::harness::time::{Stopwatch, always, eventually, let_pass, timed};
+use lock_core::{Clock, SystemClock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
@@ -149,4 +150,13 @@ fn waiting_in_vain_ends_and_says_for_what() {
         (looks == 3).then_some("found")
     });
     assert_eq!((found, looks), ("found", 3));
+}
+
+#[test]
+fn a_call_that_outstays_its_time_is_found_out() {
+    let on_time = timed(0, |by| by);
+    let overstayed = catch_unwind(|| timed(10, |_| let_pass(Duration::from_secs(2))));
+    let message = *overstayed.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("too late"), "{message}");
+    assert!(on_time < SystemClock.now());
 }

@@ -172,7 +172,7 @@ impl Drop for RedisServer {
 
 /// A port that nobody listens on at the moment, below those that the system gives to outgoing connections: from one of
 /// those, a client that redials a dead server can, now and then, connect to itself.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(15_000..32_000);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

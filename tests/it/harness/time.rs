@@ -1,11 +1,16 @@
 //! Waiting with a bound. The only place of the suite that sleeps.
 
 use lock_core::{Clock, Moment, Signal, SystemClock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::thread;
 use std::time::Duration;
 
 /// How long the next look is put off. Short enough for the tests that measure wake-ups, long enough not to be the load.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// How often [`timed`] sees whether threads are woken in time.
+const BEAT: Duration = Duration::from_millis(5);
 
 /// `DISTLOCK_TEST_SCALE`: what every bound is multiplied with, for machines that are slow or busy.
 static SCALE: LazyLock<f64> = LazyLock::new(|| match std::env::var("DISTLOCK_TEST_SCALE") {
@@ -102,6 +107,51 @@ impl Stopwatch {
     pub(crate) fn elapsed(&self) -> Duration {
         SystemClock.now().since(self.0)
     }
+}
+
+/// Runs `call` with this much time and checks that it takes no more, but for what the machine took (other programs may
+/// be using it): 50 ms, twice what a thread that only keeps time was late meanwhile, and the time that this thread was
+/// ready to run and got no processor. The thread that keeps time does not see the last one: the scheduler prefers who
+/// sleeps most of the time to who has work to do.
+#[track_caller]
+pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
+    let (done, lateness) = (AtomicBool::new(false), AtomicU64::new(0));
+    // From before the thread is there: that it is slow to come is lateness, too.
+    let start = SystemClock.now();
+    let (outcome, late, queued) = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut due = start;
+            loop {
+                let late = SystemClock.now().since(due).as_nanos();
+                lateness.fetch_max(u64::try_from(late).unwrap(), Ordering::SeqCst);
+                if done.load(Ordering::SeqCst) {
+                    return;
+                }
+                due = SystemClock.now() + BEAT;
+                pause(BEAT);
+            }
+        });
+        let queued = time_queued();
+        let by = SystemClock.now() + Duration::from_millis(milliseconds);
+        let outcome = call(by);
+        let late = SystemClock.now().since(by);
+        done.store(true, Ordering::SeqCst);
+        (outcome, late, time_queued() - queued)
+    });
+    let slice = Duration::from_nanos(lateness.into_inner());
+    assert!(
+        late < ms(50) + slice * 2 + queued,
+        "{late:?} too late, a thread {slice:?}, and without a processor for {queued:?}"
+    );
+    outcome
+}
+
+/// How long this thread has been ready to run and waited for a processor, by the system's account; zero where it keeps
+/// none.
+fn time_queued() -> Duration {
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = account.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
 }
 
 fn pause(time: Duration) {

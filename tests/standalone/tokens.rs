@@ -1,9 +1,9 @@
 //! Fencing tokens and their counter.
 
 use crate::bench::{Bench, granted, lease, soon, tokens};
-use crate::server::RedisServer;
+use crate::harness::process::RedisServer;
 use lock_core::backend::{Answer, Closing, Failure, Release, TenureId, Tokens};
-use lock_core::{Backend, Clock, FencingToken, SystemClock};
+use lock_core::{Clock, FencingToken, SystemClock};
 
 const COUNTER: &str = "redisson_lock_token:{a}";
 const DAY: i64 = 24 * 60 * 60 * 1000;
@@ -34,24 +34,28 @@ fn tokens_are_the_servers_time_in_microseconds_and_grow() {
         last = token;
     }
     assert!(last > before && last <= SystemClock.unix_time().as_micros() as u64);
-    assert_eq!(server.cli(&["GET", COUNTER]), last.to_string(), "exact to the last digit");
+    assert_eq!(
+        server.probe().command(&["GET", COUNTER]).text(),
+        last.to_string(),
+        "exact to the last digit"
+    );
 }
 
 #[test]
 fn the_counter_goes_a_day_after_the_time_it_stands_for() {
     let server = RedisServer::start();
     let token = cycle(&Bench::on(&server)) as i64;
-    assert_eq!(server.number(&["PEXPIRETIME", COUNTER]), token / 1000 + DAY);
+    assert_eq!(server.probe().command(&["PEXPIRETIME", COUNTER]).int(), token / 1000 + DAY);
 }
 
 #[test]
 fn a_counter_that_redisson_made_counts_on_and_never_expires() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    server.cli(&["INCR", COUNTER]);
+    server.probe().command(&["INCR", COUNTER]);
     for _ in 0..3 {
         assert!(cycle(&bench) > 1);
-        assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+        assert_eq!(server.probe().command(&["PTTL", COUNTER]).int(), -1);
     }
 }
 
@@ -59,20 +63,20 @@ fn a_counter_that_redisson_made_counts_on_and_never_expires() {
 fn a_counter_to_be_kept_is_kept() {
     let server = RedisServer::start();
     cycle(&Bench::on(&server));
-    assert!(server.number(&["PTTL", COUNTER]) > 0);
+    assert!(server.probe().command(&["PTTL", COUNTER]).int() > 0);
     let keeping = Bench::new(&format!("{}?tokens=keep", server.url()));
     cycle(&keeping);
-    assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+    assert_eq!(server.probe().command(&["PTTL", COUNTER]).int(), -1);
 }
 
 #[test]
 fn tokens_grow_past_a_counter_that_is_ahead_of_the_clock() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    server.cli(&["SET", COUNTER, "8007199254740990", "EX", "100"]);
+    server.probe().command(&["SET", COUNTER, "8007199254740990", "EX", "100"]);
     assert_eq!(cycle(&bench), 8_007_199_254_740_991);
-    assert_eq!(server.cli(&["GET", COUNTER]), "8007199254740991");
-    assert_eq!(server.number(&["PEXPIRETIME", COUNTER]), 8_007_199_254_740 + DAY);
+    assert_eq!(server.probe().command(&["GET", COUNTER]).text(), "8007199254740991");
+    assert_eq!(server.probe().command(&["PEXPIRETIME", COUNTER]).int(), 8_007_199_254_740 + DAY);
     assert_eq!(cycle(&bench), 8_007_199_254_740_992);
 }
 
@@ -83,20 +87,20 @@ fn a_counter_that_cannot_count_on_refuses_and_changes_nothing() {
     for counter in
         ["9007199254740991", "9007199254740993", "99999999999999999999", "x", "", "-1", "1.5"]
     {
-        server.cli(&["SET", COUNTER, counter]);
+        server.probe().command(&["SET", COUNTER, counter]);
         let failure =
             bench.acquire_with("a", bench.owner(), lease(100), Tokens::Assign { reserve: 0 });
         let failure = failure.unwrap_err();
         assert!(matches!(failure, Failure::Refused(_)), "{counter}: {failure:?}");
         assert!(failure.error().is_foreign_format(), "{counter}: {failure:?}");
-        assert_eq!(server.cli(&["GET", COUNTER]), counter);
-        assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+        assert_eq!(server.probe().command(&["GET", COUNTER]).text(), counter);
+        assert!(!server.probe().exists("a"));
     }
-    server.cli(&["DEL", COUNTER]);
-    server.cli(&["RPUSH", COUNTER, "1"]);
+    server.probe().command(&["DEL", COUNTER]);
+    server.probe().command(&["RPUSH", COUNTER, "1"]);
     let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::Assign { reserve: 0 });
     assert!(failure.unwrap_err().error().is_foreign_format());
-    assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+    assert!(!server.probe().exists("a"));
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn a_repeated_request_is_not_answered_from_a_counter_that_is_not_exact() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    server.cli(&["SET", COUNTER, "9007199254740993"]);
+    server.probe().command(&["SET", COUNTER, "9007199254740993"]);
     let again = bench.acquire_with("a", held.owner, lease(100), Tokens::Assign { reserve: 0 });
     assert!(again.unwrap_err().error().is_foreign_format());
 }
@@ -122,7 +126,7 @@ fn no_tokens_where_they_are_switched_off_or_not_asked_for() {
     assert!(bench.backend.abilities().tokens);
     let answer = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap();
     assert!(matches!(answer, Answer::Granted(grant) if grant.tokens.is_none()));
-    assert_eq!(server.cli(&["KEYS", "redisson_lock_token*"]), "");
+    assert_eq!(server.probe().keys("redisson_lock_token*"), [""; 0]);
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn a_repeated_request_gets_the_same_range() {
     assert_eq!(range.1 - range.0, 7);
     let again = bench.acquire_with("a", held.owner, lease(30_000), Tokens::Assign { reserve: 7 });
     assert_eq!(tokens(&granted(again.unwrap())), range);
-    server.cli(&["DEL", COUNTER]);
+    server.probe().command(&["DEL", COUNTER]);
     let again = bench.acquire_with("a", held.owner, lease(30_000), Tokens::Assign { reserve: 7 });
     let renewed = tokens(&granted(again.unwrap()));
     assert!(renewed.0 > range.0 && renewed.1 - renewed.0 == 7, "made anew: {renewed:?}");
@@ -144,13 +148,21 @@ fn what_was_set_aside_and_not_used_is_given_back() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, (first, last)) = take_with_reserve(&bench, 1_000_000);
-    assert_eq!(server.cli(&["GET", COUNTER]), last.to_string(), "the end of the range");
-    let expiry = server.number(&["PEXPIRETIME", COUNTER]);
+    assert_eq!(
+        server.probe().command(&["GET", COUNTER]).text(),
+        last.to_string(),
+        "the end of the range"
+    );
+    let expiry = server.probe().command(&["PEXPIRETIME", COUNTER]).int();
     let closing = Closing::CLEAN.last_used(FencingToken::new(first + 2));
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
-    assert_eq!(server.cli(&["GET", COUNTER]), (first + 2).to_string());
-    assert_eq!(server.number(&["PEXPIRETIME", COUNTER]), expiry, "the expiry stays as it was");
-    assert_eq!(server.cli(&["KEYS", "distlock_closed*"]), "", "and there is no tombstone");
+    assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 2).to_string());
+    assert_eq!(
+        server.probe().command(&["PEXPIRETIME", COUNTER]).int(),
+        expiry,
+        "the expiry stays as it was"
+    );
+    assert_eq!(server.probe().keys("distlock_closed*"), [""; 0], "and there is no tombstone");
     assert!(cycle(&bench) > first + 2);
 }
 
@@ -161,25 +173,25 @@ fn nothing_is_given_back_by_who_does_not_hold_the_lock_or_lost_the_counter() {
     let (held, (first, last)) = take_with_reserve(&bench, 1_000_000);
     let closing = Closing::CLEAN.last_used(FencingToken::new(first));
     // The lock `{a}` has the same counter, as has Redisson's RFencedLock.
-    server.cli(&["INCR", COUNTER]);
+    server.probe().command(&["INCR", COUNTER]);
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
-    assert_eq!(server.cli(&["GET", COUNTER]), (last + 1).to_string());
+    assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (last + 1).to_string());
 
     let (held, (first, last)) = take_with_reserve(&bench, 5);
     let closing = Closing::CLEAN.last_used(FencingToken::new(first));
-    server.cli(&["DEL", "a"]);
+    server.probe().command(&["DEL", "a"]);
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Gone);
-    assert_eq!(server.cli(&["GET", COUNTER]), last.to_string());
+    assert_eq!(server.probe().command(&["GET", COUNTER]).text(), last.to_string());
 }
 
 #[test]
 fn a_counter_without_an_expiry_keeps_to_that_when_tokens_are_given_back() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    server.cli(&["SET", COUNTER, "1"]);
+    server.probe().command(&["SET", COUNTER, "1"]);
     let (held, (first, _)) = take_with_reserve(&bench, 9);
     let closing = Closing::IN_DOUBT.last_used(FencingToken::new(first + 1));
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
-    assert_eq!(server.cli(&["GET", COUNTER]), (first + 1).to_string());
-    assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+    assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 1).to_string());
+    assert_eq!(server.probe().command(&["PTTL", COUNTER]).int(), -1);
 }

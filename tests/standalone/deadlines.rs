@@ -1,15 +1,16 @@
 //! Peers that are silent, slow, broken or gone: every call returns in time and says what is known.
 
-use crate::bench::{Bench, lease, name, soon, tenure, timed};
+use crate::bench::{Bench, LONG, lease, name, soon, tenure};
+use crate::harness::process::{RedisServer, free_port};
+use crate::harness::time::{eventually, let_pass, timed};
 use crate::peer::{Peer, hold, read_request};
-use crate::server::{RedisServer, eventually, pause};
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
 };
-use lock_core::{Backend, Clock, Moment, SystemClock};
+use lock_core::{Clock, Moment, SystemClock};
 use std::error::Error as _;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn drip(mut stream: TcpStream, bytes: &[u8]) {
         if stream.write_all(&[*byte]).is_err() {
             return;
         }
-        pause(Duration::from_millis(50));
+        let_pass(Duration::from_millis(50));
     }
 }
 
@@ -127,7 +128,7 @@ fn the_connect_timeout_bounds_the_whole_of_connecting() {
 
 #[test]
 fn a_refused_connection_is_told_at_once_with_its_cause() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let bench = Bench::new(&format!("redis://me:s3cret@127.0.0.1:{port}"));
     let failure = timed(50, |_| attempt(&bench, soon())).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
@@ -157,14 +158,14 @@ fn a_deadline_that_has_passed_sends_nothing() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("b");
-    server.cli(&["CONFIG", "RESETSTAT"]);
+    server.probe().reset_stats();
     for by in [Moment::from_nanos(0), SystemClock.now()] {
         let failure = attempt(&bench, by).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
         let failure = bench.backend.release(&held, Closing::CLEAN, by).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     }
-    assert_eq!(server.calls("evalsha"), 0);
+    assert_eq!(server.probe().command_calls("evalsha"), 0);
 }
 
 #[test]
@@ -178,9 +179,7 @@ fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
     let failure = timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by));
     assert!(matches!(failure, Err(Failure::Unknown(_))), "{failure:?}");
     server.resume();
-    eventually("the server has carried out what it was sent", || {
-        server.cli(&["EXISTS", "a"]) == "0"
-    });
+    eventually("the server has carried out what it was sent", LONG, || !server.probe().exists("a"));
     assert_eq!(bench.release(&held), Release::Gone);
     server.kill();
     // The look at the idle link, or the write, or the read notices; only the last one leaves a doubt.
@@ -188,7 +187,7 @@ fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
     assert!(matches!(first, Failure::Unknown(_) | Failure::NotSent(_)), "{first:?}");
     let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
     assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
-    server.revive();
+    server.restart();
     bench.take("a");
 }
 
@@ -200,7 +199,7 @@ fn a_server_killed_in_the_middle_is_unknown_at_once() {
     server.pause();
     let failure = thread::scope(|scope| {
         let asking = scope.spawn(|| timed(5_000, |by| attempt(&bench, by)));
-        pause(Duration::from_millis(50));
+        let_pass(Duration::from_millis(50));
         let start = SystemClock.now();
         server.kill();
         let failure = asking.join().unwrap().unwrap_err();
@@ -215,8 +214,8 @@ fn a_link_that_the_server_closed_while_it_idled_is_replaced_unnoticed() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    pause(Duration::from_millis(1_100));
+    server.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let_pass(Duration::from_millis(1_100));
     assert_eq!(bench.release(&held), Release::Freed);
 }
 
@@ -225,7 +224,7 @@ fn two_at_once(server: &RedisServer, bench: &Bench) -> Vec<Result<Answer, Failur
     server.pause();
     thread::scope(|scope| {
         let asking: Vec<_> = (0..2).map(|_| scope.spawn(|| attempt(bench, soon()))).collect();
-        pause(Duration::from_millis(50));
+        let_pass(Duration::from_millis(50));
         server.resume();
         asking.into_iter().map(|one| one.join().unwrap()).collect()
     })
@@ -236,7 +235,7 @@ fn after_one_link_died_the_others_are_looked_at_before_they_are_used() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     assert!(two_at_once(&server, &bench).iter().all(Result::is_ok));
-    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
     let first = attempt(&bench, soon());
     assert!(matches!(first, Err(Failure::Unknown(_) | Failure::NotSent(_))), "{first:?}");
     let later = two_at_once(&server, &bench);
@@ -260,7 +259,7 @@ fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
     server.pause();
     thread::scope(|scope| {
         let first = scope.spawn(|| timed(600, |by| attempt(&bench, by)));
-        pause(Duration::from_millis(100));
+        let_pass(Duration::from_millis(100));
         let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
         assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
         assert!(second.error().to_string().contains("pool=1"), "{second:?}");
@@ -274,7 +273,7 @@ fn users_of_the_pool_do_not_keep_renewals_waiting() {
     let bench = Bench::new(&format!("{}?pool=1", peer.url()));
     thread::scope(|scope| {
         let user = scope.spawn(|| timed(500, |by| attempt(&bench, by)));
-        eventually("the user has the only link", || peer.connections() == 1);
+        eventually("the user has the only link", LONG, || peer.connections() == 1);
         let batch = [Renewing::new(tenure("a", bench.owner(), 1_000))];
         let answer = timed(100, |by| bench.backend.renew(Lane::new(0), &batch, by)).remove(0);
         assert!(matches!(answer, Err(Failure::Unknown(_))), "sent on its own link: {answer:?}");

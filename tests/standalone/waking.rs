@@ -1,12 +1,12 @@
 //! Watches, and the one connection behind them.
 
-use crate::bench::{Bench, Counter, lease, name, soon, timed, within};
+use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
+use crate::harness::probe::Value;
+use crate::harness::process::{RedisServer, free_port};
+use crate::harness::time::{Stopwatch, eventually, let_pass, timed};
 use crate::peer::{Peer, hold, read_request};
-use crate::server::{RedisServer, eventually, pause};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};
-use lock_core::{Backend, Clock, SystemClock};
 use std::io::Write;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -21,8 +21,15 @@ fn watch(bench: &Bench, lock: &str) -> (Watch, Arc<Counter>) {
 
 /// How many connections are subscribed to the channel of `a`.
 fn subscribers(server: &RedisServer) -> i64 {
-    let answer = server.cli(&["PUBSUB", "NUMSUB", CHANNEL]);
-    answer.lines().last().unwrap().parse().unwrap()
+    match server.probe().command(&["PUBSUB", "NUMSUB", CHANNEL]) {
+        Value::List(mut answer) => answer.pop().expect("a number behind each channel").int(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many connections listen to anything.
+fn listeners(server: &RedisServer) -> usize {
+    server.probe().command(&["CLIENT", "LIST", "TYPE", "pubsub"]).text().lines().count()
 }
 
 #[test]
@@ -35,7 +42,7 @@ fn a_release_by_anybody_wakes_every_watch_of_that_name_and_no_other() {
     let elsewhere = Bench::on(&server);
     let (held, _) = elsewhere.take("a");
     elsewhere.release(&held);
-    eventually("both are woken", || one.count() == 1 && two.count() == 1);
+    eventually("both are woken", LONG, || one.count() == 1 && two.count() == 1);
     assert_eq!(other.count(), 0);
 }
 
@@ -43,13 +50,13 @@ fn a_release_by_anybody_wakes_every_watch_of_that_name_and_no_other() {
 fn a_message_right_after_the_watch_is_never_lost() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let mut voice = server.raw();
+    let mut voice = server.probe();
     for number in 0..300 {
         let lock = format!("lock:{number}");
         let (_watch, counter) = watch(&bench, &lock);
-        voice.send(&format!("PUBLISH redisson_lock__channel:{{{lock}}} 0"));
-        voice.expect(":1\r\n");
-        eventually("woken", || counter.count() == 1);
+        let channel = format!("redisson_lock__channel:{{{lock}}}");
+        assert_eq!(voice.command(&["PUBLISH", &channel, "0"]).int(), 1);
+        eventually("woken", LONG, || counter.count() == 1);
     }
 }
 
@@ -58,18 +65,17 @@ fn a_watch_costs_one_round_trip_and_a_second_one_none() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let _warm = watch(&bench, "warm");
-    server.cli(&["CONFIG", "RESETSTAT"]);
-    let start = SystemClock.now();
+    server.probe().reset_stats();
+    let watch_all = Stopwatch::start();
     let watches: Vec<_> = (0..100).map(|number| watch(&bench, &format!("{number}"))).collect();
-    let each = SystemClock.now().since(start) / 100;
-    assert_eq!(server.calls("subscribe"), 100);
+    let each = watch_all.elapsed() / 100;
+    assert_eq!(server.probe().command_calls("subscribe"), 100);
     assert!(each < Duration::from_millis(3), "{each:?}: nothing here polls");
     let again: Vec<_> = (0..100).map(|number| watch(&bench, &format!("{number}"))).collect();
-    assert_eq!(server.calls("subscribe"), 100);
-    assert_eq!(server.calls("ping"), 0);
+    assert_eq!(server.probe().command_calls("subscribe"), 100);
+    assert_eq!(server.probe().command_calls("ping"), 0);
     drop((watches, again));
-    let list = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
-    assert_eq!(list.lines().count(), 1, "one connection for all");
+    assert_eq!(listeners(&server), 1, "one connection for all");
 }
 
 #[test]
@@ -79,37 +85,40 @@ fn a_channel_is_left_a_while_after_its_last_watch() {
     let (first, _) = watch(&bench, "a");
     let (second, counter) = watch(&bench, "a");
     drop(first);
-    pause(Duration::from_millis(2_500));
+    let_pass(Duration::from_millis(2_500));
     assert_eq!(subscribers(&server), 1, "somebody still watches");
     drop(second);
     assert_eq!(subscribers(&server), 1, "it lingers");
     let (third, _) = watch(&bench, "a");
-    pause(Duration::from_millis(2_500));
-    assert_eq!((subscribers(&server), server.calls("subscribe")), (1, 1), "and was watched again");
+    let_pass(Duration::from_millis(2_500));
+    assert_eq!(
+        (subscribers(&server), server.probe().command_calls("subscribe")),
+        (1, 1),
+        "and was watched again"
+    );
     drop(third);
-    eventually("nobody is subscribed", || subscribers(&server) == 0);
-    server.cli(&["PUBLISH", CHANNEL, "0"]);
+    eventually("nobody is subscribed", LONG, || subscribers(&server) == 0);
+    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
     assert_eq!(counter.count(), 0);
     let (_again, counter) = watch(&bench, "a");
-    server.cli(&["PUBLISH", CHANNEL, "0"]);
-    eventually("woken by the second subscription", || counter.count() == 1);
+    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    eventually("woken by the second subscription", LONG, || counter.count() == 1);
 }
 
 #[test]
 fn churn_around_the_moment_of_leaving_loses_no_wake() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let mut voice = server.raw();
+    let mut voice = server.probe();
     for round in 0..6 {
         let (first, _) = watch(&bench, "a");
         drop(first);
         // Around the second after which the channel is left.
-        pause(Duration::from_millis(900 + 40 * round));
+        let_pass(Duration::from_millis(900 + 40 * round));
         for _ in 0..20 {
             let (_watch, counter) = watch(&bench, "a");
-            voice.send(&format!("PUBLISH {CHANNEL} 0"));
-            voice.expect(":1\r\n");
-            eventually("woken", || counter.count() >= 1);
+            assert_eq!(voice.command(&["PUBLISH", CHANNEL, "0"]).int(), 1);
+            eventually("woken", LONG, || counter.count() >= 1);
         }
     }
 }
@@ -121,10 +130,10 @@ fn after_a_reconnect_everybody_is_woken_once() {
     let watches: Vec<_> = (0..20).map(|number| watch(&bench, &format!("{number}"))).collect();
     let all = |count| watches.iter().all(|(_, counter)| counter.count() == count);
     assert!(all(0));
-    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    eventually("everybody is woken", || all(1));
-    server.cli(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
-    eventually("and hears again", || watches[7].1.count() == 2);
+    server.probe().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually("everybody is woken", LONG, || all(1));
+    server.probe().command(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
+    eventually("and hears again", LONG, || watches[7].1.count() == 2);
     assert_eq!(watches[8].1.count(), 1);
 }
 
@@ -140,15 +149,15 @@ fn a_server_that_comes_back_after_a_while_is_found_again() {
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     assert!(failure.error().is_unavailable(), "{failure:?}");
     assert_eq!(counter.count(), 0, "there is nothing to look at yet");
-    server.revive();
-    eventually("woken after the reconnect", || counter.count() == 1);
-    server.cli(&["PUBLISH", CHANNEL, "0"]);
-    eventually("and hears again", || counter.count() == 2);
+    server.restart();
+    eventually("woken after the reconnect", LONG, || counter.count() == 1);
+    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    eventually("and hears again", LONG, || counter.count() == 2);
 }
 
 #[test]
 fn a_server_that_cannot_be_reached_is_told_by_the_deadline_with_the_reason() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let bench = Bench::new(&format!("redis://127.0.0.1:{port}"));
     let wake = Arc::new(Counter::default());
     let failure = timed(200, |by| bench.backend.watch(&name("a"), wake, by)).unwrap_err();
@@ -167,9 +176,9 @@ fn a_server_that_is_paused_keeps_nobody_beyond_the_deadline_and_is_found_again()
     let failure = timed(150, |by| bench.backend.watch(&name("b"), wake, by)).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     // Longer than it takes to notice, so that the link is given up.
-    pause(Duration::from_millis(600));
+    let_pass(Duration::from_millis(600));
     server.resume();
-    eventually("woken after the reconnect", || counter.count() == 1);
+    eventually("woken after the reconnect", LONG, || counter.count() == 1);
 }
 
 #[test]
@@ -185,9 +194,9 @@ fn a_link_that_went_silent_is_noticed_without_anybody_asking() {
     let bench = Bench::new(&format!("{}?command_timeout=200ms", peer.url()));
     let (_watch, counter) = watch(&bench, "a");
     assert_eq!(peer.connections(), 1);
-    let start = SystemClock.now();
-    eventually("a second connection, and a wake", || counter.count() == 1);
-    let took = SystemClock.now().since(start);
+    let silence = Stopwatch::start();
+    eventually("a second connection, and a wake", LONG, || counter.count() == 1);
+    let took = silence.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
@@ -228,13 +237,12 @@ fn a_thousand_threads_watch_over_one_connection() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert_eq!(server.calls("subscribe"), 501);
+    assert_eq!(server.probe().command_calls("subscribe"), 501);
     bench.release(&held);
-    eventually("all who watch `a` are woken", || {
+    eventually("all who watch `a` are woken", LONG, || {
         counters.iter().all(|(number, (_, counter))| counter.count() == u64::from(number % 2 == 0))
     });
-    let clients = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
-    assert_eq!(clients.lines().count(), 1);
+    assert_eq!(listeners(&server), 1);
 }
 
 #[test]
@@ -250,8 +258,8 @@ fn a_wake_that_panics_keeps_nobody_else_from_being_woken() {
     let _bad = bench.backend.watch(&name("a"), Arc::new(Panics), soon()).unwrap();
     let (_watch, counter) = watch(&bench, "a");
     for round in 1..=3 {
-        server.cli(&["PUBLISH", CHANNEL, "0"]);
-        eventually("woken", || counter.count() == round);
+        server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+        eventually("woken", LONG, || counter.count() == round);
     }
 }
 
@@ -273,23 +281,23 @@ fn a_wake_may_watch_and_release_itself() {
     let (_watch, counter) = watch(&bench, "a");
     let nested = Arc::new(Watches(Bench::on(&server)));
     let _nested = bench.backend.watch(&name("a"), nested, soon()).unwrap();
-    server.cli(&["PUBLISH", CHANNEL, "0"]);
-    eventually("woken", || counter.count() == 1);
-    eventually("the other one did its work", || server.cli(&["EXISTS", "b"]) == "1");
+    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    eventually("woken", LONG, || counter.count() == 1);
+    eventually("the other one did its work", LONG, || server.probe().exists("b"));
 }
 
 #[test]
 fn a_right_that_is_taken_away_and_given_back_is_noticed() {
     let server = RedisServer::start();
-    server.cli(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all"]);
+    server.probe().command(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all"]);
     let bench = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
     let (_watch, counter) = watch(&bench, "a");
     // The server ends the connections that have what they may not have any more.
-    server.cli(&["ACL", "SETUSER", "me", "resetchannels"]);
-    eventually("woken, to look for itself", || counter.count() >= 1);
-    server.cli(&["ACL", "SETUSER", "me", "allchannels"]);
-    eventually("subscribed again", || subscribers(&server) == 1);
+    server.probe().command(&["ACL", "SETUSER", "me", "resetchannels"]);
+    eventually("woken, to look for itself", LONG, || counter.count() >= 1);
+    server.probe().command(&["ACL", "SETUSER", "me", "allchannels"]);
+    eventually("subscribed again", LONG, || subscribers(&server) == 1);
     let before = counter.count();
-    server.cli(&["PUBLISH", CHANNEL, "0"]);
-    eventually("and hears again", || counter.count() > before);
+    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    eventually("and hears again", LONG, || counter.count() > before);
 }

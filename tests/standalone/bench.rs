@@ -1,22 +1,22 @@
 //! [`Bench`]: a client of the backend for one test, with owners to spend and deadlines to keep.
 
-use crate::server::RedisServer;
+use crate::harness::process::RedisServer;
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Grant, Lane, Receipt, Release, Renewal, Renewing, TenureId,
     Tokens, Wake,
 };
 use lock_core::{
-    Backend, ClientId, Clock, Config, Context, LeaseTime, LockName, Moment, OwnerId, Signal,
-    SystemClock,
+    Backend, ClientId, Clock, Config, Context, LeaseTime, LockName, Moment, OwnerId, SystemClock,
 };
-use lock_redis::RedisBackend;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// How long a test waits for what must happen.
+pub(crate) const LONG: Duration = Duration::from_secs(10);
+
 pub(crate) struct Bench {
-    pub(crate) backend: RedisBackend,
+    pub(crate) backend: Arc<dyn Backend>,
     client: ClientId,
     last_owner: AtomicU64,
 }
@@ -26,7 +26,7 @@ impl Bench {
         let client = ClientId::random();
         let context = Context::new(Arc::new(SystemClock), client);
         let config = Config::from_url(url).unwrap();
-        let backend = RedisBackend::new(&config, &context).unwrap();
+        let backend = distlock::schemes().open(&config, &context).unwrap();
         Self { backend, client, last_owner: AtomicU64::new(0) }
     }
 
@@ -100,32 +100,6 @@ pub(crate) fn within(time: Duration) -> Moment {
 
 pub(crate) fn soon() -> Moment {
     within(Duration::from_secs(5))
-}
-
-/// Runs `call` with this much time and checks that it takes no more, but for a scheduler's slice: 50 ms, and twice what
-/// a thread that only keeps time was late meanwhile (other programs may be using the machine).
-#[track_caller]
-pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
-    let (done, lateness) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (outcome, late) = thread::scope(|scope| {
-        scope.spawn(|| {
-            let beat = Duration::from_millis(5);
-            while !done.load(Ordering::SeqCst) {
-                let due = within(beat);
-                SystemClock.wait(&Arc::new(Signal::new()), due);
-                let late = SystemClock.now().since(due).as_nanos();
-                lateness.fetch_max(u64::try_from(late).unwrap(), Ordering::SeqCst);
-            }
-        });
-        let by = within(Duration::from_millis(milliseconds));
-        let outcome = call(by);
-        let late = SystemClock.now().since(by);
-        done.store(true, Ordering::SeqCst);
-        (outcome, late)
-    });
-    let slice = Duration::from_nanos(lateness.into_inner());
-    assert!(late < Duration::from_millis(50) + slice * 2, "{late:?} too late, a thread {slice:?}");
-    outcome
 }
 
 /// Counts how often it was woken.

@@ -1,21 +1,34 @@
 //! What stands in the store, and what the scripts do with it.
 
-use crate::bench::{Bench, granted, lease, name, soon, tenure, tokens};
-use crate::server::{RedisServer, eventually};
+use crate::bench::{Bench, LONG, granted, lease, name, soon, tenure, tokens};
+use crate::harness::probe::Value;
+use crate::harness::process::RedisServer;
+use crate::harness::time::eventually;
 use lock_core::backend::{
     Answer, Closing, Failure, HolderInfo, LockInfo, Release, Renewal, Renewing, Tokens,
 };
-use lock_core::{Backend, OwnerText};
+use lock_core::{OwnerId, OwnerText};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const SCRIPTS: [&str; 6] = [
-    include_str!("../../src/lua/acquire.lua"),
-    include_str!("../../src/lua/release.lua"),
-    include_str!("../../src/lua/close.lua"),
-    include_str!("../../src/lua/renew.lua"),
-    include_str!("../../src/lua/inspect.lua"),
-    include_str!("../../src/lua/force.lua"),
+    include_str!("../../lock-redis/src/lua/acquire.lua"),
+    include_str!("../../lock-redis/src/lua/release.lua"),
+    include_str!("../../lock-redis/src/lua/close.lua"),
+    include_str!("../../lock-redis/src/lua/renew.lua"),
+    include_str!("../../lock-redis/src/lua/inspect.lua"),
+    include_str!("../../lock-redis/src/lua/force.lua"),
 ];
+
+/// A lock's hash with one holder.
+fn held_once(owner: OwnerId) -> BTreeMap<String, String> {
+    BTreeMap::from([(owner.to_string(), "1".to_owned())])
+}
+
+/// How the server confirms a connection's first subscription.
+fn subscribed(how: &str, channel: &str) -> Value {
+    Value::List(vec![Value::Text(how.to_owned()), Value::Text(channel.to_owned()), Value::Int(1)])
+}
 
 /// One call of everything that has a script.
 fn everything(bench: &Bench, lock: &str) {
@@ -36,26 +49,26 @@ fn everything(bench: &Bench, lock: &str) {
 fn every_script_loads_and_is_known_by_its_hash() {
     let server = RedisServer::start();
     everything(&Bench::on(&server), "a");
-    let hashes: Vec<_> =
-        SCRIPTS.iter().map(|script| server.cli(&["SCRIPT", "LOAD", script])).collect();
-    server.cli(&["SCRIPT", "FLUSH"]);
-    server.cli(&["CONFIG", "RESETSTAT"]);
+    let mut probe = server.probe();
+    let hashes = SCRIPTS.map(|script| probe.command(&["SCRIPT", "LOAD", script]).text());
+    server.probe().command(&["SCRIPT", "FLUSH"]);
+    server.probe().reset_stats();
     let bench = Bench::on(&server);
     everything(&bench, "a");
     // EVAL, which the server knows by its own hash from then on, only the first time.
-    assert_eq!(server.calls("eval"), 6);
+    assert_eq!(server.probe().command_calls("eval"), 6);
     for hash in &hashes {
-        assert_eq!(server.cli(&["SCRIPT", "EXISTS", hash]), "1");
+        assert_eq!(probe.command(&["SCRIPT", "EXISTS", hash]), Value::List(vec![Value::Int(1)]));
     }
     everything(&bench, "a");
-    assert_eq!(server.calls("eval"), 6);
+    assert_eq!(server.probe().command_calls("eval"), 6);
 }
 
 #[test]
 fn a_flushed_script_cache_changes_nothing() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let flush = || server.cli(&["SCRIPT", "FLUSH"]);
+    let flush = || assert_eq!(server.probe().command(&["SCRIPT", "FLUSH"]).text(), "OK");
     let (held, grant) = bench.take("a");
     flush();
     assert_eq!(tokens(&granted(bench.acquire("a", held.owner))), tokens(&grant));
@@ -80,22 +93,25 @@ fn an_uncontended_cycle_is_two_commands() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     bench.release(&held);
-    server.cli(&["CONFIG", "RESETSTAT"]);
-    let before = server.cli(&["INFO", "stats"]);
-    assert!(before.contains("total_commands_processed"));
+    server.probe().reset_stats();
     for _ in 0..100 {
         let (held, _) = bench.take("a");
         assert_eq!(bench.release(&held), Release::Freed);
     }
-    assert_eq!(server.calls("evalsha"), 200);
-    assert_eq!(server.calls("eval") + server.calls("ping") + server.calls("select"), 0);
-    let stats = server.cli(&["INFO", "commandstats"]);
+    assert_eq!(server.probe().command_calls("evalsha"), 200);
+    assert_eq!(
+        server.probe().command_calls("eval")
+            + server.probe().command_calls("ping")
+            + server.probe().command_calls("select"),
+        0
+    );
     let from_outside = ["evalsha", "info", "config|resetstat"];
     let inside =
         ["exists", "pttl", "pexpire", "get", "time", "set", "hset", "hexists", "publish", "del"];
-    for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
-        let command = line.split(':').next().unwrap();
-        assert!(from_outside.contains(&command) || inside.contains(&command), "{line}");
+    let stats = server.probe().all_command_calls();
+    assert!(stats.contains_key("evalsha"), "{stats:?}");
+    for command in stats.keys().map(String::as_str) {
+        assert!(from_outside.contains(&command) || inside.contains(&command), "{command}");
     }
 }
 
@@ -107,25 +123,17 @@ fn the_bytes_in_the_store_are_redissons() {
         ("orders:42", "redisson_lock__channel:{orders:42}"),
         ("orders:{42}", "redisson_lock__channel:orders:{42}"),
     ] {
-        let mut ear = server.raw();
-        ear.send("PSUBSCRIBE *");
-        ear.expect("*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:1\r\n");
+        let mut ear = server.probe();
+        assert_eq!(ear.command(&["PSUBSCRIBE", "*"]), subscribed("psubscribe", "*"));
         let (held, _) = bench.take(lock);
-        assert_eq!(server.cli(&["HGETALL", lock]), format!("{}\n1", held.owner));
-        assert!((29_000..=30_000).contains(&server.number(&["PTTL", lock])));
+        assert_eq!(server.probe().hgetall(lock), held_once(held.owner));
+        assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", lock]).int()));
         assert_eq!(bench.release(&held), Release::Freed);
-        let length = channel.len();
-        ear.expect(&format!(
-            "*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n${length}\r\n{channel}\r\n$1\r\n0\r\n"
-        ));
-        assert_eq!(server.cli(&["EXISTS", lock]), "0");
+        assert_eq!(ear.read_value().unwrap().texts(), ["pmessage", "*", channel, "0"]);
+        assert!(!server.probe().exists(lock));
     }
-    let (mut keys, expected) = (
-        server.cli(&["KEYS", "*"]).lines().map(str::to_owned).collect::<Vec<_>>(),
-        ["redisson_lock_token:orders:{42}", "redisson_lock_token:{orders:42}"],
-    );
-    keys.sort();
-    assert_eq!(keys, expected);
+    let expected = ["redisson_lock_token:orders:{42}", "redisson_lock_token:{orders:42}"];
+    assert_eq!(server.probe().keys("*"), expected);
 }
 
 #[test]
@@ -133,9 +141,9 @@ fn redisson_finds_a_lock_of_ours_held_and_ours_finds_redissons() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
-    server.cli(&["HINCRBY", "a", theirs, "1"]);
-    server.cli(&["HINCRBY", "a", theirs, "1"]);
-    server.cli(&["PEXPIRE", "a", "20000"]);
+    server.probe().command(&["HINCRBY", "a", theirs, "1"]);
+    server.probe().command(&["HINCRBY", "a", theirs, "1"]);
+    server.probe().command(&["PEXPIRE", "a", "20000"]);
     let Answer::Busy(Some(left)) = bench.acquire("a", bench.owner()) else {
         panic!("granted over a stranger's lock")
     };
@@ -155,10 +163,13 @@ fn the_same_owner_is_granted_again_and_keeps_the_longer_lease() {
     let first = granted(bench.acquire_with("a", owner, lease(1_000), one).unwrap());
     let again = granted(bench.acquire_with("a", owner, lease(60_000), one).unwrap());
     assert_eq!(tokens(&first), tokens(&again));
-    assert!(server.number(&["PTTL", "a"]) > 59_000, "a full lease is left from then");
+    assert!(
+        server.probe().command(&["PTTL", "a"]).int() > 59_000,
+        "a full lease is left from then"
+    );
     bench.acquire_with("a", owner, lease(1_000), one).unwrap();
-    assert!(server.number(&["PTTL", "a"]) > 59_000, "and it is never shortened");
-    assert_eq!(server.cli(&["HGETALL", "a"]), format!("{owner}\n1"), "and counted once");
+    assert!(server.probe().command(&["PTTL", "a"]).int() > 59_000, "and it is never shortened");
+    assert_eq!(server.probe().hgetall("a"), held_once(owner), "and counted once");
 }
 
 #[test]
@@ -166,7 +177,7 @@ fn a_lease_ends() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     bench.acquire_with("a", bench.owner(), lease(50), Tokens::None).unwrap();
-    eventually("the lease has ended", || {
+    eventually("the lease has ended", LONG, || {
         matches!(bench.acquire("a", bench.owner()), Answer::Granted(_))
     });
 }
@@ -175,7 +186,7 @@ fn a_lease_ends() {
 fn a_lock_without_an_end_is_busy_without_one() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    server.cli(&["HSET", "a", "x:1", "1"]);
+    server.probe().command(&["HSET", "a", "x:1", "1"]);
     assert!(matches!(bench.acquire("a", bench.owner()), Answer::Busy(None)));
     let info = bench.backend.inspect(&name("a"), soon()).unwrap();
     assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new("x:1"), None, 1)));
@@ -190,7 +201,7 @@ fn only_the_owner_releases() {
     let stranger = tenure("a", bench.owner(), 30_000);
     assert_eq!(bench.release(&stranger), Release::Gone);
     assert_eq!(bench.backend.release(&stranger, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
-    assert_eq!(server.cli(&["HLEN", "a"]), "1");
+    assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1);
     assert_eq!(bench.release(&held), Release::Freed);
     assert_eq!(bench.release(&held), Release::Gone, "the second copy of a release");
 }
@@ -202,13 +213,13 @@ fn a_closed_owner_is_granted_nothing_any_more() {
     let (held, _) = bench.take("a");
     assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Freed);
     assert!(matches!(bench.acquire("a", held.owner), Answer::Busy(None)), "a late copy");
-    assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+    assert!(!server.probe().exists("a"));
     // An owner whose request has not come yet.
     let late = tenure("a", bench.owner(), 30_000);
     assert_eq!(bench.backend.release(&late, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
     assert!(matches!(bench.acquire("a", late.owner), Answer::Busy(None)));
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
-    assert!((29_000..=30_000).contains(&server.number(&["PTTL", &stone])));
+    assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
     assert!(matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)), "another owner");
 }
 
@@ -219,14 +230,14 @@ fn a_tombstone_outlives_a_command_even_if_the_lease_is_shorter() {
     let late = tenure("a", bench.owner(), 10);
     bench.backend.release(&late, Closing::IN_DOUBT, soon()).unwrap();
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
-    assert!((5_000..=6_000).contains(&server.number(&["PTTL", &stone])));
+    assert!((5_000..=6_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
 }
 
 #[test]
 fn something_else_under_the_key_is_told_and_left_alone() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    server.cli(&["SET", "a", "precious"]);
+    server.probe().command(&["SET", "a", "precious"]);
     let owner = bench.owner();
     let held = tenure("a", owner, 30_000);
     let failures = [
@@ -243,8 +254,8 @@ fn something_else_under_the_key_is_told_and_left_alone() {
         assert!(failure.error().to_string().contains("under the key \"a\""), "{failure:?}");
         assert_eq!(failure.error().lock(), Some(&name("a")));
     }
-    assert_eq!(server.cli(&["GET", "a"]), "precious");
-    assert_eq!(server.cli(&["PTTL", "a"]), "-1");
+    assert_eq!(server.probe().command(&["GET", "a"]).text(), "precious");
+    assert_eq!(server.probe().command(&["PTTL", "a"]).int(), -1);
 }
 
 #[test]
@@ -258,11 +269,15 @@ fn one_bad_key_among_a_hundred_keeps_none_from_being_renewed() {
             Renewing::new(tenure(&lock, owner, 60_000 + number))
         })
         .collect();
-    server.cli(&["SET", "lock:31", "a string"]);
-    server.cli(&["DEL", "lock:32"]);
-    server.cli(&["CONFIG", "RESETSTAT"]);
+    server.probe().command(&["SET", "lock:31", "a string"]);
+    server.probe().command(&["DEL", "lock:32"]);
+    server.probe().reset_stats();
     let answers = bench.renew(&batch);
-    assert_eq!(server.calls("evalsha") + server.calls("eval"), 2, "NOSCRIPT, and all at once");
+    assert_eq!(
+        server.probe().command_calls("evalsha") + server.probe().command_calls("eval"),
+        2,
+        "NOSCRIPT, and all at once"
+    );
     assert_eq!(answers.len(), 100);
     for (number, answer) in answers.iter().enumerate() {
         match (number, answer) {
@@ -270,9 +285,9 @@ fn one_bad_key_among_a_hundred_keeps_none_from_being_renewed() {
                 assert!(error.is_foreign_format(), "{error:?}");
                 assert_eq!(error.lock(), Some(&name("lock:31")));
             }
-            (32, Ok(Renewal::Gone)) => assert_eq!(server.cli(&["EXISTS", "lock:32"]), "0"),
+            (32, Ok(Renewal::Gone)) => assert!(!server.probe().exists("lock:32")),
             (_, Ok(Renewal::Extended)) if number != 31 && number != 32 => {
-                let left = server.number(&["PTTL", &format!("lock:{number}")]);
+                let left = server.probe().command(&["PTTL", &format!("lock:{number}")]).int();
                 assert!(left > 58_000 && left <= 60_000 + number as i64, "{number}: {left}");
             }
             other => panic!("{other:?}"),
@@ -288,7 +303,7 @@ fn more_than_a_batch_is_renewed_in_batches() {
     let answers = bench.renew(&vec![Renewing::new(held); 250]);
     assert_eq!(answers.len(), 250);
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Extended))));
-    assert_eq!(server.calls("evalsha"), 1 + 3, "one acquire and three batches");
+    assert_eq!(server.probe().command_calls("evalsha"), 1 + 3, "one acquire and three batches");
 }
 
 #[test]
@@ -298,25 +313,28 @@ fn a_renewal_never_shortens_and_gives_a_lost_expiry_back() {
     let (held, _) = bench.take("a");
     let short = Renewing::new(tenure("a", held.owner, 1_000));
     assert_eq!(bench.renew(std::slice::from_ref(&short))[0].as_ref().unwrap(), &Renewal::Extended);
-    assert!(server.number(&["PTTL", "a"]) > 29_000);
-    server.cli(&["PERSIST", "a"]);
+    assert!(server.probe().command(&["PTTL", "a"]).int() > 29_000);
+    server.probe().command(&["PERSIST", "a"]);
     assert_eq!(bench.renew(&[short])[0].as_ref().unwrap(), &Renewal::Extended);
-    assert!((1..=1_000).contains(&server.number(&["PTTL", "a"])));
+    assert!((1..=1_000).contains(&server.probe().command(&["PTTL", "a"]).int()));
     let stranger = Renewing::new(tenure("a", bench.owner(), 90_000));
     assert_eq!(bench.renew(&[stranger])[0].as_ref().unwrap(), &Renewal::Gone);
-    assert!(server.number(&["PTTL", "a"]) <= 1_000, "a stranger's lease is not ours to set");
+    assert!(
+        server.probe().command(&["PTTL", "a"]).int() <= 1_000,
+        "a stranger's lease is not ours to set"
+    );
 }
 
 #[test]
 fn force_frees_whoever_has_it() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let mut ear = server.raw();
-    ear.send("SUBSCRIBE redisson_lock__channel:{a}");
-    ear.expect("*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{a}\r\n:1\r\n");
+    const CHANNEL: &str = "redisson_lock__channel:{a}";
+    let mut ear = server.probe();
+    assert_eq!(ear.command(&["SUBSCRIBE", CHANNEL]), subscribed("subscribe", CHANNEL));
     let (held, _) = bench.take("a");
     assert!(bench.backend.force_release(&name("a"), soon()).unwrap());
-    ear.expect("*3\r\n$7\r\nmessage\r\n$26\r\nredisson_lock__channel:{a}\r\n$1\r\n0\r\n");
+    assert_eq!(ear.read_value().unwrap().texts(), ["message", CHANNEL, "0"]);
     assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
     assert_eq!(bench.release(&held), Release::Gone);
 }
@@ -326,8 +344,10 @@ fn prefix_and_database_are_kept_to() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}/3?prefix=app:", server.url()));
     let (held, _) = bench.take("a");
-    assert_eq!(server.cli(&["-n", "3", "HLEN", "app:a"]), "1");
-    assert_eq!(server.cli(&["-n", "3", "EXISTS", "redisson_lock_token:{app:a}"]), "1");
-    assert_eq!(server.cli(&["DBSIZE"]), "0");
+    let mut third = server.probe();
+    assert_eq!(third.command(&["SELECT", "3"]).text(), "OK");
+    assert_eq!(third.command(&["HLEN", "app:a"]).int(), 1);
+    assert!(third.exists("redisson_lock_token:{app:a}"));
+    assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
     assert_eq!(bench.release(&held), Release::Freed);
 }

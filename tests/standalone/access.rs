@@ -1,9 +1,11 @@
 //! Passwords, databases, access control lists: what is refused, and what is said about it.
 
-use crate::bench::{Bench, Counter, lease, name, soon, tenure, timed};
-use crate::server::RedisServer;
+use crate::bench::{Bench, Counter, lease, name, soon, tenure};
+use crate::harness::probe::Value;
+use crate::harness::process::RedisServer;
+use crate::harness::time::timed;
+use lock_core::Error;
 use lock_core::backend::{Answer, Closing, Failure, Renewing, Tokens};
-use lock_core::{Backend, Error};
 use std::error::Error as _;
 use std::sync::Arc;
 
@@ -12,6 +14,14 @@ fn refusal(url: &str) -> Failure {
     let bench = Bench::new(url);
     let owner = bench.owner();
     timed(200, |_| bench.acquire_with("a", owner, lease(30_000), Tokens::None)).unwrap_err()
+}
+
+/// A server that asks for this password from now on.
+fn server_with_password(password: &str) -> RedisServer {
+    let server = RedisServer::start();
+    let told = server.probe().command(&["CONFIG", "SET", "requirepass", password]);
+    assert_eq!(told, Value::Text("OK".to_owned()));
+    server
 }
 
 /// Everything that an error shows.
@@ -28,7 +38,7 @@ fn is_configuration(failure: &Failure, says: &str) {
 
 #[test]
 fn a_wrong_or_missing_password_is_told_at_once_and_never_shown() {
-    let server = RedisServer::with(&["--requirepass", "s3cret"]);
+    let server = server_with_password("s3cret");
     let address = format!("127.0.0.1:{}", server.port());
     let missing = refusal(&server.url());
     is_configuration(&missing, "asks for a password");
@@ -56,7 +66,7 @@ fn a_password_for_a_server_that_has_none_is_told() {
 
 #[test]
 fn a_password_is_not_shown_by_a_server_that_does_not_know_auth() {
-    let server = RedisServer::with(&["--rename-command", "AUTH", ""]);
+    let server = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
     let failure = refusal(&format!("redis://me:s3cret@127.0.0.1:{}", server.port()));
     is_configuration(&failure, "lacks a command");
     assert!(!shown(failure.error()).contains("s3cret"), "{failure:?}");
@@ -64,7 +74,7 @@ fn a_password_is_not_shown_by_a_server_that_does_not_know_auth() {
 
 #[test]
 fn a_database_that_is_not_there_is_told() {
-    let server = RedisServer::with(&["--databases", "4"]);
+    let server = RedisServer::start_with(&["--databases", "4"]);
     is_configuration(&refusal(&format!("{}/4", server.url())), "no database with this number");
     Bench::new(&format!("{}/3", server.url())).take("a");
 }
@@ -72,7 +82,9 @@ fn a_database_that_is_not_there_is_told() {
 #[test]
 fn a_client_without_the_right_to_a_name_goes_without() {
     let server = RedisServer::start();
-    server.cli(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-client"]);
+    server
+        .probe()
+        .command(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-client"]);
     Bench::new(&format!("redis://me@127.0.0.1:{}", server.port())).take("a");
 }
 
@@ -81,7 +93,8 @@ fn connections_have_the_clients_name() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?client_name=till-7", server.url()));
     bench.take("a");
-    assert!(server.cli(&["CLIENT", "LIST"]).contains("name=till-7 "));
+    let clients = server.probe().clients();
+    assert!(clients.iter().any(|line| line.contains("name=till-7 ")), "{clients:?}");
 }
 
 /// A missing right is named, with the rule that grants it; and what was refused has changed nothing.
@@ -91,14 +104,14 @@ fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
     let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
     let me = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
     for command in ["exists", "pttl", "get", "time", "set", "hset", "pexpire"] {
-        server.cli(&["SET", "redisson_lock_token:{a}", "5", "EX", "1000"]);
-        server.cli(&[&all[..], &[&format!("-{command}")]].concat());
+        server.probe().command(&["SET", "redisson_lock_token:{a}", "5", "EX", "1000"]);
+        server.probe().command(&[&all[..], &[&format!("-{command}")]].concat());
         let tokens = Tokens::Assign { reserve: 0 };
         let failure = me.acquire_with("a", me.owner(), lease(30_000), tokens).unwrap_err();
         is_configuration(&failure, &format!("ACL SETUSER me +{command}`"));
-        assert_eq!(server.cli(&["EXISTS", "a"]), "0", "{command}");
+        assert!(!server.probe().exists("a"), "{command}");
     }
-    server.cli(&all);
+    server.probe().command(&all);
     let (held, _) = me.take("a");
     for (rule, says) in [
         ("-hexists", "+hexists`"),
@@ -106,22 +119,22 @@ fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
         ("-del", "+del`"),
         ("resetchannels", "&redisson_lock__channel:*`"),
     ] {
-        server.cli(&[&all[..], &[rule]].concat());
+        server.probe().command(&[&all[..], &[rule]].concat());
         for closing in [Closing::CLEAN, Closing::IN_DOUBT] {
             let failure = me.backend.release(&held, closing, soon()).unwrap_err();
             is_configuration(&failure, says);
-            assert_eq!(server.cli(&["HLEN", "a"]), "1", "{rule}");
+            assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1, "{rule}");
         }
     }
-    server.cli(&[&all[..], &["resetkeys", "~other:*"]].concat());
+    server.probe().command(&[&all[..], &["resetkeys", "~other:*"]].concat());
     let failure = me.backend.inspect(&name("a"), soon()).unwrap_err();
     is_configuration(&failure, "~a ~redisson_lock_token:*");
-    server.cli(&[&all[..], &["-evalsha"]].concat());
+    server.probe().command(&[&all[..], &["-evalsha"]].concat());
     is_configuration(
         &me.backend.inspect(&name("a"), soon()).unwrap_err(),
         "ACL SETUSER me +evalsha`",
     );
-    server.cli(&[&all[..], &["-pexpire"]].concat());
+    server.probe().command(&[&all[..], &["-pexpire"]].concat());
     let longer = Renewing::new(tenure("a", held.owner, 90_000));
     is_configuration(&me.renew(&[longer])[0].clone().unwrap_err(), "+pexpire");
 }
@@ -136,18 +149,18 @@ fn a_channel_or_a_command_that_is_not_allowed_is_told_to_who_watches() {
         ("resetchannels", "ACL SETUSER me &redisson_lock__channel:*`"),
         ("-subscribe", "ACL SETUSER me +subscribe`"),
     ] {
-        server.cli(&[&all[..], &[rule]].concat());
+        server.probe().command(&[&all[..], &[rule]].concat());
         let watch =
             timed(200, |_| me.backend.watch(&name("a"), Arc::new(Counter::default()), soon()));
         is_configuration(&watch.unwrap_err(), says);
     }
-    server.cli(&[&all[..], &["&*"]].concat());
+    server.probe().command(&[&all[..], &["&*"]].concat());
     me.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap();
 }
 
 #[test]
 fn a_password_that_watching_is_refused_for_is_told_at_once() {
-    let server = RedisServer::with(&["--requirepass", "s3cret"]);
+    let server = server_with_password("s3cret");
     let bench = Bench::on(&server);
     let watch =
         timed(200, |_| bench.backend.watch(&name("a"), Arc::new(Counter::default()), soon()));
@@ -162,32 +175,31 @@ fn a_server_that_takes_no_writes_says_why() {
         ("min-replicas-to-write", "1", "0", "min-replicas-to-write"),
         ("maxmemory", "1", "0", "maxmemory"),
     ] {
-        server.cli(&["CONFIG", "SET", setting, before]);
+        server.probe().command(&["CONFIG", "SET", setting, before]);
         let failure = bench
             .acquire_with("a", bench.owner(), lease(30_000), Tokens::Assign { reserve: 0 })
             .unwrap_err();
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
         assert!(failure.error().is_unavailable(), "{failure:?}");
         assert!(failure.error().to_string().contains(says), "{failure:?}");
-        server.cli(&["CONFIG", "SET", setting, after]);
-        assert_eq!(server.cli(&["KEYS", "*"]), "");
+        server.probe().command(&["CONFIG", "SET", setting, after]);
+        assert_eq!(server.probe().keys("*"), [""; 0]);
     }
-    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.probe().command(&["REPLICAOF", "127.0.0.1", "1"]);
     let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();
     assert!(failure.error().to_string().contains("is a replica"), "{failure:?}");
-    server.cli(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    server.probe().command(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();
     assert!(failure.error().to_string().contains("lost its master"), "{failure:?}");
-    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    server.probe().command(&["REPLICAOF", "NO", "ONE"]);
     assert!(matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)));
 }
 
 #[test]
 fn a_server_that_is_full_says_so() {
     let server = RedisServer::start();
-    let mut only = server.raw();
-    only.send("CONFIG SET maxclients 1");
-    only.expect("+OK\r\n");
+    let mut only = server.probe();
+    assert_eq!(only.command(&["CONFIG", "SET", "maxclients", "1"]), Value::Text("OK".to_owned()));
     let failure = refusal(&server.url());
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     assert!(failure.error().is_unavailable(), "{failure:?}");
@@ -198,13 +210,10 @@ fn a_server_that_is_full_says_so() {
 
 #[test]
 fn a_cluster_node_says_that_it_is_one() {
-    let nodes = format!("distlock-nodes-{}.conf", std::process::id());
-    let server = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-config-file", &nodes]);
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
     let bench = Bench::on(&server);
     let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();
     assert!(failure.error().is_unavailable(), "{failure:?}");
     assert!(failure.error().to_string().contains("Redis Cluster"), "{failure:?}");
     is_configuration(&refusal(&format!("{}/1", server.url())), "Redis Cluster has only 0");
-    drop(server);
-    let _gone = std::fs::remove_file(std::env::temp_dir().join(nodes));
 }

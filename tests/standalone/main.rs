@@ -1,0 +1,29 @@
+//! One Redis server as a [`Backend`](lock_core::Backend), without the engine above it: on real servers, one for each test,
+//! and on peers that only pretend to be one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// Passwords, databases, access control lists.
+mod access;
+
+// A client of the backend, with owners to spend.
+mod bench;
+
+// Peers that are silent, slow, broken or gone.
+mod deadlines;
+
+#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
+#[path = "../it/harness/mod.rs"]
+mod harness;
+
+// Peers that only pretend to be a server.
+mod peer;
+
+// What stands in the store, and what the scripts do with it.
+mod store;
+
+// Fencing tokens and their counter.
+mod tokens;
+
+// Watches, and the connection behind them.
+mod waking;
