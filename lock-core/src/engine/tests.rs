@@ -9,7 +9,7 @@ use crate::{
     ManualClock, MemoryBackend, Moment,
 };
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -32,6 +32,8 @@ struct Recorded {
     abilities: Abilities,
     /// Who asked for a lock last.
     owner: Arc<Mutex<Option<OwnerId>>>,
+    /// Until when the last request of a kind was to be answered.
+    by: Arc<Mutex<HashMap<&'static str, Moment>>>,
     /// While it is up, the backend does not know its lanes.
     lane_panics: Arc<AtomicBool>,
     /// While somebody holds it, requests that are to hang do.
@@ -48,7 +50,7 @@ enum Fault {
     Vanished,
     /// The store will not do it, now or later.
     Refused,
-    /// Waits at the gate.
+    /// Applied, and the answer waits at the gate.
     Hangs,
     /// Applied, and the answer takes this long.
     Slow(Duration),
@@ -65,6 +67,7 @@ impl Recorded {
             faults: Arc::default(),
             abilities: Abilities::full(),
             owner: Arc::default(),
+            by: Arc::default(),
             lane_panics: Arc::default(),
             gate: Arc::default(),
         };
@@ -108,8 +111,9 @@ impl Recorded {
             Some(Fault::Vanished) => Err(Failure::Unknown(Error::unavailable("on purpose"))),
             Some(Fault::Refused) => Err(Failure::Refused(Error::configuration("on purpose"))),
             Some(Fault::Hangs) => {
+                let answer = apply();
                 drop(self.gate.lock());
-                apply()
+                answer
             }
             Some(Fault::Swallowed) => {
                 apply()?;
@@ -137,6 +141,7 @@ impl Backend for Recorded {
     }
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
         let kind = if closing == Closing::CLEAN { "release" } else { "close" };
+        self.by.lock().insert(kind, by);
         self.asked(kind, || self.store.release(tenure, closing, by))
     }
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -146,6 +151,7 @@ impl Backend for Recorded {
         self.store.force_release(name, by)
     }
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.by.lock().insert("watch", by);
         self.asked("watch", || self.store.watch(name, wake, by))
     }
     fn lane(&self, name: &LockName) -> Lane {

@@ -2,7 +2,7 @@
 
 use super::{Fault, Recorded, SECOND, advance, eventually};
 use crate::backend::{Abilities, Answer, Attempt, Backend};
-use crate::{DistLock, Interrupt, LeaseTime, LockOptions, LossCause, Moment};
+use crate::{Clock, DistLock, Interrupt, LeaseTime, LockOptions, LossCause, Moment};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -228,4 +228,91 @@ fn a_nested_lock_that_cannot_be_made_longer_takes_nothing_and_changes_nothing() 
     assert!(store.count("renew") >= before + 2, "the watchdog keeps its rhythm of 10 s");
     assert!(guard.remaining() < Duration::from_secs(31));
     guard.unlock().unwrap();
+}
+
+#[test]
+fn a_shorter_extension_does_not_make_up_for_a_longer_one_that_is_not_confirmed() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    store.fail_next("renew", Fault::Swallowed);
+    assert!(guard.extend(3_600 * SECOND).unwrap_err().is_unavailable());
+    guard.extend(20 * SECOND).unwrap();
+    advance(&client, &clock, 22 * SECOND);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    eventually("it is given back, not kept for an hour", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn the_channel_of_losses_closes_at_a_release_also_while_a_renewal_is_under_way() {
+    let (store, clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    let losses = guard.losses();
+    let closed = store.gate.lock();
+    store.fail_next("renew", Fault::Hangs);
+    clock.advance(11 * SECOND);
+    eventually("it is under way", || store.count("renew") == 1);
+    guard.unlock().unwrap();
+    assert!(losses.recv_timeout(20 * SECOND).unwrap_err().is_disconnected());
+    drop(closed);
+}
+
+#[test]
+fn all_who_wait_without_end_give_up_one_outage_limit_after_it_began() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..10_000 {
+        store.fail_next("acquire", Fault::NotSent);
+    }
+    let start = clock.now();
+    let waiters: Vec<_> = (1..=3)
+        .map(|n| {
+            let lock = lock.clone();
+            let waiter = thread::spawn(move || lock.lock().map(drop));
+            eventually("it queues", || client.waiting("x").unwrap() == n);
+            waiter
+        })
+        .collect();
+    eventually("all have given up", || {
+        clock.advance(SECOND / 20);
+        thread::yield_now();
+        waiters.iter().all(thread::JoinHandle::is_finished)
+            || clock.now().since(start) > 55 * SECOND
+    });
+    for waiter in waiters {
+        assert!(waiter.is_finished(), "the second one waits for another outage limit");
+        assert!(waiter.join().unwrap().unwrap_err().is_unavailable());
+    }
+}
+
+#[test]
+fn no_request_of_a_wait_may_take_longer_than_it_has() {
+    let (store, _clock) = Recorded::new();
+    let _held = store.client().mutex("x").unwrap().lock().unwrap();
+    let client = store.client();
+    let start = store.clock.now();
+    let waiter = thread::spawn({
+        let lock = client.mutex("x").unwrap();
+        move || lock.try_lock_for(SECOND).unwrap().is_none()
+    });
+    eventually("it has subscribed", || store.by.lock().contains_key("watch"));
+    assert!(
+        store.by.lock()["watch"] <= start + SECOND,
+        "the wait ends before the command time-out of 2 s"
+    );
+    super::advance_until_done(&store.clock, 1, &waiter);
+    assert!(waiter.join().unwrap());
+}
+
+#[test]
+fn a_release_of_an_unknown_owner_must_arrive_before_the_deadline() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.able(Abilities::full().owned(false)).client().mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
+    let end = store.clock.now() + guard.remaining();
+    guard.unlock().unwrap();
+    assert!(store.by.lock()["release"] <= end);
 }
