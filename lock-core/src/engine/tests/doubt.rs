@@ -1,6 +1,6 @@
 //! Where it is not known what happened in the store, or somebody there or here misbehaves.
 
-use super::{Fault, Recorded, SECOND, advance, eventually};
+use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, sleeping};
 use crate::backend::{Abilities, Answer, Attempt, Backend};
 use crate::{Clock, DistLock, Interrupt, LeaseTime, LockOptions, LossCause, Moment};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,16 +98,10 @@ fn who_queues_behind_a_head_that_cannot_ask_is_not_told_busy() {
         move || lock.try_lock_for(SECOND).map(|guard| guard.is_some())
     });
     eventually("it queues", || client.waiting("x").unwrap() == 2);
-    while !behind.is_finished() {
-        clock.advance(SECOND / 10);
-        thread::yield_now();
-    }
+    advance_until_done(&clock, 1, &behind);
     assert!(behind.join().unwrap().unwrap_err().is_unavailable());
     store.faults.lock().clear();
-    while !head.is_finished() {
-        clock.advance(SECOND / 10);
-        thread::yield_now();
-    }
+    advance_until_done(&clock, 0, &head);
     assert!(head.join().unwrap().unwrap(), "the outage is over");
 }
 
@@ -276,12 +270,11 @@ fn all_who_wait_without_end_give_up_one_outage_limit_after_it_began() {
             waiter
         })
         .collect();
-    eventually("all have given up", || {
+    while clock.now().since(start) < 55 * SECOND {
+        let waiting = || waiters.iter().filter(|waiter| !waiter.is_finished()).count();
+        eventually("who still waits sleeps", || sleeping(&clock) >= waiting());
         clock.advance(SECOND / 20);
-        thread::yield_now();
-        waiters.iter().all(thread::JoinHandle::is_finished)
-            || clock.now().since(start) > 55 * SECOND
-    });
+    }
     for waiter in waiters {
         assert!(waiter.is_finished(), "the second one waits for another outage limit");
         assert!(waiter.join().unwrap().unwrap_err().is_unavailable());
@@ -303,7 +296,7 @@ fn no_request_of_a_wait_may_take_longer_than_it_has() {
         store.by.lock()["watch"] <= start + SECOND,
         "the wait ends before the command time-out of 2 s"
     );
-    super::advance_until_done(&store.clock, 1, &waiter);
+    advance_until_done(&store.clock, 1, &waiter);
     assert!(waiter.join().unwrap());
 }
 
