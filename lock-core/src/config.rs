@@ -619,4 +619,48 @@ mod tests {
             toml::from_str::<Config>("watchdog = '7s'").unwrap_err().to_string().contains("url")
         );
     }
+
+    #[test]
+    fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
+        let by_url = Config::from_url(
+            "memory://?watchdog=10s&outage_limit=11s&connect_timeout=12s&command_timeout=13s&pool=14\
+             &client_name=me&prefix=p:&tokens=off",
+        )
+        .unwrap();
+        let by_setter = Config::default()
+            .with_watchdog(Duration::from_secs(10))
+            .with_outage_limit(Duration::from_secs(11))
+            .with_connect_timeout(Duration::from_secs(12))
+            .with_command_timeout(Duration::from_secs(13))
+            .with_pool(14)
+            .with_client_name("me")
+            .with_prefix("p:")
+            .with_tokens(TokenPolicy::Off);
+        for config in [by_url, by_setter] {
+            config.check().unwrap();
+            let durations = [
+                config.watchdog(),
+                config.outage_limit(),
+                config.connect_timeout(),
+                config.command_timeout(),
+            ];
+            assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13]);
+            assert_eq!((config.pool(), config.client_name()), (14, "me"));
+            assert_eq!((config.prefix(), config.tokens()), ("p:", TokenPolicy::Off));
+        }
+    }
+
+    #[test]
+    fn an_outage_is_borne_for_one_lease_if_nothing_else_is_said() {
+        let config = Config::default().with_watchdog(Duration::from_secs(7));
+        assert_eq!(config.outage_limit(), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn a_name_for_the_connections_is_printable() {
+        for name in ["", "two words", "ümlaut", "line\n"] {
+            let refused = Config::default().with_client_name(name).check().unwrap_err();
+            assert!(refused.to_string().contains("client_name"), "{name:?}: {refused}");
+        }
+    }
 }

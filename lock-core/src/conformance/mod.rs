@@ -16,11 +16,12 @@
 //!     fn lose(&self, lock: &LockName) { self.0.lose(lock) }
 //! }
 //!
-//! # fn start() -> Memory { Memory(MemoryBackend::new(Arc::new(SystemClock))) }
-//! # mod conformance { use super::start;
-//! lock_core::conformance_tests!(start());
-//! # }
-//! # lock_core::conformance::sit("releases_on_drop", start());
+//! fn start() -> Memory { Memory(MemoryBackend::new(Arc::new(SystemClock))) }
+//!
+//! mod conformance {
+//!     lock_core::conformance_tests!(super::start());
+//! }
+//! # fn main() { lock_core::conformance::sit("releases_on_drop", start()) }
 //! ```
 //!
 //! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a store that hangs it

@@ -4,20 +4,29 @@ use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
     Renewing, TenureId, Wake, Waking, Watch,
 };
+use crate::error::ErrorKind;
 use crate::{
     Client, Clock, DistLock, Error, Event, GuardState, Interrupt, LockName, LockOptions, LossCause,
     ManualClock, MemoryBackend, Moment,
 };
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use crate::OwnerId;
 
+mod cleanup;
 mod doubt;
+mod extension;
+mod loss;
+mod release;
+mod renewal;
+mod settings;
+mod thread_life;
+mod wait;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,22 +35,38 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Recorded {
     store: MemoryBackend,
     clock: ManualClock,
-    log: Arc<Mutex<Vec<(&'static str, Moment)>>>,
+    log: Arc<Mutex<Vec<Request>>>,
     /// What the next requests of a kind fail with, after or before they are applied.
     faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
     abilities: Abilities,
     /// Who asked for a lock last.
     owner: Arc<Mutex<Option<OwnerId>>>,
-    /// Until when the last request of a kind was to be answered.
-    by: Arc<Mutex<HashMap<&'static str, Moment>>>,
     /// While it is up, the backend does not know its lanes.
     lane_panics: Arc<AtomicBool>,
     /// While somebody holds it, requests that are to hang do.
     gate: Arc<Mutex<()>>,
+    /// One for each watch; alive for as long as that is.
+    watches: Arc<Mutex<Vec<Weak<()>>>>,
+}
+
+/// What was asked, when, and by when it had to be answered.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    kind: &'static str,
+    at: Moment,
+    by: Moment,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
+    /// Applied, and the answer waits at the gate.
+    AnswerHangs,
+    /// Something that is not a lock is under the key.
+    Foreign,
+    /// The backend panics.
+    Panic,
+    /// A batch is answered with fewer answers than it has holdings.
+    Mute,
     /// Applied, and the answer is lost.
     Swallowed,
     /// Never left.
@@ -50,7 +75,7 @@ enum Fault {
     Vanished,
     /// The store will not do it, now or later.
     Refused,
-    /// Applied, and the answer waits at the gate.
+    /// Waits at the gate before it is applied.
     Hangs,
     /// Applied, and the answer takes this long.
     Slow(Duration),
@@ -67,9 +92,9 @@ impl Recorded {
             faults: Arc::default(),
             abilities: Abilities::full(),
             owner: Arc::default(),
-            by: Arc::default(),
             lane_panics: Arc::default(),
             gate: Arc::default(),
+            watches: Arc::default(),
         };
         (recorded, clock)
     }
@@ -84,8 +109,52 @@ impl Recorded {
         Client::builder().backend(Arc::new(self.clone())).clock(clock).connect().unwrap()
     }
 
+    /// A client, and the names of its events in their order.
+    fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (events, clock) = (Arc::clone(&told), Arc::new(self.clock.clone()));
+        let client = Client::builder()
+            .backend(Arc::new(self.clone()))
+            .clock(clock)
+            .events(Arc::new(move |event: &Event| {
+                let text = format!("{event:?}");
+                let name = text.split(' ').next().unwrap_or_default();
+                events.lock().push(name.to_owned());
+            }))
+            .connect()
+            .unwrap();
+        (client, told)
+    }
+
     fn times(&self, kind: &str) -> Vec<Moment> {
-        self.log.lock().iter().filter(|(k, _)| *k == kind).map(|(_, at)| *at).collect()
+        self.log.lock().iter().filter(|it| it.kind == kind).map(|it| it.at).collect()
+    }
+
+    /// How much time the last request of a kind was given.
+    fn time_given(&self, kind: &str) -> Duration {
+        let log = self.log.lock();
+        let last = log.iter().rfind(|it| it.kind == kind).unwrap();
+        last.by.since(last.at)
+    }
+
+    /// How many watches there are now.
+    fn watches(&self) -> usize {
+        self.watches.lock().iter().filter(|it| it.strong_count() > 0).count()
+    }
+
+    /// All requests of a kind fail, until [`mend`](Self::mend).
+    fn cut(&self, kind: &'static str, fault: Fault) {
+        self.faults.lock().extend((0..10_000).map(|_| (kind, fault)));
+    }
+
+    /// Nothing fails any more.
+    fn mend(&self) {
+        self.faults.lock().clear();
+    }
+
+    /// By when the last request of a kind had to be answered.
+    fn by(&self, kind: &str) -> Option<Moment> {
+        self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
     }
 
     fn count(&self, kind: &str) -> usize {
@@ -99,21 +168,31 @@ impl Recorded {
     fn asked<T>(
         &self,
         kind: &'static str,
+        by: Moment,
         apply: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.log.lock().push((kind, self.clock.now()));
+        self.log.lock().push(Request { kind, at: self.clock.now(), by });
         let mut faults = self.faults.lock();
         let fault = faults.iter().position(|(k, _)| *k == kind).and_then(|at| faults.remove(at));
         drop(faults);
         match fault.map(|(_, fault)| fault) {
             None => apply(),
+            Some(Fault::AnswerHangs) => {
+                let answer = apply();
+                drop(self.gate.lock());
+                answer
+            }
+            Some(Fault::Foreign) => {
+                Err(Failure::Refused(Error::new(ErrorKind::ForeignFormat, "on purpose")))
+            }
+            Some(Fault::Panic) => panic!("on purpose"),
+            Some(Fault::Mute) => Err(Failure::NotSent(Error::misuse(MUTE))),
             Some(Fault::NotSent) => Err(Failure::NotSent(Error::unavailable("on purpose"))),
             Some(Fault::Vanished) => Err(Failure::Unknown(Error::unavailable("on purpose"))),
             Some(Fault::Refused) => Err(Failure::Refused(Error::configuration("on purpose"))),
             Some(Fault::Hangs) => {
-                let answer = apply();
                 drop(self.gate.lock());
-                answer
+                apply()
             }
             Some(Fault::Swallowed) => {
                 apply()?;
@@ -128,31 +207,37 @@ impl Recorded {
     }
 }
 
+/// How [`Fault::Mute`] is told from a failure.
+const MUTE: &str = "no answer at all";
+
 impl Backend for Recorded {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         *self.owner.lock() = Some(attempt.owner);
-        self.asked("acquire", || self.store.acquire(attempt, by))
+        self.asked("acquire", by, || self.store.acquire(attempt, by))
     }
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
-        match self.asked("renew", || Ok(self.store.renew(lane, batch, by))) {
+        match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
             Ok(answers) => answers,
+            Err(failure) if failure.error().to_string().contains(MUTE) => Vec::new(),
             Err(failure) => vec![Err(failure); batch.len()],
         }
     }
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
         let kind = if closing == Closing::CLEAN { "release" } else { "close" };
-        self.by.lock().insert(kind, by);
-        self.asked(kind, || self.store.release(tenure, closing, by))
+        self.asked(kind, by, || self.store.release(tenure, closing, by))
     }
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.asked("inspect", || self.store.inspect(name, by))
+        self.asked("inspect", by, || self.store.inspect(name, by))
     }
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.store.force_release(name, by)
     }
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        self.by.lock().insert("watch", by);
-        self.asked("watch", || self.store.watch(name, wake, by))
+        self.asked("watch", by, || {
+            let alive = Arc::new(());
+            self.watches.lock().push(Arc::downgrade(&alive));
+            self.store.watch(name, wake, by).map(|watch| Watch::new((watch, alive)))
+        })
     }
     fn lane(&self, name: &LockName) -> Lane {
         assert!(!self.lane_panics.load(Ordering::SeqCst), "on purpose");

@@ -29,7 +29,7 @@ fn a_renewal_that_is_under_way_at_the_deadline_leaves_no_lock_behind() {
     let lock = client.mutex("x").unwrap();
     let guard = lock.lock().unwrap();
     let closed = store.gate.lock();
-    store.fail_next("renew", Fault::Hangs);
+    store.fail_next("renew", Fault::AnswerHangs);
     clock.advance(11 * SECOND);
     eventually("it is under way", || store.count("renew") == 1);
     clock.advance(18 * SECOND);
@@ -139,7 +139,7 @@ fn a_clean_up_that_hangs_delays_no_renewal() {
     let closed = store.gate.lock();
     store.fail_next("acquire", Fault::Vanished);
     store.fail_next("acquire", Fault::Vanished);
-    store.fail_next("close", Fault::Hangs);
+    store.fail_next("close", Fault::AnswerHangs);
     assert!(client.mutex("other").unwrap().try_lock().unwrap_err().is_unavailable());
     eventually("the clean-up hangs", || store.count("close") == 1);
     for renewals in 1..=5 {
@@ -245,7 +245,7 @@ fn the_channel_of_losses_closes_at_a_release_also_while_a_renewal_is_under_way()
     let guard = lock.lock().unwrap();
     let losses = guard.losses();
     let closed = store.gate.lock();
-    store.fail_next("renew", Fault::Hangs);
+    store.fail_next("renew", Fault::AnswerHangs);
     clock.advance(11 * SECOND);
     eventually("it is under way", || store.count("renew") == 1);
     guard.unlock().unwrap();
@@ -291,9 +291,9 @@ fn no_request_of_a_wait_may_take_longer_than_it_has() {
         let lock = client.mutex("x").unwrap();
         move || lock.try_lock_for(SECOND).unwrap().is_none()
     });
-    eventually("it has subscribed", || store.by.lock().contains_key("watch"));
+    eventually("it has subscribed", || store.by("watch").is_some());
     assert!(
-        store.by.lock()["watch"] <= start + SECOND,
+        store.by("watch").unwrap() <= start + SECOND,
         "the wait ends before the command time-out of 2 s"
     );
     advance_until_done(&store.clock, 1, &waiter);
@@ -307,5 +307,5 @@ fn a_release_of_an_unknown_owner_must_arrive_before_the_deadline() {
     let guard = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
     let end = store.clock.now() + guard.remaining();
     guard.unlock().unwrap();
-    assert!(store.by.lock()["release"] <= end);
+    assert!(store.by("release").unwrap() <= end);
 }

@@ -1,0 +1,110 @@
+//! Extensions that the holder asks for.
+
+use super::*;
+
+#[test]
+fn an_extension_lasts_as_long_as_was_asked_for_and_asks_only_if_it_must() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let guard =
+        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    guard.extend(9 * SECOND).unwrap();
+    assert_eq!(store.count("renew"), 0, "it lasts that long anyway");
+    guard.extend(20 * SECOND).unwrap();
+    assert!(guard.remaining() >= 20 * SECOND && store.count("renew") == 1);
+    assert!(guard.ensure(20 * SECOND).is_ok());
+    assert!(guard.ensure(30 * SECOND).unwrap_err().is_ending());
+}
+
+#[test]
+fn a_renewal_with_a_shorter_lease_does_not_shorten_an_extension() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    guard.extend(100 * SECOND).unwrap();
+    advance(&client, &clock, 11 * SECOND);
+    assert_eq!(store.count("renew"), 2);
+    assert!(guard.remaining() >= 89 * SECOND, "{:?}", guard.remaining());
+}
+
+#[test]
+fn an_extension_uses_up_none_of_the_renewals_that_are_allowed() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().watched_at_most(30 * SECOND, 2)).unwrap();
+    advance(&client, &clock, SECOND);
+    guard.extend(32 * SECOND).unwrap();
+    advance(&client, &clock, 33 * SECOND);
+    assert_eq!((store.count("renew"), guard.state()), (3, GuardState::Suspended));
+    guard.extend(40 * SECOND).unwrap();
+    assert_eq!(guard.state(), GuardState::Suspended, "and starts the watchdog no more");
+    advance(&client, &clock, 30 * SECOND);
+    assert_eq!((store.count("renew"), guard.is_valid()), (4, true));
+}
+
+#[test]
+fn an_extension_that_fails_leaves_the_holding_as_it_was() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    let left = guard.remaining();
+    store.fail_next("renew", Fault::NotSent);
+    assert!(guard.extend(60 * SECOND).unwrap_err().is_unavailable());
+    assert_eq!((guard.state(), guard.remaining()), (GuardState::Held, left));
+    store.fail_next("renew", Fault::NotSent);
+    let longer = LockOptions::new().lease(60 * SECOND);
+    assert!(lock.lock_with(&longer).unwrap_err().is_unavailable());
+    assert_eq!(lock.hold_count(), 1, "the nested hold is not there");
+    guard.unlock().unwrap();
+    assert_eq!(store.count("release"), 1);
+}
+
+/// An extension of `x` behind a renewal that is on its way until the gate opens.
+fn stuck(store: &Recorded, client: &Client) -> thread::JoinHandle<Result<(), Error>> {
+    let other = client.owned_mutex("other").unwrap().lock().unwrap();
+    let guard =
+        client.owned_mutex("x").unwrap().lock_with(&LockOptions::new().lease(SECOND)).unwrap();
+    store.fail_next("renew", Fault::Hangs);
+    let first = thread::spawn(move || drop(other.extend(60 * SECOND)));
+    eventually("the other is on its way", || store.count("renew") == 1);
+    let second = thread::spawn(move || guard.extend(60 * SECOND));
+    eventually("ours is behind it", || client.0.lanes.threads().1);
+    eventually("they wait", || first.is_finished() || sleeping(&store.clock) == 3);
+    second
+}
+
+#[test]
+fn an_extension_that_is_not_confirmed_within_two_time_outs_says_so() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.owned_mutex("x").unwrap().lock().unwrap();
+    let gate = store.gate.lock();
+    store.fail_next("renew", Fault::Hangs);
+    let extends = thread::spawn(move || {
+        let result = guard.extend(60 * SECOND);
+        (result, guard.state())
+    });
+    eventually("it waits", || store.count("renew") == 1 && sleeping(&clock) == 2);
+    clock.advance(4 * SECOND);
+    eventually("it gives up", || extends.is_finished());
+    drop(gate);
+    let (result, state) = extends.join().unwrap();
+    assert!(result.unwrap_err().is_unavailable());
+    assert_eq!(state, GuardState::Held, "the old deadline stands");
+}
+
+#[test]
+fn an_extension_of_a_lock_that_is_lost_meanwhile_is_answered_at_once() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let gate = store.gate.lock();
+    let extends = stuck(&store, &client);
+    clock.advance(SECOND);
+    let entry = client.0.entry(&LockName::new("x").unwrap());
+    eventually("it is lost", || entry.lock().current().is_none());
+    drop(gate);
+    eventually("it is answered", || extends.is_finished());
+    assert!(extends.join().unwrap().unwrap_err().is_lost());
+}

@@ -1,0 +1,97 @@
+//! Losses: how they are noticed, told, and what is left in the store.
+
+use super::*;
+
+#[test]
+fn who_listens_after_the_loss_is_told_at_once() {
+    let (store, clock) = Recorded::new();
+    let guard = store.client().mutex("x").unwrap().lock().unwrap();
+    clock.advance(60 * SECOND);
+    assert_eq!(guard.losses().try_recv().unwrap().cause(), LossCause::Expired);
+    assert_eq!(guard.losses().try_recv().unwrap().cause(), LossCause::Expired);
+}
+
+#[test]
+fn a_verify_that_finds_something_else_or_somebody_else_is_a_loss() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.fail_next("inspect", Fault::Foreign);
+    assert!(guard.verify().unwrap_err().is_lost());
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::Gone);
+    drop(guard);
+    store.store.lose(lock.name());
+    let guard = lock.lock().unwrap();
+    store.store.lose(lock.name());
+    let successor = store.client().mutex("x").unwrap().lock().unwrap();
+    assert!(guard.is_valid(), "so far it cannot know");
+    assert!(guard.verify().unwrap_err().is_lost());
+    assert!(!guard.is_valid() && successor.verify().is_ok());
+}
+
+#[test]
+fn nobody_nests_in_a_lease_that_is_over() {
+    for _ in 0..20 {
+        let (store, clock) = Recorded::new();
+        let lock = store.client().mutex("x").unwrap();
+        let _guard = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
+        clock.advance(SECOND);
+        assert!(lock.lock().unwrap_err().is_lost());
+        assert_eq!(lock.hold_count(), 1);
+    }
+}
+
+#[test]
+fn what_unconfirmed_renewals_left_in_the_store_is_cleaned_up() {
+    let (store, clock) = Recorded::new();
+    let (client, events) = store.client_with_events();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.cut("renew", Fault::Swallowed);
+    advance(&client, &clock, 30 * SECOND);
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
+    eventually("it is free, though the store had extended it", || !lock.is_locked().unwrap());
+    eventually("it is told", || events.lock().last().is_some_and(|name| name == "Lost"));
+}
+
+#[test]
+fn what_a_lost_answer_may_have_left_behind_gets_a_tombstone_when_the_lease_is_over() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Swallowed);
+    let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
+    advance(&client, &clock, 6 * SECOND);
+    assert_eq!(guard.state(), GuardState::Lost);
+    eventually("a late copy is turned down", || store.count("close") == 1);
+}
+
+#[test]
+fn a_grant_that_came_too_late_is_given_back_at_once() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Slow(SECOND * 995 / 100));
+    let fixed = LockOptions::new().lease(10 * SECOND);
+    assert!(
+        lock.lock_with(&fixed).unwrap_err().is_unavailable(),
+        "the store keeps it, and we may not trust it"
+    );
+    eventually("it is free before its lease is over", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_waiter_of_the_same_client_gets_what_a_paused_holder_lost() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let held = client.mutex("x").unwrap().lock().unwrap();
+    let waiter = thread::spawn({
+        let lock = client.mutex("x").unwrap();
+        move || lock.lock().unwrap().fencing_token()
+    });
+    eventually("it waits", || client.waiting("x").unwrap() == 1);
+    parked(&clock, 2);
+    clock.advance(60 * SECOND);
+    eventually("it has it", || waiter.is_finished());
+    assert!(waiter.join().unwrap() > held.fencing_token());
+    assert!(held.unlock().unwrap_err().is_lost());
+}

@@ -1,0 +1,234 @@
+//! Renewals: what they may do to a holding, and what they must not.
+
+use super::*;
+
+#[test]
+fn validity_after_a_renewal_counts_from_before_it_was_sent_and_leaves_room_for_drift() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("renew", Fault::Slow(4 * SECOND));
+    advance(&client, &clock, 11 * SECOND);
+    let sent = store.times("renew")[0];
+    let lease = 30 * SECOND;
+    let validity = lease - lease / 100 - Duration::from_millis(2);
+    assert_eq!(guard.remaining(), validity - clock.now().since(sent));
+}
+
+#[test]
+fn a_renewal_that_is_confirmed_after_the_deadline_revives_nothing() {
+    for _ in 0..10 {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let guard = client.mutex("x").unwrap().lock().unwrap();
+        let losses = guard.losses();
+        store.fail_next("renew", Fault::Slow(25 * SECOND));
+        clock.advance(10 * SECOND);
+        eventually("it is sent", || store.count("renew") == 1);
+        losses.recv_timeout(20 * SECOND).unwrap();
+        advance(&client, &clock, SECOND);
+        assert_eq!((guard.state(), guard.is_valid()), (GuardState::Lost, false));
+        assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
+    }
+}
+
+#[test]
+fn a_renewal_that_gets_no_answer_does_not_hold_up_the_loss() {
+    let (store, clock) = Recorded::new();
+    let guard = store.client().mutex("x").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    let gate = store.gate.lock();
+    store.fail_next("renew", Fault::Hangs);
+    parked(&clock, 1);
+    clock.advance(10 * SECOND + SECOND / 10);
+    eventually("it is sent", || store.count("renew") == 1);
+    parked(&clock, 1);
+    clock.advance(20 * SECOND);
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Expired);
+    drop(gate);
+}
+
+#[test]
+fn a_renewal_that_is_confirmed_after_the_release_is_nothing() {
+    let (store, clock) = Recorded::new();
+    let (client, events) = store.client_with_events();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let gate = store.gate.lock();
+    store.fail_next("renew", Fault::AnswerHangs);
+    clock.advance(10 * SECOND);
+    eventually("it is sent", || store.count("renew") == 1);
+    guard.unlock().unwrap();
+    drop(gate);
+    advance(&client, &clock, 35 * SECOND);
+    eventually("the release is told", || events.lock().contains(&"Released".to_owned()));
+    assert_eq!(*events.lock(), ["Acquired", "Released"]);
+    assert_eq!(store.count("renew"), 1);
+}
+
+#[test]
+fn what_was_released_is_not_sent_for_renewal_any_more() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let early = client.mutex("early").unwrap().lock().unwrap();
+    clock.advance(SECOND / 10);
+    let late = client.mutex("late").unwrap().lock().unwrap();
+    let gate = store.gate.lock();
+    store.fail_next("renew", Fault::Hangs);
+    clock.advance(10 * SECOND - SECOND / 20);
+    eventually("the first is on its way", || store.count("renew") == 1);
+    clock.advance(SECOND / 10);
+    eventually("the second is behind it", || client.0.lanes.threads().1);
+    late.unlock().unwrap();
+    drop(gate);
+    eventually("the lane has no work", || !client.0.lanes.threads().1);
+    advance(&client, &clock, SECOND);
+    assert_eq!(store.count("renew"), 1);
+    assert!(early.is_valid());
+}
+
+#[test]
+fn a_batch_has_a_hundred_holdings_at_most() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guards: Vec<_> =
+        (0..250).map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap()).collect();
+    let gate = store.gate.lock();
+    store.fail_next("renew", Fault::Hangs);
+    clock.advance(11 * SECOND);
+    eventually("the first is on its way", || store.count("renew") == 1);
+    parked(&clock, 1);
+    drop(gate);
+    advance(&client, &clock, SECOND);
+    assert!(store.count("renew") >= 3, "{} batches", store.count("renew"));
+    assert!(guards.iter().all(|guard| guard.remaining() > 25 * SECOND));
+}
+
+#[test]
+fn something_else_under_the_key_is_a_loss_at_the_next_renewal() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("renew", Fault::Foreign);
+    advance(&client, &clock, 11 * SECOND);
+    let loss = guard.loss().unwrap();
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(loss.last_failure().unwrap().is_foreign_format());
+}
+
+#[test]
+fn a_failure_that_was_healed_is_not_told_with_a_later_loss() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("renew", Fault::NotSent);
+    advance(&client, &clock, 12 * SECOND);
+    eventually("it is healed", || guard.state() == GuardState::Held);
+    assert_eq!(store.count("renew"), 2);
+    store.store.lose(guard.name());
+    advance(&client, &clock, 12 * SECOND);
+    eventually("it is lost", || guard.state() == GuardState::Lost);
+    let loss = guard.loss().unwrap();
+    assert_eq!((loss.cause(), loss.last_failure().is_none()), (LossCause::Gone, true));
+}
+
+#[test]
+fn a_backend_that_panics_or_does_not_answer_suspends_and_no_more() {
+    for fault in [Fault::Panic, Fault::Mute] {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let guard = client.mutex("x").unwrap().lock().unwrap();
+        store.fail_next("renew", fault);
+        advance(&client, &clock, 10 * SECOND + SECOND / 10);
+        assert_eq!(guard.state(), GuardState::Suspended, "{fault:?}");
+        advance(&client, &clock, 90 * SECOND);
+        assert_eq!(guard.state(), GuardState::Held, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_backend_that_panics_at_one_lock_does_not_end_the_watchdog_of_the_others() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let (one, other) = (client.mutex("one").unwrap(), client.mutex("other").unwrap());
+    let _one = one.lock().unwrap();
+    clock.advance(SECOND);
+    let other = other.lock().unwrap();
+    store.lane_panics.store(true, Ordering::SeqCst);
+    advance(&client, &clock, 9 * SECOND + SECOND / 2);
+    store.lane_panics.store(false, Ordering::SeqCst);
+    advance(&client, &clock, 90 * SECOND);
+    assert!(other.is_valid());
+}
+
+#[test]
+fn a_backend_that_panics_at_an_acquire_is_unavailable_and_in_doubt() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    store.fail_next("acquire", Fault::Panic);
+    store.fail_next("acquire", Fault::Panic);
+    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
+    eventually("the attempt is taken back", || store.count("close") == 1);
+}
+
+#[test]
+fn a_longer_lease_of_a_nested_hold_is_what_the_watchdog_keeps() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock_with(&LockOptions::new().watched(60 * SECOND)).unwrap();
+    advance(&client, &clock, 11 * SECOND);
+    assert!(outer.remaining() > 58 * SECOND, "{:?}", outer.remaining());
+    drop(inner);
+}
+
+#[test]
+fn a_shorter_lease_of_a_nested_hold_changes_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let _outer = lock.lock().unwrap();
+    let _inner = lock.lock_with(&LockOptions::new().watched(6 * SECOND)).unwrap();
+    assert_eq!(store.count("renew"), 0);
+    advance(&client, &clock, 9 * SECOND);
+    assert_eq!(store.count("renew"), 0);
+}
+
+#[test]
+fn a_timer_that_is_there_already_is_left_alone() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let entry = client.0.entry(lock.name());
+    lock.lock().unwrap().unlock().unwrap();
+    let timer = entry.lock().timer;
+    clock.advance(SECOND);
+    lock.lock().unwrap().unlock().unwrap();
+    assert!(timer.is_some());
+    assert_eq!(entry.lock().timer, timer);
+}
+
+#[test]
+fn an_earlier_timer_takes_the_place_of_a_later_one() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for lease in [3600 * SECOND, 5 * SECOND] {
+        lock.lock_with(&LockOptions::new().lease(lease)).unwrap().unlock().unwrap();
+    }
+    drop(lock);
+    advance(&client, &clock, 6 * SECOND);
+    assert_eq!(client.names_in_use(), 0, "the later one would keep the name");
+}
+
+#[test]
+fn a_shorter_lease_is_seen_to_in_time_also_where_a_later_timer_stands() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    lock.lock_with(&LockOptions::new().lease(3600 * SECOND)).unwrap().unlock().unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
+    let losses = guard.losses();
+    advance(&client, &clock, 5 * SECOND);
+    assert_eq!(losses.try_recv().unwrap().cause(), LossCause::Expired);
+}

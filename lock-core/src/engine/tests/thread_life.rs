@@ -1,0 +1,31 @@
+//! The client's threads: they end when nothing is left to do, and start again.
+
+use super::*;
+
+#[test]
+fn they_end_with_the_client() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    advance(&client, &clock, 11 * SECOND);
+    guard.unlock().unwrap();
+    parked(&clock, 2);
+    drop(client);
+    eventually("nobody sleeps any more", || clock.sleepers().is_empty());
+    eventually("nobody has the store any more", || Arc::strong_count(&store.log) == 1);
+}
+
+#[test]
+fn they_end_when_nothing_is_held_and_start_again_with_the_next_lock() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..2 {
+        let guard = lock.lock().unwrap();
+        advance(&client, &clock, 45 * SECOND);
+        assert!(guard.is_valid());
+        guard.unlock().unwrap();
+        advance(&client, &clock, 60 * SECOND);
+        assert!(clock.sleepers().is_empty(), "{:?}", clock.sleepers());
+    }
+}
