@@ -147,7 +147,7 @@ impl Engine {
             inner.renewing = false;
         }
         if tenure.has_ended() {
-            // Released or lost while the renewal was under way. In the store it found what the release left: nothing.
+            // Released or lost while the renewal was under way. What it extended, the release or the clean-up ends.
             drop(inner);
             return Err(tenure.lost_error());
         }
