@@ -1,9 +1,11 @@
 //! The README keeps its word: its commands exist and do what it says.
 
 use crate::harness::child::Example;
+use distlock::DistLock;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 /// The commands in the README's shell blocks.
@@ -68,5 +70,33 @@ fn every_example_it_names_is_there() {
             examples.join(format!("{name}.rs")).exists() || examples.join(name).is_dir(),
             "{name}"
         );
+    }
+}
+
+/// Runs itself once more, with the variable set.
+#[test]
+fn the_environment_names_the_store() {
+    const NAME: &str = "readme::the_environment_names_the_store";
+    match std::env::var("DISTLOCK_URL") {
+        Ok(url) if url == "memory://from-the-environment" => {
+            let here = distlock::connect_from_env().unwrap().mutex("x").unwrap();
+            let same = distlock::connect(&url).unwrap().mutex("x").unwrap();
+            let _guard = here.lock().unwrap();
+            assert!(same.is_locked().unwrap(), "one store");
+        }
+        _ => {
+            let run = |set: &str| {
+                let mut again = Command::new(std::env::current_exe().unwrap());
+                again.args(["--exact", NAME]).env("DISTLOCK_URL", set).output().unwrap().status
+            };
+            assert!(run("memory://from-the-environment").success());
+            if std::env::var_os("DISTLOCK_URL").is_none() {
+                let error = distlock::connect_from_env().unwrap_err();
+                assert!(
+                    error.is_configuration() && error.to_string().contains("DISTLOCK_URL"),
+                    "{error}"
+                );
+            }
+        }
     }
 }
