@@ -269,3 +269,12 @@ fn something_else_under_the_name_is_told() {
     assert_eq!(child.wait_exit(SOON), 70, "{}", child.errors());
     assert!(only_error(&child).contains("choose another `--name`"), "{}", child.errors());
 }
+
+#[test]
+fn signals_that_were_ignored_at_the_start_are_no_handlers_of_the_program() {
+    let mut child = Example::new("hold").args(&["--name", "x"]).with_signals_ignored().spawn();
+    held(&mut child);
+    child.terminate();
+    child.expect_event("released", SOON);
+    assert_eq!(child.wait_exit(SOON), 0);
+}

@@ -45,6 +45,14 @@ impl Example {
         self
     }
 
+    /// The same, started with the signals ignored that end a program, as `nohup` and a script's `&` do.
+    pub(crate) fn with_signals_ignored(self) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' HUP INT TERM; exec \"$@\"", "sh"]);
+        shell.arg(self.0.get_program()).args(self.0.get_args());
+        Self(shell)
+    }
+
     /// Starts it, in a process group of its own.
     pub(crate) fn spawn(mut self) -> Child {
         self.0.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
