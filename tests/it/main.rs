@@ -23,3 +23,6 @@ mod readme;
 
 // What can only be seen on a real server: requests and keys.
 mod redis;
+
+// Memory and Redis side by side, with the same random commands.
+mod side_by_side;

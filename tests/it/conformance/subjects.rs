@@ -8,10 +8,10 @@ use lock_core::conformance::{Seen, Subject};
 use std::sync::Arc;
 
 /// A store in this process's memory.
-pub(super) struct MemorySubject(MemoryBackend);
+pub(crate) struct MemorySubject(MemoryBackend);
 
 impl MemorySubject {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(MemoryBackend::new(Arc::new(SystemClock)))
     }
 }
@@ -35,10 +35,10 @@ impl Subject for MemorySubject {
 }
 
 /// One Redis server of its own, reached by its URL.
-pub(super) struct RedisSubject(RedisServer);
+pub(crate) struct RedisSubject(RedisServer);
 
 impl RedisSubject {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self(RedisServer::start())
     }
 }
