@@ -26,3 +26,9 @@ mod redis;
 
 // Memory and Redis side by side, with the same random commands.
 mod side_by_side;
+
+// The documents' numbers and names.
+mod documents;
+
+// What nobody can promise, seen to fail.
+mod guarantees;

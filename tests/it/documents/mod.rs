@@ -1,0 +1,30 @@
+//! The documentation keeps its word: numbers are the code's, and tests that it names are there.
+
+mod defaults;
+mod named;
+
+use std::fs;
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The rows of the table under this heading, as cells without their back-quotes; the head is left out.
+fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
+    let after = document.split_once(&format!("\n## {heading}\n")).map(|(_, after)| after);
+    let section = after.unwrap_or_else(|| panic!("there is no section `{heading}`"));
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    let cells = |row: &str| {
+        let cells = row.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = rows.map(cells).collect();
+    assert!(!rows.is_empty(), "the table under `{heading}` is empty");
+    rows
+}
