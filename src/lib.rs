@@ -11,6 +11,8 @@
 //! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is plugged into URLs
 
 pub use lock_core::backend;
+#[cfg(feature = "tracing")]
+pub use lock_core::trace;
 pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, DistLock, Error, ErrorKind,
     Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime, LockGuard,

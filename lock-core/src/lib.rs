@@ -35,6 +35,8 @@ mod options;
 mod owner;
 mod scheme;
 mod token;
+#[cfg(feature = "tracing")]
+pub mod trace;
 mod watchdog;
 
 pub use backend::Backend;
