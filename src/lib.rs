@@ -10,6 +10,8 @@
 //!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
 //! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is plugged into URLs
 
+#![forbid(unsafe_code)]
+
 pub use lock_core::backend;
 #[cfg(feature = "tracing")]
 pub use lock_core::trace;

@@ -13,6 +13,8 @@
 //!
 //! Most programs use the `distlock` crate, which is this one with the Redis stores.
 
+#![forbid(unsafe_code)]
+
 pub mod backend;
 mod client;
 mod clock;

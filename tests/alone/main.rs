@@ -10,6 +10,9 @@ mod harness;
 // A backend that is gone leaves no thread and no connection behind.
 mod departure;
 
+// A process that is forked while it holds.
+mod fork;
+
 // The rhythm of renewals, many locks at once, and what the watchdog costs.
 mod held;
 
