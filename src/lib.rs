@@ -29,6 +29,7 @@ pub use lock_core::{
 /// |---|---|
 /// | `memory://`, `memory://name` | this process's memory: one store for each name |
 /// | `redis://[user:password@]host[:port][/database]` | one Redis server (feature `redis`, on by default) |
+/// | `redis+unix://[user:password@]/path/of/socket[?db=database]` | the same over its Unix socket |
 ///
 /// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for all of them.
 ///
@@ -94,6 +95,7 @@ pub fn builder() -> ClientBuilder {
 pub fn schemes() -> Schemes {
     let schemes = Schemes::none().with(MemoryScheme);
     #[cfg(feature = "redis")]
-    let schemes = schemes.with(lock_redis::RedisScheme::new());
+    let schemes =
+        schemes.with(lock_redis::RedisScheme::new()).with(lock_redis::RedisScheme::unix());
     schemes
 }

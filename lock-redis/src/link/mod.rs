@@ -6,11 +6,13 @@
 
 mod codec;
 mod dial;
+mod place;
 mod resolve;
 mod wire;
 
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash};
-pub(crate) use dial::{Dialer, Login, Server};
+pub(crate) use dial::{Bounds, Dialer, Login, Server};
+pub(crate) use place::Place;
 pub(crate) use wire::Stream;
 
 use crate::reply::Reply;
@@ -211,7 +213,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
-        let server = Arc::new(Server::new("test", 1, None));
+        let server = Arc::new(Server::new(Place::tcp("test", 1), None));
         let link = Link::new(Stream::Tcp(ours), server, Arc::new(SystemClock)).unwrap();
         (link, theirs)
     }

@@ -5,25 +5,29 @@ use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kinds of connection there are. A Unix socket, or TLS over one of these, is another variant.
+/// The kinds of connection there are.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 impl Stream {
     fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
         }
     }
 
     fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
+            Self::Unix(stream) => stream.set_write_timeout(Some(timeout)),
         }
     }
 
@@ -31,6 +35,7 @@ impl Stream {
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => stream.set_nonblocking(true),
         }
     }
 }
@@ -39,6 +44,7 @@ impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(into),
+            Self::Unix(stream) => stream.read(into),
         }
     }
 }
@@ -47,6 +53,7 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
         }
     }
 
@@ -59,6 +66,7 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
         }
     }
 }

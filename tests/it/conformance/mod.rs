@@ -12,3 +12,8 @@ mod memory {
 mod redis {
     lock_core::conformance_tests!(super::subjects::RedisSubject::start());
 }
+
+// The same over a socket in the file system.
+mod redis_unix {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::on_a_socket());
+}

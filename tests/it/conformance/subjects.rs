@@ -6,6 +6,7 @@ use distlock::{
 };
 use lock_core::conformance::{Seen, Subject};
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// A store in this process's memory.
 pub(super) struct MemorySubject(MemoryBackend);
@@ -35,11 +36,25 @@ impl Subject for MemorySubject {
 }
 
 /// One Redis server of its own, reached by its URL.
-pub(super) struct RedisSubject(RedisServer);
+pub(super) struct RedisSubject {
+    server: RedisServer,
+    url: String,
+    /// What the server needs in the file system.
+    _files: Option<TempDir>,
+}
 
 impl RedisSubject {
     pub(super) fn start() -> Self {
-        Self(RedisServer::start())
+        let server = RedisServer::start();
+        Self { url: server.url(), server, _files: None }
+    }
+
+    /// The same over a socket in the file system.
+    pub(super) fn on_a_socket() -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let socket = files.path().join("redis.sock").display().to_string();
+        let server = RedisServer::start_with(&["--unixsocket", &socket]);
+        Self { url: format!("redis+unix://{socket}"), server, _files: Some(files) }
     }
 }
 
@@ -49,17 +64,17 @@ impl Subject for RedisSubject {
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        let config = Config::from_url(&self.0.url()).unwrap();
+        let config = Config::from_url(&self.url).unwrap();
         schemes().open(&config, context).unwrap()
     }
 
     fn client(&self, context: &Context) -> ClientBuilder {
-        builder().clock(Arc::clone(&context.clock)).url(&self.0.url()).unwrap()
+        builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
     }
 
     /// As Redisson stores it: a hash with one field, whose TTL is the lease.
     fn probe(&self, lock: &LockName) -> Seen {
-        let mut probe = self.0.probe();
+        let mut probe = self.server.probe();
         let holders = probe.hgetall(lock.as_str());
         assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
         // Between the two requests the lease may end.
@@ -74,7 +89,7 @@ impl Subject for RedisSubject {
     }
 
     fn lose(&self, lock: &LockName) {
-        let mut probe = self.0.probe();
+        let mut probe = self.server.probe();
         let counter = match lock.as_str() {
             tagged if tagged.contains('{') => format!("redisson_lock_token:{tagged}"),
             plain => format!("redisson_lock_token:{{{plain}}}"),
