@@ -1,0 +1,3 @@
+//! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
+
+mod network;
