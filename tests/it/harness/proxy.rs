@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+/// What a held back command is counted as when the server has answered it.
+const ARRIVED_LATE: &str = "arrived late";
+
 /// What happens to one command and its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
@@ -165,6 +168,11 @@ impl Proxy {
         self.inner.counts.lock().get(&(kind, fault.label())).copied().unwrap_or(0)
     }
 
+    /// How many of those that were held back the server has answered.
+    pub(crate) fn arrived_late(&self, kind: Kind) -> u64 {
+        self.inner.counts.lock().get(&(kind, ARRIVED_LATE)).copied().unwrap_or(0)
+    }
+
     /// All that it did, for people.
     pub(crate) fn account(&self) -> String {
         let counts = self.inner.counts.lock();
@@ -275,7 +283,7 @@ impl Inner {
         });
         if let Ok(Some(reply)) = delivered {
             self.plan.answered(request, &reply, Fault::Late(time));
-            *self.counts.lock().entry((request.kind(), "arrived late")).or_default() += 1;
+            *self.counts.lock().entry((request.kind(), ARRIVED_LATE)).or_default() += 1;
         }
     }
 
