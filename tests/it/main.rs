@@ -8,6 +8,9 @@
 // The examples, run as a user runs them.
 mod examples;
 
+// Bad days: the network loses, delays and garbles, and the server is in every kind of trouble.
+mod faults;
+
 // Servers, second processes, other eyes on the store, and bounded waiting.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
 mod harness;

@@ -6,5 +6,7 @@ pub(crate) mod child;
 pub(crate) mod lifeline;
 pub(crate) mod probe;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod redis;
+pub(crate) mod resp;
 pub(crate) mod time;

@@ -1,0 +1,5 @@
+//! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
+
+mod ledger;
+mod network;
+mod orphans;
