@@ -19,5 +19,8 @@ mod held;
 // What a client starts, and that it is gone with it.
 mod life;
 
+// When the system gives no more file descriptors or threads.
+mod limits;
+
 // Who asks the store how often, who is served when, and how fast a wait ends.
 mod waiting;

@@ -17,3 +17,8 @@ mod redis {
 mod redis_unix {
     lock_core::conformance_tests!(super::subjects::RedisSubject::on_a_socket());
 }
+
+// The same as a user who may do no more than the documentation asks for.
+mod redis_with_the_least_rights {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::with_the_least_rights());
+}
