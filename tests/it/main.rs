@@ -24,5 +24,8 @@ mod conformance;
 // The README's commands, links and names.
 mod readme;
 
+// No secret in anything that can be printed.
+mod secrets;
+
 // What can only be seen on a real server: requests and keys.
 mod redis;
