@@ -3,3 +3,5 @@
 mod ledger;
 mod network;
 mod orphans;
+mod scene;
+mod server;
