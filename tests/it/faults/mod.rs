@@ -1,5 +1,6 @@
 //! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
 
+mod answers;
 mod ledger;
 mod network;
 mod orphans;
