@@ -29,3 +29,6 @@ mod secrets;
 
 // What can only be seen on a real server: requests and keys.
 mod redis;
+
+// Memory and Redis side by side, with the same random commands.
+mod side_by_side;

@@ -1,7 +1,7 @@
 //! The exam, mounted on every store; and the exam of the exam.
 
 mod selfcheck;
-mod subjects;
+pub(crate) mod subjects;
 
 // The store in this process's memory.
 mod memory {

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A store in this process's memory.
-pub(super) struct MemorySubject(MemoryBackend);
+pub(crate) struct MemorySubject(MemoryBackend);
 
 impl MemorySubject {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(MemoryBackend::new(Arc::new(SystemClock)))
     }
 }
@@ -37,7 +37,7 @@ impl Subject for MemorySubject {
 }
 
 /// One Redis server of its own, reached by its URL.
-pub(super) struct RedisSubject {
+pub(crate) struct RedisSubject {
     server: RedisServer,
     url: String,
     /// What its keys begin with.
@@ -47,13 +47,13 @@ pub(super) struct RedisSubject {
 }
 
 impl RedisSubject {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let server = RedisServer::start();
         Self { url: server.url(), server, prefix: "", _files: None }
     }
 
     /// The same as a user who may do what `docs/OPERATIONS.md` lists, and nothing else.
-    pub(super) fn with_the_least_rights() -> Self {
+    pub(crate) fn with_the_least_rights() -> Self {
         let server = RedisServer::start();
         let operations = include_str!("../../../docs/OPERATIONS.md");
         let rule = operations.lines().find(|line| line.starts_with("ACL SETUSER locker")).unwrap();
@@ -69,7 +69,7 @@ impl RedisSubject {
     }
 
     /// The same over a socket in the file system.
-    pub(super) fn on_a_socket() -> Self {
+    pub(crate) fn on_a_socket() -> Self {
         let files = tempfile::tempdir().unwrap();
         let socket = files.path().join("redis.sock").display().to_string();
         let server = RedisServer::start_with(&["--unixsocket", &socket]);

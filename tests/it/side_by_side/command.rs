@@ -1,0 +1,174 @@
+//! [`Command`]: what can be asked of the library, as data that can be made up, printed and shrunk.
+
+use distlock::LockOptions;
+use proptest::prelude::{Strategy, any, prop_oneof};
+use proptest::strategy::Just;
+use std::mem::Discriminant;
+use std::time::Duration;
+
+/// Threads: the first two are of one client, the others of another.
+pub(super) const ACTORS: usize = 4;
+/// Lock names.
+pub(super) const NAMES: usize = 2;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A lease that is over before the next command.
+pub(super) const BRIEF: Duration = Duration::from_millis(150);
+
+/// How long a try waits that is to wait in vain.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// One thing that one thread does with one lock.
+#[derive(Clone, Copy)]
+pub(super) struct Command {
+    pub(super) actor: usize,
+    pub(super) lock: usize,
+    pub(super) deed: Deed,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deed {
+    Lock(Terms),
+    Try(Terms),
+    TryFor(Terms),
+    /// Takes it for so short a time that it is over before the next command.
+    TakeAndOutlive,
+    OwnedLock,
+    OwnedTry,
+    Run,
+    LockWithAWait,
+    TryWithoutALease,
+    /// The number tells which of the guards.
+    Unlock(usize),
+    Drop(usize),
+    Detach(usize),
+    UnlockDetached,
+    Extend(usize, Minutes),
+    Ensure(usize, Minutes),
+    Verify(usize),
+    /// An owned guard is ended by whichever thread comes by.
+    OwnedUnlock(usize),
+    OwnedDrop(usize),
+    OwnedVerify(usize),
+    ForceUnlock,
+    /// The key goes behind everybody's back.
+    LoseKey,
+    /// Ends this thread's wait.
+    Interrupt,
+}
+
+/// For how long to hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Terms {
+    Default,
+    Fixed,
+    WatchedLonger,
+}
+
+/// Far from what is left of any lease, so that the time that a test takes makes no difference.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Minutes {
+    One,
+    Fifteen,
+    Forty,
+}
+
+impl Command {
+    pub(super) fn who(&self) -> usize {
+        self.actor
+    }
+
+    /// What it does, without the details.
+    pub(super) fn kind(&self) -> impl std::fmt::Debug + use<> {
+        let text = format!("{:?}", self.deed);
+        Name(text.split('(').next().unwrap_or_default().to_owned())
+    }
+
+    pub(super) fn is(&self, deed: Deed) -> bool {
+        let kind: fn(&Deed) -> Discriminant<Deed> = std::mem::discriminant;
+        kind(&self.deed) == kind(&deed)
+    }
+}
+
+struct Name(String);
+
+impl std::fmt::Debug for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "thread {} lock {} {:?}", self.actor, self.lock, self.deed)
+    }
+}
+
+impl Terms {
+    pub(super) fn options(self) -> LockOptions {
+        match self {
+            Self::Default => LockOptions::new(),
+            Self::Fixed => LockOptions::new().lease(10 * MINUTE),
+            Self::WatchedLonger => LockOptions::new().watched(20 * MINUTE),
+        }
+    }
+
+    pub(super) fn waiting(self) -> LockOptions {
+        self.options().wait(PATIENCE)
+    }
+}
+
+impl Minutes {
+    pub(super) fn time(self) -> Duration {
+        MINUTE
+            * match self {
+                Self::One => 1,
+                Self::Fifteen => 15,
+                Self::Forty => 40,
+            }
+    }
+}
+
+/// Lists of commands.
+pub(super) fn commands() -> impl Strategy<Value = Vec<Command>> {
+    let command = (0..ACTORS, 0..NAMES, deed());
+    let command = command.prop_map(|(actor, lock, deed)| Command { actor, lock, deed });
+    proptest::collection::vec(command, 1..80)
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let terms =
+        || prop_oneof![Just(Terms::Default), Just(Terms::Fixed), Just(Terms::WatchedLonger)];
+    let minutes = || prop_oneof![Just(Minutes::One), Just(Minutes::Fifteen), Just(Minutes::Forty)];
+    let which = || any::<u8>().prop_map(usize::from);
+    let taking = prop_oneof![
+        6 => terms().prop_map(Deed::Lock),
+        4 => terms().prop_map(Deed::Try),
+        2 => terms().prop_map(Deed::TryFor),
+        1 => Just(Deed::TakeAndOutlive),
+        2 => Just(Deed::OwnedLock),
+        2 => Just(Deed::OwnedTry),
+        1 => Just(Deed::Run),
+        1 => Just(Deed::LockWithAWait),
+        1 => Just(Deed::TryWithoutALease),
+    ];
+    let holding = prop_oneof![
+        6 => which().prop_map(Deed::Unlock),
+        4 => which().prop_map(Deed::Drop),
+        3 => which().prop_map(Deed::Detach),
+        4 => Just(Deed::UnlockDetached),
+        2 => (which(), minutes()).prop_map(|(which, minutes)| Deed::Extend(which, minutes)),
+        2 => (which(), minutes()).prop_map(|(which, minutes)| Deed::Ensure(which, minutes)),
+        2 => which().prop_map(Deed::Verify),
+        3 => which().prop_map(Deed::OwnedUnlock),
+        2 => which().prop_map(Deed::OwnedDrop),
+        1 => which().prop_map(Deed::OwnedVerify),
+    ];
+    let meddling = prop_oneof![
+        2 => Just(Deed::ForceUnlock),
+        2 => Just(Deed::LoseKey),
+        2 => Just(Deed::Interrupt),
+    ];
+    prop_oneof![20 => taking, 24 => holding, 4 => meddling]
+}
