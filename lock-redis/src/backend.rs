@@ -42,6 +42,7 @@ impl RedisBackend {
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = scheme::address(config)?;
+        let tls = scheme::tls(config)?;
         let login = Login {
             user: config.user().map(str::to_owned),
             password: config.password().cloned(),
@@ -51,7 +52,7 @@ impl RedisBackend {
         let server = Server::new(place, config.user());
         let bounds =
             Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
-        let dialer = Arc::new(Dialer::new(server, login, bounds, Arc::clone(&context.clock)));
+        let dialer = Arc::new(Dialer::new(server, tls, login, bounds, Arc::clone(&context.clock)));
         Ok(Self {
             format: Redisson::new(config.prefix(), config.tokens(), config.command_timeout()),
             pool: LinkPool::new(config.pool(), Arc::clone(&dialer))?,

@@ -28,6 +28,10 @@ mod socket;
 // What stands in the store, and what the scripts do with it.
 mod store;
 
+// Servers on TLS.
+#[cfg(feature = "tls")]
+mod tls;
+
 // Fencing tokens and their counter.
 mod tokens;
 

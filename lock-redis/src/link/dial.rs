@@ -2,6 +2,7 @@
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::Resolver;
+use super::tls::{self, Tls};
 use super::{CallError, Link, Request, Stream};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
@@ -9,6 +10,7 @@ use crate::text::Text;
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, Moment, Secret};
 use socket2::{SockRef, TcpKeepalive};
+use std::error::Error as _;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -58,7 +60,7 @@ pub(crate) struct Dialer {
 /// How the server is reached.
 #[derive(Debug)]
 enum Road {
-    Tcp(Resolver),
+    Tcp(Resolver, Option<Tls>),
     Unix(PathBuf),
 }
 
@@ -74,6 +76,9 @@ impl Server {
 
     /// `failure` kept this server from doing `what`.
     pub(super) fn io_error(&self, what: &str, failure: io::Error) -> Error {
+        if let Some(error) = tls::explain(self, &failure) {
+            return error;
+        }
         let message = match failure.kind() {
             ErrorKind::TimedOut => format!("{self} did not {what} in time"),
             _ => format!("the connection to {self} broke before it could {what}"),
@@ -96,9 +101,15 @@ impl fmt::Display for Server {
 }
 
 impl Dialer {
-    pub(crate) fn new(server: Server, login: Login, bounds: Bounds, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        server: Server,
+        tls: Option<Tls>,
+        login: Login,
+        bounds: Bounds,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let road = match &server.place {
-            Place::Tcp { host, port } => Road::Tcp(Resolver::new(host, *port)),
+            Place::Tcp { host, port } => Road::Tcp(Resolver::new(host, *port), tls),
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
@@ -132,13 +143,15 @@ impl Dialer {
         let stream = self.connect(by).map_err(not_connected)?;
         let mut link = Link::new(stream, Arc::clone(&self.server), Arc::clone(&self.clock))
             .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
+        link.shake_hands(by)
+            .map_err(|error| not_connected(tls::unfinished(&self.server, error)))?;
         self.handshake(&mut link, by)?;
         Ok(link)
     }
 
     fn connect(&self, by: Moment) -> Result<Stream, Error> {
-        let resolver = match &self.road {
-            Road::Tcp(resolver) => resolver,
+        let (resolver, tls) = match &self.road {
+            Road::Tcp(resolver, tls) => (resolver, tls),
             Road::Unix(path) => return connect_to_socket(path, &*self.clock, by).map(Stream::Unix),
         };
         let addresses = resolver.resolve(&*self.clock, by).map_err(|error| {
@@ -151,7 +164,13 @@ impl Dialer {
         let stream = connect_to_any(&addresses, &*self.clock, by)
             .and_then(|stream| prepare(&stream, self.bounds.command).map(|()| stream))
             .map_err(|error| self.cannot_connect(error))?;
-        Ok(Stream::Tcp(stream))
+        match tls {
+            None => Ok(Stream::Tcp(stream)),
+            Some(tls) => tls
+                .wrap(stream)
+                .map(|stream| Stream::Tls(Box::new(stream)))
+                .map_err(|error| self.cannot_connect(error)),
+        }
     }
 
     fn cannot_connect(&self, error: io::Error) -> Error {
@@ -196,8 +215,22 @@ impl Dialer {
         }
         outcome.map_err(|error| match error {
             // Nothing of the caller's own has left yet.
-            CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),
+            CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
+                not_connected(self.hung_up_on(error))
+            }
+            CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
         })
+    }
+
+    /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
+    fn hung_up_on(&self, error: Error) -> Error {
+        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
+        if !in_time || !matches!(self.road, Road::Tcp(_, None)) {
+            return error;
+        }
+        let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
+        Error::unavailable(message).with_source(error)
     }
 
     fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
@@ -311,7 +344,7 @@ mod tests {
         let login = Login { user: None, password: None, database: 0, client_name: String::new() };
         let command = Duration::from_millis(1_234);
         let bounds = Bounds { connect: Duration::from_secs(5), command };
-        let dialer = Dialer::new(server, login, bounds, Arc::new(SystemClock));
+        let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));
         let Stream::Tcp(stream) = dialer.connect(Moment::NEVER).unwrap() else {
             panic!("an address leads to a TCP connection")
         };

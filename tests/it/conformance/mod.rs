@@ -22,3 +22,9 @@ mod redis_unix {
 mod redis_with_the_least_rights {
     lock_core::conformance_tests!(super::subjects::RedisSubject::with_the_least_rights());
 }
+
+// The same over TLS.
+#[cfg(feature = "tls")]
+mod redis_tls {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::on_tls());
+}

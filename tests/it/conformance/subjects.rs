@@ -1,5 +1,7 @@
 //! The stores that sit the exam here.
 
+#[cfg(feature = "tls")]
+use crate::harness::authority::Authority;
 use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use distlock::{
@@ -74,6 +76,14 @@ impl RedisSubject {
         let socket = files.path().join("redis.sock").display().to_string();
         let server = RedisServer::start_with(&["--unixsocket", &socket]);
         Self { url: format!("redis+unix://{socket}"), server, prefix: "", _files: Some(files) }
+    }
+
+    /// The same over TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn on_tls() -> Self {
+        let authority = Authority::new();
+        let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+        Self { url: authority.url(port), server, prefix: "", _files: Some(authority.into_files()) }
     }
 }
 

@@ -2,6 +2,7 @@
 //! whether the subject is right.
 
 pub(crate) mod alone;
+pub(crate) mod authority;
 pub(crate) mod child;
 pub(crate) mod lifeline;
 pub(crate) mod probe;
