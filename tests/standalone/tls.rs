@@ -161,6 +161,24 @@ fn many_and_large_messages_wake_everybody() {
 }
 
 #[test]
+fn who_watches_on_a_connection_that_is_there_is_confirmed_at_once() {
+    // What is asked must leave although nothing comes in: the connection is quiet.
+    let authority = Authority::new();
+    let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let bench = Bench::new(&authority.url(port));
+    let counter = std::sync::Arc::new(crate::bench::Counter::default());
+    let watch = |lock| {
+        let (name, by) = (crate::bench::name(lock), crate::bench::soon());
+        bench.backend.watch(&name, counter.clone(), by).unwrap()
+    };
+    let _first = watch("a");
+    for lock in ["b", "c"] {
+        crate::harness::time::let_pass(std::time::Duration::from_millis(50));
+        drop(timed(200, |_| watch(lock)));
+    }
+}
+
+#[test]
 fn nonsense_is_refused_before_anything_is_dialled() {
     let authority = Authority::new();
     authority.certify("client", "worker", 2090);
