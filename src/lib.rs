@@ -10,7 +10,11 @@
 //!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
 //! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is plugged into URLs
 
+#![forbid(unsafe_code)]
+
 pub use lock_core::backend;
+#[cfg(feature = "tracing")]
+pub use lock_core::trace;
 pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, DistLock, Error, ErrorKind,
     Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime, LockGuard,
@@ -25,6 +29,12 @@ pub use lock_core::{
 /// |---|---|
 /// | `memory://`, `memory://name` | this process's memory: one store for each name |
 /// | `redis://[user:password@]host[:port][/database]` | one Redis server (feature `redis`, on by default) |
+/// | `rediss://[user:password@]host[:port][/database]` | the same over TLS (feature `tls`) |
+/// | `redis+unix://[user:password@]/path/of/socket[?db=database]` | the same over its Unix socket |
+///
+/// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority that the system trusts.
+/// Options say otherwise: `tls_ca=FILE` (the authorities to trust instead), `tls_name=HOST` (whom the certificate is for),
+/// and `tls_cert=FILE&tls_key=FILE` (our own certificate, for servers that ask for one); the files are PEM.
 ///
 /// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for all of them.
 ///
@@ -90,6 +100,9 @@ pub fn builder() -> ClientBuilder {
 pub fn schemes() -> Schemes {
     let schemes = Schemes::none().with(MemoryScheme);
     #[cfg(feature = "redis")]
-    let schemes = schemes.with(lock_redis::RedisScheme::new());
+    let schemes = schemes
+        .with(lock_redis::RedisScheme::new())
+        .with(lock_redis::RedisScheme::tls())
+        .with(lock_redis::RedisScheme::unix());
     schemes
 }

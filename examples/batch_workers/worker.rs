@@ -82,7 +82,12 @@ impl Shop<'_> {
         // Asked right before the write: had we been paused past the lease, another would be selling this number now.
         let report = self.sell(token, || Ok(guard.ensure(A_WRITE)?))?;
         tell(reports, report);
-        guard.unlock()?; // says so if the lock was lost meanwhile; dropping the guard would not
+        // Says so if the lock was lost meanwhile; dropping the guard would not.
+        match guard.unlock() {
+            // Its answer did not come. The sale stands, and the release is tried on in the background.
+            Err(error) if error.is_unavailable() => {}
+            released => released?,
+        }
         Ok(Stopped::No)
     }
 

@@ -200,7 +200,11 @@ impl ClientBuilder {
                 ));
             }
         };
-        let events = self.events.map_or_else(|| Ok(Events::default()), Events::to)?;
+        #[cfg(feature = "tracing")]
+        let told: Option<Arc<dyn EventHandler>> = Some(Arc::new(crate::trace::Traced(self.events)));
+        #[cfg(not(feature = "tracing"))]
+        let told = self.events;
+        let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
         Ok(Client(Engine::new(&config, backend, clock, context.client, events)))
     }
 }

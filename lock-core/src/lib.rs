@@ -13,6 +13,8 @@
 //!
 //! Most programs use the `distlock` crate, which is this one with the Redis stores.
 
+#![forbid(unsafe_code)]
+
 pub mod backend;
 mod client;
 mod clock;
@@ -35,6 +37,8 @@ mod options;
 mod owner;
 mod scheme;
 mod token;
+#[cfg(feature = "tracing")]
+pub mod trace;
 mod watchdog;
 
 pub use backend::Backend;

@@ -139,9 +139,7 @@ impl DistLock for Mutex {
 
     fn is_held_by_current_thread(&self) -> bool {
         let held = self.0.entry.holds_of(thread_id());
-        held.is_some_and(|(holds, tenure)| {
-            holds > 0 && tenure.is_valid_at(self.0.engine.clock.now())
-        })
+        held.is_some_and(|(holds, tenure)| holds > 0 && self.0.engine.is_valid(&tenure))
     }
 
     fn name(&self) -> &LockName {

@@ -1,8 +1,9 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
 use crate::format::Redisson;
-use crate::link::{Dialer, Login, Server};
+use crate::link::{Bounds, Dialer, Login, Server};
 use crate::pool::{LinkPool, Slot};
+use crate::scheme;
 use crate::subscriber::Subscriber;
 use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, RENEW_BATCH, Release, Renewal,
@@ -29,8 +30,6 @@ pub struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// The port where a URL names none.
-    const PORT: u16 = 6379;
     /// The lane that renews here: one server has one.
     const LANE: u64 = 0;
 
@@ -38,26 +37,22 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL does not name exactly one host, or its path is no database number, or a
-    /// setting contradicts another.
+    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database number, or a setting
+    /// contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         config.check()?;
-        let [host] = config.hosts() else {
-            return Err(Error::configuration(format!(
-                "`redis://` means one server, as in `redis://127.0.0.1:6379`, and the URL has {} hosts; servers that \
-                 belong together have schemes of their own: `redis+sentinel://`, `redis+cluster://`, `redlock://`",
-                config.hosts().len()
-            )));
-        };
+        let (place, database) = scheme::address(config)?;
+        let tls = scheme::tls(config)?;
         let login = Login {
             user: config.user().map(str::to_owned),
             password: config.password().cloned(),
-            database: database(config.path())?,
+            database,
             client_name: config.client_name().to_owned(),
         };
-        let server = Server::new(&host.name, host.port.unwrap_or(Self::PORT), config.user());
-        let clock = Arc::clone(&context.clock);
-        let dialer = Arc::new(Dialer::new(server, login, config.connect_timeout(), clock));
+        let server = Server::new(place, config.user());
+        let bounds =
+            Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
+        let dialer = Arc::new(Dialer::new(server, tls, login, bounds, Arc::clone(&context.clock)));
         Ok(Self {
             format: Redisson::new(config.prefix(), config.tokens(), config.command_timeout()),
             pool: LinkPool::new(config.pool(), Arc::clone(&dialer))?,
@@ -82,19 +77,6 @@ impl RedisBackend {
             Ok(renewals) => renewals,
             Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
         }
-    }
-}
-
-/// The database that a URL's path names; none is 0.
-fn database(path: &str) -> Result<u32, Error> {
-    match path {
-        "" => Ok(0),
-        path => path.parse().map_err(|_| {
-            Error::configuration(format!(
-                "`/{}` in the URL is no database number, as in `redis://127.0.0.1:6379/0`",
-                path.escape_debug()
-            ))
-        }),
     }
 }
 
@@ -175,6 +157,11 @@ mod tests {
         assert!(refusal("redis://").contains("0 hosts"));
         assert!(refusal("redis://a/b").contains("`/b`"));
         assert!(refusal("redis://a/-1").contains("`/-1`"));
+        assert!(refusal("redis+unix://run/redis.sock").contains("three slashes"));
+        assert!(refusal("redis+unix://").contains("three slashes"));
+        assert!(refusal("redis+unix:///").contains("three slashes"));
+        assert!(refusal("redis+unix:///run/redis.sock?db=x").contains("`db=x`"));
+        assert!(refusal(&format!("redis+unix:///{}", "x".repeat(200))).contains("shorter"));
     }
 
     #[test]

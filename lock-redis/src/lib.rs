@@ -10,6 +10,8 @@
 //! - `pool`: connections to borrow, dialled by the borrower
 //! - `link`: one connection, every step of it bounded by a deadline
 
+#![forbid(unsafe_code)]
+
 mod backend;
 mod format;
 mod keys;

@@ -210,10 +210,11 @@ fn without_arguments(answer: &ServerError) -> ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Place;
     use crate::script::ACQUIRE;
 
     fn explained(text: &str) -> Error {
-        let server = Server::new("h", 1, Some("me"));
+        let server = Server::new(Place::tcp("h", 1), Some("me"));
         explain(&server, &ServerError::parse(text), &Asked::Script(&ACQUIRE, "k"))
     }
 

@@ -1,28 +1,145 @@
-//! [`RedisScheme`]: what `redis://` stands for.
+//! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for.
 
 use crate::backend::RedisBackend;
+use crate::link::{Place, Tls, TlsOptions};
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
 
-/// `redis://[user[:password]@]host[:port][/database]`: one Redis server, reached over TCP.
+/// One Redis server, reached over TCP, over TLS, or over a socket in the file system.
+///
+/// - [`new`](Self::new): `redis://[user[:password]@]host[:port][/database]`
+/// - [`tls`](Self::tls): `rediss://`, and the rest the same; needs the cargo feature `tls`, and is refused without it
+/// - [`unix`](Self::unix): `redis+unix://[user[:password]@]/path/of/socket[?db=database]`
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct RedisScheme;
+pub struct RedisScheme(Transport);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Transport {
+    #[default]
+    Tcp,
+    Tls,
+    Unix,
+}
+
+const TLS: &str = "rediss";
+
+const UNIX: &str = "redis+unix";
+/// The port where a URL names none.
+const PORT: u16 = 6379;
 
 impl RedisScheme {
-    /// The scheme.
+    /// `redis://`.
     #[must_use]
     pub fn new() -> Self {
-        Self
+        Self(Transport::Tcp)
+    }
+
+    /// `rediss://`. Who the server must be is said by options:
+    ///
+    /// - `tls_ca=FILE`: certificates of the authorities to trust, instead of those that the system trusts
+    /// - `tls_cert=FILE` and `tls_key=FILE`: our own certificate and its key, for servers that ask for one
+    /// - `tls_name=HOST`: whom the server's certificate must be for, if not the host of the URL
+    ///
+    /// The files are PEM, and read when the client is made.
+    #[must_use]
+    pub fn tls() -> Self {
+        Self(Transport::Tls)
+    }
+
+    /// `redis+unix://`.
+    #[must_use]
+    pub fn unix() -> Self {
+        Self(Transport::Unix)
     }
 }
 
 impl Scheme for RedisScheme {
     fn names(&self) -> &[&str] {
-        &["redis"]
+        match self.0 {
+            Transport::Tcp => &["redis"],
+            Transport::Tls => &[TLS],
+            Transport::Unix => &[UNIX],
+        }
+    }
+
+    fn options(&self) -> &[&str] {
+        match self.0 {
+            Transport::Tcp => &[],
+            Transport::Tls => &["tls_ca", "tls_cert", "tls_key", "tls_name"],
+            Transport::Unix => &["db"],
+        }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         Ok(Arc::new(RedisBackend::new(config, context)?))
     }
+}
+
+/// The server and the database that a URL names.
+pub(crate) fn address(config: &Config) -> Result<(Place, u32), Error> {
+    if config.scheme() == UNIX { socket(config) } else { host(config) }
+}
+
+/// How TLS is spoken there; `None` where it is not.
+pub(crate) fn tls(config: &Config) -> Result<Option<Tls>, Error> {
+    let (TLS, [host]) = (config.scheme(), config.hosts()) else {
+        return Ok(None);
+    };
+    let identity = match (option(config, "tls_cert"), option(config, "tls_key")) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => {
+            return Err(Error::configuration(
+                "`tls_cert` and `tls_key` belong together, and only one of them is there",
+            ));
+        }
+    };
+    let (ca, name) = (option(config, "tls_ca"), option(config, "tls_name"));
+    Tls::new(&TlsOptions { ca, identity, name }, &host.name).map(Some)
+}
+
+fn host(config: &Config) -> Result<(Place, u32), Error> {
+    let [host] = config.hosts() else {
+        return Err(Error::configuration(format!(
+            "`{0}://` means one server, as in `{0}://127.0.0.1:6379`, and the URL has {1} hosts; servers that belong \
+             together have schemes of their own: `redis+sentinel://`, `redis+cluster://`, `redlock://`",
+            config.scheme(),
+            config.hosts().len()
+        )));
+    };
+    let database = match config.path() {
+        "" => 0,
+        path => path.parse().map_err(|_| {
+            Error::configuration(format!(
+                "`/{}` in the URL is no database number, as in `redis://127.0.0.1:6379/0`",
+                path.escape_debug()
+            ))
+        })?,
+    };
+    Ok((Place::tcp(&host.name, host.port.unwrap_or(PORT)), database))
+}
+
+fn socket(config: &Config) -> Result<(Place, u32), Error> {
+    if !config.hosts().is_empty() || config.path().is_empty() {
+        return Err(Error::configuration(
+            "`redis+unix://` means one socket by its whole path, and so has three slashes, as in \
+             `redis+unix:///run/redis.sock`",
+        ));
+    }
+    let database = match option(config, "db") {
+        None => 0,
+        Some(text) => text.parse().map_err(|_| {
+            Error::configuration(format!(
+                "`db={}` is no database number, as in `db=0`",
+                text.escape_debug()
+            ))
+        })?,
+    };
+    Ok((Place::unix(&format!("/{}", config.path()))?, database))
+}
+
+/// What a URL says to an option of ours.
+fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
+    config.extra().find(|(option, _)| *option == name).map(|(_, value)| value)
 }

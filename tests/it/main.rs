@@ -8,6 +8,9 @@
 // The examples, run as a user runs them.
 mod examples;
 
+// Bad days: the network loses, delays and garbles, and the server is in every kind of trouble.
+mod faults;
+
 // Servers, second processes, other eyes on the store, and bounded waiting.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at every moment")]
 mod harness;
@@ -20,6 +23,9 @@ mod conformance;
 
 // The README's commands, links and names.
 mod readme;
+
+// No secret in anything that can be printed.
+mod secrets;
 
 // What can only be seen on a real server: requests and keys.
 mod redis;

@@ -16,11 +16,21 @@ mod deadlines;
 #[path = "../it/harness/mod.rs"]
 mod harness;
 
+// What a lock goes through.
+mod life;
+
 // Peers that only pretend to be a server.
 mod peer;
 
+// Servers on a socket in the file system.
+mod socket;
+
 // What stands in the store, and what the scripts do with it.
 mod store;
+
+// Servers on TLS.
+#[cfg(feature = "tls")]
+mod tls;
 
 // Fencing tokens and their counter.
 mod tokens;

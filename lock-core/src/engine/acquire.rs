@@ -58,7 +58,13 @@ impl Engine {
         holder: Holder,
         options: &LockOptions,
     ) -> Result<Option<Arc<Tenure>>, Error> {
-        self.try_acquire(entry, holder, options).map_err(|error| error.on(&entry.name))
+        #[cfg(feature = "tracing")]
+        let span = crate::trace::acquire(&entry.name);
+        let result =
+            self.try_acquire(entry, holder, options).map_err(|error| error.on(&entry.name));
+        #[cfg(feature = "tracing")]
+        crate::trace::ended(&span, &result);
+        result
     }
 
     fn try_acquire(

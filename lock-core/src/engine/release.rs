@@ -56,7 +56,11 @@ impl Engine {
             self.declare_lost(entry, tenure, LossCause::Expired);
             return Err(tenure.lost_error());
         }
+        #[cfg(feature = "tracing")]
+        let span = crate::trace::release(&tenure.name);
         let outcome = self.send_release(tenure, lease);
+        #[cfg(feature = "tracing")]
+        crate::trace::ended(&span, &outcome.as_ref().map(Some));
         tenure.close_listeners();
         entry.vacate(tenure);
         match &outcome {

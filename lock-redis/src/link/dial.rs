@@ -1,6 +1,8 @@
 //! [`Dialer`]: makes links. Look-up, connecting and handshake share one deadline.
 
+use super::place::{Place, connect_to_socket};
 use super::resolve::Resolver;
+use super::tls::{self, Tls};
 use super::{CallError, Link, Request, Stream};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
@@ -8,18 +10,19 @@ use crate::text::Text;
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, Moment, Secret};
 use socket2::{SockRef, TcpKeepalive};
+use std::error::Error as _;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Which server, for messages: prints as `host:port` and nothing else.
+/// Which server, for messages: prints as `host:port`, or as the path of its socket, and nothing else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
-    host: String,
-    port: u16,
+    place: Place,
     user: Option<String>,
 }
 
@@ -32,22 +35,38 @@ pub(crate) struct Login {
     pub(crate) client_name: String,
 }
 
+/// The bounds that a link is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// On making a link, with everything that belongs to it.
+    pub(crate) connect: Duration,
+    /// On one request; and so on how long what was sent may stay unacknowledged.
+    pub(crate) command: Duration,
+}
+
 /// Makes links to one server.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     server: Arc<Server>,
     login: Login,
-    connect_timeout: Duration,
+    bounds: Bounds,
     clock: Arc<dyn Clock>,
-    resolver: Resolver,
+    road: Road,
     /// How many links have died. Written by whoever saw one die; read by all, to look at their own before they trust
     /// it: after a restart of the server one request is lost, and not one for each link.
     deaths: AtomicU64,
 }
 
+/// How the server is reached.
+#[derive(Debug)]
+enum Road {
+    Tcp(Resolver, Option<Tls>),
+    Unix(PathBuf),
+}
+
 impl Server {
-    pub(crate) fn new(host: &str, port: u16, user: Option<&str>) -> Self {
-        Self { host: host.to_owned(), port, user: user.map(str::to_owned) }
+    pub(crate) fn new(place: Place, user: Option<&str>) -> Self {
+        Self { place, user: user.map(str::to_owned) }
     }
 
     /// The user we are there.
@@ -57,6 +76,9 @@ impl Server {
 
     /// `failure` kept this server from doing `what`.
     pub(super) fn io_error(&self, what: &str, failure: io::Error) -> Error {
+        if let Some(error) = tls::explain(self, &failure) {
+            return error;
+        }
         let message = match failure.kind() {
             ErrorKind::TimedOut => format!("{self} did not {what} in time"),
             _ => format!("the connection to {self} broke before it could {what}"),
@@ -74,24 +96,24 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        self.place.fmt(f)
     }
 }
 
 impl Dialer {
     pub(crate) fn new(
         server: Server,
+        tls: Option<Tls>,
         login: Login,
-        connect_timeout: Duration,
+        bounds: Bounds,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let resolver = Resolver::new(&server.host, server.port);
+        let road = match &server.place {
+            Place::Tcp { host, port } => Road::Tcp(Resolver::new(host, *port), tls),
+            Place::Unix(path) => Road::Unix(path.clone()),
+        };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        Self { server, login, connect_timeout, clock, resolver, deaths }
+        Self { server, login, bounds, clock, road, deaths }
     }
 
     pub(crate) fn server(&self) -> &Arc<Server> {
@@ -117,25 +139,38 @@ impl Dialer {
     /// What fails here was never sent. Only where the server answered that it will not have us, whoever asks and
     /// however often, is it [`Failure::Refused`].
     pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
-        let by = by.min(self.clock.now() + self.connect_timeout);
-        let stream = self.connect(by).map_err(Failure::NotSent)?;
+        let by = by.min(self.clock.now() + self.bounds.connect);
+        let stream = self.connect(by).map_err(not_connected)?;
         let mut link = Link::new(stream, Arc::clone(&self.server), Arc::clone(&self.clock))
             .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
+        link.shake_hands(by)
+            .map_err(|error| not_connected(tls::unfinished(&self.server, error)))?;
         self.handshake(&mut link, by)?;
         Ok(link)
     }
 
     fn connect(&self, by: Moment) -> Result<Stream, Error> {
-        let addresses = self.resolver.resolve(&*self.clock, by).map_err(|error| {
+        let (resolver, tls) = match &self.road {
+            Road::Tcp(resolver, tls) => (resolver, tls),
+            Road::Unix(path) => return connect_to_socket(path, &*self.clock, by).map(Stream::Unix),
+        };
+        let addresses = resolver.resolve(&*self.clock, by).map_err(|error| {
             Error::unavailable(format!(
                 "cannot find the address of {}: is the host name right?",
                 self.server
             ))
             .with_source(error)
         })?;
-        connect_to_any(&addresses, &*self.clock, by)
-            .map(Stream::Tcp)
-            .map_err(|error| self.cannot_connect(error))
+        let stream = connect_to_any(&addresses, &*self.clock, by)
+            .and_then(|stream| prepare(&stream, self.bounds.command).map(|()| stream))
+            .map_err(|error| self.cannot_connect(error))?;
+        match tls {
+            None => Ok(Stream::Tcp(stream)),
+            Some(tls) => tls
+                .wrap(stream)
+                .map(|stream| Stream::Tls(Box::new(stream)))
+                .map_err(|error| self.cannot_connect(error)),
+        }
     }
 
     fn cannot_connect(&self, error: io::Error) -> Error {
@@ -180,8 +215,22 @@ impl Dialer {
         }
         outcome.map_err(|error| match error {
             // Nothing of the caller's own has left yet.
-            CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),
+            CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
+                not_connected(self.hung_up_on(error))
+            }
+            CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
         })
+    }
+
+    /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
+    fn hung_up_on(&self, error: Error) -> Error {
+        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
+        if !in_time || !matches!(self.road, Road::Tcp(_, None)) {
+            return error;
+        }
+        let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
+        Error::unavailable(message).with_source(error)
     }
 
     fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
@@ -195,11 +244,7 @@ impl Dialer {
             return Ok(());
         }
         let error = refusal::explain(&self.server, answer, &Asked::Handshake);
-        if error.is_configuration() {
-            Err(Failure::Refused(error))
-        } else {
-            Err(Failure::NotSent(error))
-        }
+        Err(not_connected(error))
     }
 }
 
@@ -233,15 +278,32 @@ fn connect_to(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> 
     if timeout.is_zero() {
         return Err(ErrorKind::TimedOut.into());
     }
-    let stream = TcpStream::connect_timeout(address, timeout)?;
+    TcpStream::connect_timeout(address, timeout)
+}
+
+/// Sets what a connection of ours needs. Nothing that was sent stays unacknowledged for longer than `unacknowledged`.
+fn prepare(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
     // Requests are small and written whole: waiting for more to send would only cost time.
     stream.set_nodelay(true)?;
     // For a server that vanished without a word while a link idled. Requests have their own deadlines.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
         .with_interval(Duration::from_secs(10));
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok(stream)
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    // For one that vanished with a request on the way: without it the kernel sends that again for a quarter of an hour,
+    // and a socket that was closed at its deadline lives on for as long.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(unacknowledged))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = unacknowledged;
+    Ok(())
+}
+
+/// The failure of an attempt that never came to a connection. One that no other attempt will fare better than is
+/// [`Failure::Refused`].
+fn not_connected(error: Error) -> Failure {
+    if error.is_configuration() { Failure::Refused(error) } else { Failure::NotSent(error) }
 }
 
 #[cfg(test)]
@@ -273,12 +335,21 @@ mod tests {
         assert!(SystemClock.now().since(by) < Duration::from_millis(50));
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
-    fn a_server_is_printed_as_it_is_written_in_a_url() {
-        assert_eq!(
-            Server::new("redis.example", 6379, Some("me")).to_string(),
-            "redis.example:6379"
-        );
-        assert_eq!(Server::new("::1", 6379, None).to_string(), "[::1]:6379");
+    fn what_was_sent_is_acknowledged_within_the_command_timeout_or_the_connection_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server =
+            Server::new(Place::tcp("127.0.0.1", listener.local_addr().unwrap().port()), None);
+        let login = Login { user: None, password: None, database: 0, client_name: String::new() };
+        let command = Duration::from_millis(1_234);
+        let bounds = Bounds { connect: Duration::from_secs(5), command };
+        let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));
+        let Stream::Tcp(stream) = dialer.connect(Moment::NEVER).unwrap() else {
+            panic!("an address leads to a TCP connection")
+        };
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(command));
+        assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
     }
 }

@@ -6,11 +6,16 @@
 
 mod codec;
 mod dial;
+mod place;
 mod resolve;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 mod wire;
 
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash};
-pub(crate) use dial::{Dialer, Login, Server};
+pub(crate) use dial::{Bounds, Dialer, Login, Server};
+pub(crate) use place::Place;
+pub(crate) use tls::{Tls, TlsOptions};
 pub(crate) use wire::Stream;
 
 use crate::reply::Reply;
@@ -63,6 +68,11 @@ impl Link {
         Ok(Self { wire, encoder, decoder, server, clock, last_used })
     }
 
+    /// Makes the connection a secret one until `by`, if it is to be one.
+    fn shake_hands(&mut self, by: Moment) -> io::Result<()> {
+        self.wire.as_mut().map_or(Ok(()), |wire| wire.shake_hands(by))
+    }
+
     /// The server at the other end.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.server
@@ -81,7 +91,7 @@ impl Link {
     /// Looks, without waiting and without asking the server, whether the connection was closed or has bytes on it that
     /// nobody asked for. Either ends the link.
     pub(crate) fn look(&mut self) {
-        if !self.wire.as_ref().is_some_and(Wire::is_quiet) {
+        if !self.wire.as_mut().is_some_and(Wire::is_quiet) {
             self.wire = None;
         }
     }
@@ -211,7 +221,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
-        let server = Arc::new(Server::new("test", 1, None));
+        let server = Arc::new(Server::new(Place::tcp("test", 1), None));
         let link = Link::new(Stream::Tcp(ours), server, Arc::new(SystemClock)).unwrap();
         (link, theirs)
     }

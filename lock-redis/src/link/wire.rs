@@ -1,29 +1,53 @@
 //! [`Wire`]: the bytes of one connection, every wait for them bounded by a deadline.
 
+use super::tls::TlsStream;
 use lock_core::{Clock, Moment};
 use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kinds of connection there are. A Unix socket, or TLS over one of these, is another variant.
+/// The kinds of connection there are.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
     fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Tls(stream) => stream.socket().set_read_timeout(Some(timeout)),
         }
     }
 
     fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
+            Self::Unix(stream) => stream.set_write_timeout(Some(timeout)),
+            Self::Tls(stream) => stream.socket().set_write_timeout(Some(timeout)),
+        }
+    }
+
+    /// Whether something that was written has not left yet: with TLS it may wait here. [`push`](Self::push) sends it.
+    pub(crate) fn wants_write(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(stream) => stream.wants_write(),
+        }
+    }
+
+    /// Sends some of what was written and has not left yet.
+    pub(crate) fn push(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tls(stream) => stream.push(),
         }
     }
 
@@ -31,6 +55,8 @@ impl Stream {
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => stream.set_nonblocking(true),
+            Self::Tls(stream) => stream.socket().set_nonblocking(true),
         }
     }
 }
@@ -39,6 +65,8 @@ impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(into),
+            Self::Unix(stream) => stream.read(into),
+            Self::Tls(stream) => stream.read(into),
         }
     }
 }
@@ -47,6 +75,8 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
         }
     }
 
@@ -59,6 +89,8 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.socket().as_fd(),
         }
     }
 }
@@ -113,15 +145,40 @@ impl Wire {
                 Err(error) => return Err(WriteError::Some(error)),
             }
         }
+        // Also what only seems to have left: the peer may have got it by now.
+        while self.stream.wants_write() {
+            self.push(by).map_err(WriteError::Some)?;
+        }
         Ok(())
+    }
+
+    fn push(&mut self, by: Moment) -> io::Result<()> {
+        self.bound_writes(by)?;
+        match self.stream.push() {
+            Err(error) if is_temporary(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// The handshake of TLS, until `by`. Nothing where the stream has none.
+    pub(super) fn shake_hands(&mut self, by: Moment) -> io::Result<()> {
+        loop {
+            self.bound_reads(by)?;
+            self.bound_writes(by)?;
+            let step = match &mut self.stream {
+                Stream::Tls(stream) if stream.is_handshaking() => stream.shake_hands(),
+                _ => return Ok(()),
+            };
+            match step {
+                Err(error) if is_temporary(&error) => {}
+                done => done?,
+            }
+        }
     }
 
     fn write_some(&mut self, bytes: &[u8], by: Moment) -> io::Result<usize> {
         loop {
-            if let Some(timeout) = self.next_timeout(self.write_timeout, by)? {
-                self.stream.set_write_timeout(timeout)?;
-                self.write_timeout = timeout;
-            }
+            self.bound_writes(by)?;
             match self.stream.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Err(error) if is_temporary(&error) => {}
@@ -133,16 +190,29 @@ impl Wire {
     /// Reads at least one byte until `by`.
     pub(super) fn read_some(&mut self, into: &mut [u8], by: Moment) -> io::Result<usize> {
         loop {
-            if let Some(timeout) = self.next_timeout(self.read_timeout, by)? {
-                self.stream.set_read_timeout(timeout)?;
-                self.read_timeout = timeout;
-            }
+            self.bound_reads(by)?;
             match self.stream.read(into) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Err(error) if is_temporary(&error) => {}
                 done => return done,
             }
         }
+    }
+
+    fn bound_writes(&mut self, by: Moment) -> io::Result<()> {
+        if let Some(timeout) = self.next_timeout(self.write_timeout, by)? {
+            self.stream.set_write_timeout(timeout)?;
+            self.write_timeout = timeout;
+        }
+        Ok(())
+    }
+
+    fn bound_reads(&mut self, by: Moment) -> io::Result<()> {
+        if let Some(timeout) = self.next_timeout(self.read_timeout, by)? {
+            self.stream.set_read_timeout(timeout)?;
+            self.read_timeout = timeout;
+        }
+        Ok(())
     }
 
     /// What the socket timeout must be changed to, if it must; an error when `by` has come.
@@ -158,7 +228,10 @@ impl Wire {
     }
 
     /// Whether the peer has neither closed the connection nor sent what nobody asked for. A look, without waiting.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&mut self) -> bool {
+        if let Stream::Tls(stream) = &mut self.stream {
+            return stream.is_quiet();
+        }
         let look =
             rustix::net::recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(look, Err(rustix::io::Errno::AGAIN))

@@ -82,6 +82,10 @@ impl Connection {
 
     /// Whether something is left to be written.
     pub(super) fn wants_to_write(&self) -> bool {
+        self.has_unwritten() || self.stream.wants_write()
+    }
+
+    fn has_unwritten(&self) -> bool {
         self.written < self.out.len()
     }
 
@@ -101,8 +105,15 @@ impl Connection {
     /// Writes as much as the connection takes.
     pub(super) fn flush(&mut self) -> Result<(), Broken> {
         while self.wants_to_write() {
-            match self.stream.write(&self.out[self.written..]) {
-                Ok(0) => return Err(Broken),
+            let step = if self.has_unwritten() {
+                self.stream.write(&self.out[self.written..]).and_then(|count| match count {
+                    0 => Err(ErrorKind::WriteZero.into()),
+                    count => Ok(count),
+                })
+            } else {
+                self.stream.push().map(|()| 0)
+            };
+            match step {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -132,7 +132,8 @@ impl Session {
     /// Serves the watches on this connection until it breaks.
     fn serve(&mut self, mut connection: Connection) -> Result<Broken, Closed> {
         let mut asked_again = self.now();
-        let mut intake = Intake::Empty;
+        // With TLS something may have come, and been decrypted, together with the end of the handshake.
+        let mut intake = Intake::Full;
         loop {
             let now = self.now();
             let mut board = self.shared.board.lock();

@@ -12,3 +12,19 @@ mod memory {
 mod redis {
     lock_core::conformance_tests!(super::subjects::RedisSubject::start());
 }
+
+// The same over a socket in the file system.
+mod redis_unix {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::on_a_socket());
+}
+
+// The same as a user who may do no more than the documentation asks for.
+mod redis_with_the_least_rights {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::with_the_least_rights());
+}
+
+// The same over TLS.
+#[cfg(feature = "tls")]
+mod redis_tls {
+    lock_core::conformance_tests!(super::subjects::RedisSubject::on_tls());
+}

@@ -1,11 +1,15 @@
 //! The stores that sit the exam here.
 
+#[cfg(feature = "tls")]
+use crate::harness::authority::Authority;
+use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use distlock::{
     Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, SystemClock, builder, schemes,
 };
 use lock_core::conformance::{Seen, Subject};
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// A store in this process's memory.
 pub(crate) struct MemorySubject(MemoryBackend);
@@ -35,11 +39,51 @@ impl Subject for MemorySubject {
 }
 
 /// One Redis server of its own, reached by its URL.
-pub(crate) struct RedisSubject(RedisServer);
+pub(crate) struct RedisSubject {
+    server: RedisServer,
+    url: String,
+    /// What its keys begin with.
+    prefix: &'static str,
+    /// What the server needs in the file system.
+    _files: Option<TempDir>,
+}
 
 impl RedisSubject {
     pub(crate) fn start() -> Self {
-        Self(RedisServer::start())
+        let server = RedisServer::start();
+        Self { url: server.url(), server, prefix: "", _files: None }
+    }
+
+    /// The same as a user who may do what `docs/OPERATIONS.md` lists, and nothing else.
+    pub(crate) fn with_the_least_rights() -> Self {
+        let server = RedisServer::start();
+        let operations = include_str!("../../../docs/OPERATIONS.md");
+        let rule = operations.lines().find(|line| line.starts_with("ACL SETUSER locker")).unwrap();
+        let words: Vec<_> = rule.split(' ').collect();
+        let mut probe = server.probe();
+        assert_eq!(probe.command(&words).text(), "OK");
+        let url = format!("redis://locker:SECRET@127.0.0.1:{}?prefix=app:", server.port());
+        Self { url, server, prefix: "app:", _files: None }
+    }
+
+    fn key(&self, lock: &LockName) -> String {
+        format!("{}{lock}", self.prefix)
+    }
+
+    /// The same over a socket in the file system.
+    pub(crate) fn on_a_socket() -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let socket = files.path().join("redis.sock").display().to_string();
+        let server = RedisServer::start_with(&["--unixsocket", &socket]);
+        Self { url: format!("redis+unix://{socket}"), server, prefix: "", _files: Some(files) }
+    }
+
+    /// The same over TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn on_tls() -> Self {
+        let authority = Authority::new();
+        let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+        Self { url: authority.url(port), server, prefix: "", _files: Some(authority.into_files()) }
     }
 }
 
@@ -49,24 +93,24 @@ impl Subject for RedisSubject {
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        let config = Config::from_url(&self.0.url()).unwrap();
+        let config = Config::from_url(&self.url).unwrap();
         schemes().open(&config, context).unwrap()
     }
 
     fn client(&self, context: &Context) -> ClientBuilder {
-        builder().clock(Arc::clone(&context.clock)).url(&self.0.url()).unwrap()
+        builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
     }
 
     /// As Redisson stores it: a hash with one field, whose TTL is the lease.
     fn probe(&self, lock: &LockName) -> Seen {
-        let mut probe = self.0.probe();
-        let holders = probe.hgetall(lock.as_str());
+        let (mut probe, key) = (self.server.probe(), self.key(lock));
+        let holders = probe.hgetall(&key);
         assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
         // Between the two requests the lease may end.
-        match (holders.len(), probe.pttl(lock.as_str())) {
+        match (holders.len(), probe.pttl(&key)) {
             (1, Some(left)) => Seen::held(Some(left)),
             (1, None) => {
-                assert!(!probe.exists(lock.as_str()), "a lock that never ends");
+                assert!(!probe.exists(&key), "a lock that never ends");
                 Seen::FREE
             }
             _ => Seen::FREE,
@@ -74,11 +118,20 @@ impl Subject for RedisSubject {
     }
 
     fn lose(&self, lock: &LockName) {
-        let mut probe = self.0.probe();
-        let counter = match lock.as_str() {
+        let (mut probe, key) = (self.server.probe(), self.key(lock));
+        let counter = match key.as_str() {
             tagged if tagged.contains('{') => format!("redisson_lock_token:{tagged}"),
             plain => format!("redisson_lock_token:{{{plain}}}"),
         };
-        probe.command(&["DEL", lock.as_str(), &counter]);
+        probe.command(&["DEL", &key, &counter]);
+    }
+}
+
+impl Drop for RedisSubject {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let refused = self.server.probe().command(&["ACL", "LOG"]);
+            assert_eq!(refused, Value::List(Vec::new()), "the server refused something");
+        }
     }
 }

@@ -2,9 +2,12 @@
 //! whether the subject is right.
 
 pub(crate) mod alone;
+pub(crate) mod authority;
 pub(crate) mod child;
 pub(crate) mod lifeline;
 pub(crate) mod probe;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod redis;
+pub(crate) mod resp;
 pub(crate) mod time;

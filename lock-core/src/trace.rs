@@ -1,0 +1,160 @@
+//! What the library tells `tracing`: the feature of that name.
+//!
+//! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to the grant or the refusal,
+//! with `busy` or `error` where it ends without the lock) and `release`. They are entered on the caller's thread.
+//!
+//! Records, target `distlock`, made of the client's [events](crate::Event) on the events' thread:
+//!
+//! | level | what |
+//! |---|---|
+//! | error | a lock was lost |
+//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; events were missed |
+//! | debug | a lock was acquired, released, found contended |
+//! | trace | a lease was renewed |
+//!
+//! Lock names are in them, owners and secrets never.
+
+use crate::event::{Event, EventHandler};
+use crate::name::LockName;
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// Tells `tracing` of every event, and then whoever else wants to know.
+pub(crate) struct Traced(pub(crate) Option<Arc<dyn EventHandler>>);
+
+impl EventHandler for Traced {
+    fn on_event(&self, event: &Event) {
+        record(event);
+        if let Some(next) = &self.0 {
+            next.on_event(event);
+        }
+    }
+}
+
+fn record(event: &Event) {
+    use tracing::{debug, error, trace, warn};
+    match event {
+        Event::Acquired { lock, token, waited } => {
+            debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
+        }
+        Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
+        Event::Renewed { lock, left } => trace!(target: "distlock", %lock, ?left, "renewed"),
+        Event::RenewalFailed { lock, error, left } => {
+            warn!(target: "distlock", %lock, error = %chain(error), ?left, "a renewal failed");
+        }
+        Event::RenewalsUsedUp { lock, left } => {
+            warn!(target: "distlock", %lock, ?left, "the renewals are used up");
+        }
+        Event::Lost { lock, token, loss } => {
+            error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
+        }
+        Event::Released { lock, held } => debug!(target: "distlock", %lock, ?held, "released"),
+        Event::ReleaseUnconfirmed { lock } => {
+            warn!(target: "distlock", %lock, "released, most likely by a request that went unanswered");
+        }
+        Event::ReleaseFailed { lock, error } => {
+            warn!(target: "distlock", %lock, error = %chain(error), "a release failed");
+        }
+        Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
+    }
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    std::iter::once(error).chain(causes).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// The span of a wait for a lock.
+pub(crate) fn acquire(lock: &LockName) -> tracing::span::EnteredSpan {
+    tracing::debug_span!(target: "distlock", "acquire", %lock, busy = tracing::field::Empty, error = tracing::field::Empty)
+        .entered()
+}
+
+/// The span of a release.
+pub(crate) fn release(lock: &LockName) -> tracing::span::EnteredSpan {
+    tracing::debug_span!(target: "distlock", "release", %lock, error = tracing::field::Empty)
+        .entered()
+}
+
+/// Says in its span how a call ended.
+pub(crate) fn ended<T, E: Display>(span: &tracing::Span, result: &Result<Option<T>, E>) {
+    match result {
+        Ok(Some(_)) => {}
+        Ok(None) => {
+            span.record("busy", true);
+        }
+        Err(error) => {
+            span.record("error", tracing::field::display(error));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Client, Clock, DistLock, LockOptions};
+    use parking_lot::Mutex;
+    use std::io::Write;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Keeps what was written.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn spans_and_records_say_what_happens_and_at_which_level() {
+        let log = Log::default();
+        let writer = log.clone();
+        // The events come on a thread of the client's own, so the subscriber must be everybody's.
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+            .with_writer(move || writer.clone())
+            .init();
+        let (one, two) = {
+            let client = || Client::builder().url("memory://traced").unwrap().connect().unwrap();
+            (client(), client())
+        };
+        let lock = one.mutex("traced:x").unwrap();
+        let guard = lock.lock_with(&LockOptions::new().lease(Duration::from_millis(50))).unwrap();
+        assert!(two.mutex("traced:x").unwrap().try_lock().unwrap().is_none());
+        let losses = guard.losses();
+        losses.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(guard.unlock().is_err());
+        lock.lock().unwrap().unlock().unwrap();
+        drop((lock, one, two));
+        let expected = [
+            "DEBUG acquire{lock=traced:x}: distlock: close",
+            "DEBUG acquire{lock=traced:x busy=true}: distlock: close",
+            "DEBUG distlock: acquired lock=traced:x token=1",
+            "DEBUG distlock: contended lock=traced:x",
+            "ERROR distlock: lost lock=traced:x",
+            "DEBUG distlock: released lock=traced:x",
+            "DEBUG release{lock=traced:x",
+        ];
+        let clock = crate::SystemClock;
+        let until = clock.now() + Duration::from_secs(10);
+        loop {
+            let text = String::from_utf8(log.0.lock().clone()).unwrap();
+            let missing: Vec<_> = expected.iter().filter(|line| !text.contains(**line)).collect();
+            if missing.is_empty() {
+                break;
+            }
+            assert!(clock.now() < until, "missing {missing:#?} in:\n{text}");
+            std::thread::yield_now();
+        }
+    }
+}

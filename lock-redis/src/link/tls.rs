@@ -1,0 +1,327 @@
+//! TLS over a TCP connection, by rustls. The waiting is left to the [`Wire`](super::wire::Wire): each call here reads
+//! and writes the socket once at most, and says [`ErrorKind::WouldBlock`] when that was not enough.
+
+use super::Server;
+use lock_core::{Error, ErrorKind as Kind};
+use rustix::net::RecvFlags;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+/// What a URL says about TLS.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TlsOptions<'a> {
+    /// The file of the authorities that are trusted, and no others; without it those that the system trusts.
+    pub(crate) ca: Option<&'a str>,
+    /// The files of our own certificate and its key.
+    pub(crate) identity: Option<(&'a str, &'a str)>,
+    /// Whose certificate it must be, if not the host's.
+    pub(crate) name: Option<&'a str>,
+}
+
+/// How TLS is spoken with one server. Made once for a client: sessions are resumed from one connection to the next.
+pub(crate) struct Tls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub(crate) fn new(options: &TlsOptions<'_>, host: &str) -> Result<Self, Error> {
+        let name = options.name.unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| {
+            let message = format!("{name:?} is no name that a certificate can be for");
+            Error::configuration(message).with_source(error)
+        })?;
+        // Ours by name: the default of the process belongs to the program, which may have another or none.
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring has ciphers for the default versions")
+            .with_root_certificates(roots(options.ca)?);
+        let config = match options.identity {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let chain = certificates("tls_cert", cert)?;
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+                    unreadable("tls_key", key, "a private key").with_source(error)
+                })?;
+                builder.with_client_auth_cert(chain, secret).map_err(|error| {
+                    let message =
+                        format!("tls_cert={cert} and tls_key={key} do not belong together");
+                    Error::configuration(message).with_source(error)
+                })?
+            }
+        };
+        Ok(Self { config: Arc::new(config), name })
+    }
+
+    /// Speaks TLS on this connection from now on.
+    pub(super) fn wrap(&self, socket: TcpStream) -> io::Result<TlsStream> {
+        let session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+            .map_err(io::Error::other)?;
+        Ok(TlsStream { session, socket })
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The authorities that are trusted.
+fn roots(ca: Option<&str>) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = ca else {
+        // What cannot be read of the system's store, others can do without.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(Error::configuration(
+                "this system has no certificates of authorities: name the server's with `tls_ca=FILE`",
+            ));
+        }
+        return Ok(roots);
+    };
+    for certificate in certificates("tls_ca", path)? {
+        roots.add(certificate).map_err(|error| {
+            unreadable("tls_ca", path, "certificates of authorities").with_source(error)
+        })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(option: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| unreadable(option, path, "certificates").with_source(error))?;
+    if found.is_empty() {
+        return Err(unreadable(option, path, "certificates"));
+    }
+    Ok(found)
+}
+
+fn unreadable(option: &str, path: &str, what: &str) -> Error {
+    Error::configuration(format!("`{option}={path}` is no file that {what} can be read from (PEM)"))
+}
+
+/// A connection that speaks TLS.
+#[derive(Debug)]
+pub(crate) struct TlsStream {
+    session: ClientConnection,
+    socket: TcpStream,
+}
+
+impl TlsStream {
+    /// How often a look may find something that is no data, until the peer is taken for a babbler.
+    const LOOKS: usize = 16;
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
+    /// Whether something that was written is still here.
+    pub(super) fn wants_write(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Writes some of what is still here.
+    pub(super) fn push(&mut self) -> io::Result<()> {
+        match self.session.write_tls(&mut self.socket) {
+            Ok(0) => Err(ErrorKind::WriteZero.into()),
+            Ok(_) => Ok(()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+            {
+                Err(self.last_words().unwrap_or(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why the peer has closed the connection, if it said so before. It may have done so while we wrote, and nobody
+    /// reads after a failed write.
+    fn last_words(&mut self) -> Option<io::Error> {
+        for _ in 0..Self::LOOKS {
+            let read = self.session.read_tls(&mut Unwaiting(&self.socket));
+            if let Err(error) = self.digest() {
+                return Some(error);
+            }
+            if !read.is_ok_and(|count| count > 0) {
+                break;
+            }
+        }
+        None
+    }
+
+    /// One step of the handshake.
+    pub(super) fn shake_hands(&mut self) -> io::Result<()> {
+        if self.session.wants_write() { self.push() } else { self.pull() }
+    }
+
+    fn pull(&mut self) -> io::Result<()> {
+        let count = self.session.read_tls(&mut self.socket)?;
+        self.digest()?;
+        if count == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    fn digest(&mut self) -> io::Result<()> {
+        if let Err(error) = self.session.process_new_packets() {
+            // The peer is told, if it takes that at once.
+            let _told = self.session.write_tls(&mut self.socket);
+            return Err(io::Error::new(ErrorKind::InvalidData, error));
+        }
+        Ok(())
+    }
+
+    /// When this says [`ErrorKind::WouldBlock`], nothing that has been decrypted is left here, so whoever waits for the
+    /// socket misses nothing.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.session.reader().read(into) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+        if self.session.wants_write() {
+            self.push()?;
+        }
+        self.pull()?;
+        // A part of a record, or something that is no data: then it is for the caller to look at the clock.
+        self.session.reader().read(into)
+    }
+
+    /// Takes some of `bytes`. An error means that it took none.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.session.wants_write() {
+            self.push()?;
+            if self.session.wants_write() {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+        self.session.writer().write(bytes)
+    }
+
+    /// Whether the peer has neither closed the connection nor sent data. A look, without waiting: what belongs to TLS
+    /// itself, such as a session ticket, is taken in.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        for _ in 0..Self::LOOKS {
+            match self.session.process_new_packets() {
+                Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
+                _ => return false,
+            }
+            match self.session.read_tls(&mut Unwaiting(&self.socket)) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        false
+    }
+}
+
+/// A socket that is read without waiting, whatever mode it is in.
+struct Unwaiting<'a>(&'a TcpStream);
+
+impl Read for Unwaiting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let (count, _) = rustix::net::recv(self.0, into, RecvFlags::DONTWAIT)?;
+        Ok(count)
+    }
+}
+
+/// What it means if TLS has failed, and what to do about it; `None` if something else has.
+pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
+    let error = failure.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let (kind, message) = match error {
+        rustls::Error::InvalidCertificate(why) => (Kind::Configuration, distrust(server, why)),
+        rustls::Error::AlertReceived(alert) => refusal(server, *alert),
+        rustls::Error::InvalidMessage(_) => (Kind::Unavailable, no_tls(server)),
+        rustls::Error::PeerIncompatible(_) => (
+            Kind::Configuration,
+            format!(
+                "{server} has no version or cipher of TLS in common with us: it needs TLS 1.2 or 1.3"
+            ),
+        ),
+        _ => (Kind::Unavailable, format!("the TLS connection to {server} failed")),
+    };
+    Some(Error::new(kind, message).with_source(error.clone()))
+}
+
+/// What it means if the handshake came to no end.
+pub(super) fn unfinished(server: &Server, failure: io::Error) -> Error {
+    if let Some(error) = explain(server, &failure) {
+        return error;
+    }
+    Error::unavailable(no_tls(server)).with_source(failure)
+}
+
+fn no_tls(server: &Server) -> String {
+    format!(
+        "{server} does not finish a TLS handshake: is it a port for TLS? One without is `redis://`"
+    )
+}
+
+/// Why we do not trust the server.
+fn distrust(server: &Server, why: &CertificateError) -> String {
+    use CertificateError as C;
+    match why {
+        // The latter: one that has the name of a trusted one, and another key.
+        C::UnknownIssuer | C::BadSignature => format!(
+            "the certificate of {server} is by an authority that is not trusted here: name the right one with `tls_ca=FILE`"
+        ),
+        C::Expired | C::ExpiredContext { .. } => format!(
+            "the certificate of {server} has expired: it needs a new one (or this machine's clock is wrong)"
+        ),
+        C::NotValidYet | C::NotValidYetContext { .. } => {
+            format!("the certificate of {server} is not valid yet: is this machine's clock right?")
+        }
+        C::NotValidForName | C::NotValidForNameContext { .. } => format!(
+            "the certificate of {server} is for another host: name that with `tls_name=HOST` if it is the right server"
+        ),
+        C::Revoked => format!("the certificate of {server} has been revoked"),
+        _ => format!("the certificate of {server} cannot be trusted"),
+    }
+}
+
+/// Why the server does not trust us.
+fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
+    use AlertDescription as A;
+    match alert {
+        A::CertificateRequired => (
+            Kind::Configuration,
+            format!(
+                "{server} asks for a client certificate: name yours with `tls_cert=FILE&tls_key=FILE`"
+            ),
+        ),
+        A::UnknownCA
+        | A::BadCertificate
+        | A::UnsupportedCertificate
+        | A::CertificateExpired
+        | A::CertificateRevoked
+        | A::CertificateUnknown
+        | A::AccessDenied
+        | A::DecryptError => (
+            Kind::Configuration,
+            format!("{server} does not accept our client certificate: see `tls_cert`"),
+        ),
+        A::HandshakeFailure => (
+            Kind::Configuration,
+            format!(
+                "{server} refused the TLS handshake: it has no cipher in common with us, or asks for a client \
+                 certificate (`tls_cert=FILE&tls_key=FILE`)"
+            ),
+        ),
+        A::ProtocolVersion => (
+            Kind::Configuration,
+            format!("{server} has no version of TLS in common with us: it needs TLS 1.2 or 1.3"),
+        ),
+        _ => (Kind::Unavailable, format!("{server} ended the TLS connection")),
+    }
+}

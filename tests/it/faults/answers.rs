@@ -1,0 +1,86 @@
+//! One lost, late or garbled answer: the lock is got and given back all the same, and nothing is left.
+
+use super::scene::{COMMAND, client_of};
+use crate::harness::process::RedisServer;
+use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
+use crate::harness::resp::Kind;
+use crate::harness::time::{Stopwatch, always, eventually};
+use distlock::DistLock;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(10);
+/// The pauses before a repetition, and what a busy machine adds.
+const SLACK: Duration = Duration::from_millis(300);
+
+/// With a delay that is longer than a command may take, where there is one.
+fn all() -> [Fault; 9] {
+    [
+        Fault::Cut,
+        Fault::Delay(COMMAND * 2),
+        Fault::SwallowRequest,
+        Fault::Late(COMMAND * 2),
+        Fault::CutReply,
+        Fault::DelayReply(COMMAND * 2),
+        Fault::SwallowReply,
+        Fault::HalfReply,
+        Fault::Garbage,
+    ]
+}
+
+/// A server that knows the scripts, behind a proxy whose first command of this kind meets this fault.
+fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
+    let server = RedisServer::start();
+    client_of(&server.url()).mutex("b").unwrap().lock().unwrap().unlock().unwrap();
+    let proxy =
+        Proxy::new(server.port(), Arc::new(Sometimes::new(Some(kind), Turn::Only(1), fault)));
+    (server, proxy)
+}
+
+#[test]
+fn an_acquire_that_meets_any_fault_is_repeated_and_leaves_nothing_behind() {
+    for fault in all() {
+        let (server, proxy) = behind(Kind::Acquire, fault);
+        let lock = client_of(&proxy.url()).mutex("a").unwrap();
+        let watch = Stopwatch::start();
+        let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+        let took = watch.elapsed();
+        println!("acquire meets {fault:?}: got after {took:.1?}");
+        assert!(took < COMMAND + SLACK, "{fault:?}: {took:?}");
+        guard.verify().unwrap();
+        let owners = server.probe().hgetall("a");
+        assert_eq!(owners.len(), 1);
+        guard.unlock().unwrap();
+        assert_eq!(proxy.count(Kind::Acquire, fault), 1, "{}", proxy.account());
+        // Whatever of the first request is still under way comes to nothing.
+        let mut probe = server.probe();
+        always("it is free", COMMAND * 2, || !probe.exists("a"));
+        assert_eq!(proxy.arrived_late(Kind::Acquire), u64::from(matches!(fault, Fault::Late(_))));
+    }
+}
+
+#[test]
+fn a_release_that_meets_any_fault_is_told_truly_and_done_soon() {
+    for fault in all() {
+        let (server, proxy) = behind(Kind::Release, fault);
+        let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
+        let watch = Stopwatch::start();
+        let outcome = guard.unlock();
+        let took = watch.elapsed();
+        assert!(took < COMMAND + SLACK, "{fault:?}: {took:?}");
+        // A connection that breaks leaves time to ask again; silence does not.
+        let is_known = matches!(fault, Fault::Cut | Fault::CutReply | Fault::Garbage);
+        match &outcome {
+            Ok(()) => assert!(is_known, "{fault:?}"),
+            Err(error) => assert!(error.is_unavailable() && !is_known, "{fault:?}: {error:?}"),
+        }
+        let mut probe = server.probe();
+        eventually("it is freed in the background", LONG, || !probe.exists("a"));
+        let freed = watch.elapsed();
+        println!(
+            "release meets {fault:?}: {} after {took:.1?}, free after {freed:.1?}",
+            if is_known { "done" } else { "not confirmed" }
+        );
+        assert!(freed < COMMAND * 2 + SLACK, "{fault:?}: {freed:?}");
+    }
+}

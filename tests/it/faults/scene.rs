@@ -1,0 +1,113 @@
+//! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
+
+use crate::harness::process::RedisServer;
+use crate::harness::time::{Stopwatch, ms};
+use distlock::{Client, DistLock, Error, LossCause};
+use std::time::Duration;
+
+pub(super) const LEASE: Duration = Duration::from_millis(1_500);
+pub(super) const COMMAND: Duration = Duration::from_millis(300);
+pub(super) const OUTAGE: Duration = Duration::from_millis(600);
+/// What a busy machine may add to any bound.
+const SLACK: Duration = Duration::from_millis(250);
+const LONG: Duration = Duration::from_secs(10);
+
+/// What was said about a fault, how long that took, and how long it may take.
+pub(super) struct Row {
+    pub(super) said: String,
+    pub(super) took: Duration,
+    pub(super) bound: Duration,
+}
+
+impl Row {
+    pub(super) fn new(said: impl ToString, took: Duration, bound: Duration) -> Self {
+        Self { said: said.to_string(), took, bound: bound + ms(250).max(SLACK) }
+    }
+}
+
+pub(super) struct Scene {
+    pub(super) server: RedisServer,
+    pub(super) client: Client,
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        Self::with(RedisServer::start())
+    }
+
+    pub(super) fn with(server: RedisServer) -> Self {
+        let client = client_of(&server.url());
+        Self { server, client }
+    }
+
+    /// What the test does to the server.
+    pub(super) fn tell(&self, words: &[&str]) {
+        self.server.probe().command(words);
+    }
+
+    /// Asks once, which must fail in time with an error that `is` of its kind and `says` this.
+    #[track_caller]
+    pub(super) fn refused(&self, is: fn(&Error) -> bool, says: &str) -> Row {
+        refused(&self.client, is, says)
+    }
+
+    /// Takes a lock at once, which must work.
+    #[track_caller]
+    pub(super) fn works(&self, name: &str) {
+        self.client.mutex(name).unwrap().try_lock_for(LONG).unwrap().unwrap().unlock().unwrap();
+    }
+
+    /// Holds a lock through a fault, and returns when the loss was told. By the server's word that is at the next
+    /// renewal; without one it is after the local deadline, never before.
+    #[track_caller]
+    pub(super) fn lost(&mut self, cause: LossCause, fault: impl FnOnce(&mut Self)) -> Row {
+        let guard = self.client.mutex("a").unwrap().lock().unwrap();
+        let losses = guard.losses();
+        let watch = Stopwatch::start();
+        let deadline_before = guard.remaining();
+        fault(self);
+        let deadline_after = watch.elapsed() + guard.remaining();
+        let loss = losses.recv_timeout(LONG).expect("the loss is told");
+        let took = watch.elapsed();
+        assert_eq!(loss.cause(), cause, "{loss}");
+        assert!(!guard.is_valid());
+        let bound = if cause == LossCause::Expired {
+            assert!(took >= deadline_before, "told after {took:?}, before {deadline_before:?}");
+            deadline_after + Duration::from_secs(1)
+        } else {
+            LEASE / 3 + COMMAND
+        };
+        assert!(guard.unlock().unwrap_err().is_lost());
+        Row::new(format!("lost: {}", loss.cause()), took, bound)
+    }
+
+    /// Holds a lock through a fault that must not matter.
+    #[track_caller]
+    pub(super) fn kept(mut self, fault: impl FnOnce(&mut Self)) -> Row {
+        let guard = self.client.mutex("a").unwrap().lock().unwrap();
+        fault(&mut self);
+        assert!(guard.is_valid(), "{:?}", guard.state());
+        let watch = Stopwatch::start();
+        guard.verify().unwrap();
+        guard.unlock().unwrap();
+        Row::new("nothing: it is held, and unlocked", watch.elapsed(), COMMAND * 2)
+    }
+}
+
+pub(super) fn client_of(url: &str) -> Client {
+    let [lease, command, outage] = [LEASE, COMMAND, OUTAGE].map(|time| time.as_millis());
+    let settings = format!(
+        "watchdog={lease}ms&command_timeout={command}ms&connect_timeout={command}ms&outage_limit={outage}ms"
+    );
+    distlock::connect(&format!("{url}?{settings}")).unwrap()
+}
+
+#[track_caller]
+pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Row {
+    let lock = client.mutex("a").unwrap();
+    let watch = Stopwatch::start();
+    let error = lock.try_lock().unwrap_err();
+    let row = Row::new(&error, watch.elapsed(), COMMAND);
+    assert!(is(&error) && error.to_string().contains(says), "{error:?}");
+    row
+}

@@ -1,0 +1,77 @@
+//! [`Authority`]: certificates for one test, and servers that show them.
+
+use super::process::{RedisServer, free_port};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// An authority, and the certificates that it has given.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    files: TempDir,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, format!("ca {}", fastrand::u64(..)));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let files = tempfile::tempdir().unwrap();
+        fs::write(files.path().join("ca.crt"), issuer.pem()).unwrap();
+        Self { issuer, files }
+    }
+
+    /// The files alone, for whoever goes on using a server of ours.
+    pub(crate) fn into_files(self) -> TempDir {
+        self.files
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.files.path().join(file)
+    }
+
+    pub(crate) fn file(&self, file: &str) -> String {
+        self.path(file).display().to_string()
+    }
+
+    /// Writes a certificate for `host`, and its key.
+    pub(crate) fn certify(&self, file: &str, host: &str, last_year: i32) {
+        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, file);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(last_year, 12, 31);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        fs::write(self.path(&format!("{file}.crt")), certificate.pem()).unwrap();
+        fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
+    }
+
+    /// A server with a certificate for `host`, that asks for ours or does not; and its port for TLS.
+    pub(crate) fn server(
+        &self,
+        host: &str,
+        last_year: i32,
+        asks: &str,
+        more: &[&str],
+    ) -> (RedisServer, u16) {
+        self.certify("server", host, last_year);
+        let port = free_port();
+        let (ca, cert, key) =
+            (self.file("ca.crt"), self.file("server.crt"), self.file("server.key"));
+        let port_text = port.to_string();
+        let mut arguments = vec!["--tls-port", &port_text, "--tls-ca-cert-file", &ca];
+        arguments.extend(["--tls-cert-file", &cert, "--tls-key-file", &key]);
+        arguments.extend(["--tls-auth-clients", asks]);
+        arguments.extend(more);
+        (RedisServer::start_with(&arguments), port)
+    }
+
+    /// The URL of a server of ours, which trusts us and nobody else.
+    pub(crate) fn url(&self, port: u16) -> String {
+        format!("rediss://127.0.0.1:{port}?tls_ca={}", self.file("ca.crt"))
+    }
+}

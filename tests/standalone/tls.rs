@@ -1,0 +1,205 @@
+//! A server reached over TLS: whom we trust, who trusts us, and what is said when somebody does not.
+
+use crate::bench::{Bench, LONG, granted, lease};
+use crate::harness::authority::Authority;
+use crate::harness::process::RedisServer;
+use crate::harness::time::timed;
+use crate::life;
+use crate::peer::{Peer, hold};
+use lock_core::backend::{Failure, Tokens};
+use std::io::Write;
+
+fn attempt(url: &str) -> Result<(), Failure> {
+    let bench = Bench::new(url);
+    let owner = bench.owner();
+    let outcome = timed(500, |_| bench.acquire_with("a", owner, lease(30_000), Tokens::None));
+    outcome.map(|answer| drop(granted(answer)))
+}
+
+/// What is told to everybody, at once, until somebody changes a setting.
+#[track_caller]
+fn is_refused(url: &str, says: &str) {
+    let failure = attempt(url).unwrap_err();
+    assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
+    assert!(failure.error().is_configuration(), "{failure:?}");
+    assert!(failure.error().to_string().contains(says), "{failure:?}");
+}
+
+#[track_caller]
+fn is_unavailable(url: &str, says: &str) {
+    let failure = attempt(url).unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(failure.error().is_unavailable(), "{failure:?}");
+    assert!(failure.error().to_string().contains(says), "{failure:?}");
+}
+
+#[test]
+fn a_lock_lives_on_tls() {
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    life::of_a_lock(&server, &authority.url(port));
+}
+
+#[test]
+fn and_on_the_older_version() {
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &["--tls-protocols", "TLSv1.2"]);
+    life::of_a_lock(&server, &authority.url(port));
+}
+
+#[test]
+fn a_certificate_of_an_authority_that_we_do_not_know_is_refused() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    is_refused(&other.url(port), "`tls_ca=FILE`");
+    is_refused(&format!("rediss://127.0.0.1:{port}"), "`tls_ca=FILE`");
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_refused() {
+    let authority = Authority::new();
+    let (_server, port) = authority.server("127.0.0.1", 2021, "no", &[]);
+    is_refused(&authority.url(port), "has expired");
+}
+
+#[test]
+fn a_certificate_for_another_host_is_refused_unless_that_is_named() {
+    let authority = Authority::new();
+    let (_server, port) = authority.server("redis.example", 2090, "no", &[]);
+    is_refused(&authority.url(port), "`tls_name=HOST`");
+    attempt(&format!("{}&tls_name=redis.example", authority.url(port))).unwrap();
+    is_refused(&format!("{}&tls_name=other.example", authority.url(port)), "another host");
+}
+
+#[test]
+fn a_server_that_asks_for_our_certificate_gets_it() {
+    for protocol in ["TLSv1.2", "TLSv1.3"] {
+        let (authority, other) = (Authority::new(), Authority::new());
+        let (server, port) =
+            authority.server("127.0.0.1", 2090, "yes", &["--tls-protocols", protocol]);
+        authority.certify("client", "worker", 2090);
+        other.certify("client", "worker", 2090);
+        let with = |by: &Authority| {
+            let (cert, key) = (by.file("client.crt"), by.file("client.key"));
+            format!("{}&tls_cert={cert}&tls_key={key}", authority.url(port))
+        };
+        is_refused(&authority.url(port), "tls_cert=FILE");
+        is_refused(&with(&other), "`tls_cert`");
+        life::of_a_lock(&server, &with(&authority));
+    }
+}
+
+#[test]
+fn a_server_without_tls_is_told_from_one_with_it() {
+    let server = RedisServer::start();
+    let url = format!("rediss://127.0.0.1:{}?connect_timeout=300ms", server.port());
+    let authority = Authority::new();
+    is_unavailable(&format!("{url}&tls_ca={}", authority.file("ca.crt")), "`redis://`");
+    let talker = Peer::new(|mut stream| stream.write_all(b"-ERR unknown command\r\n").unwrap());
+    let url = talker.url().replace("redis://", "rediss://");
+    is_unavailable(&format!("{url}?tls_ca={}", authority.file("ca.crt")), "`redis://`");
+}
+
+#[test]
+fn a_server_with_tls_is_told_from_one_without_it() {
+    let authority = Authority::new();
+    let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    is_unavailable(&format!("redis://127.0.0.1:{port}"), "`rediss://`");
+}
+
+#[test]
+fn a_peer_that_says_nothing_or_little_keeps_nobody_beyond_the_connect_timeout() {
+    let authority = Authority::new();
+    let ca = authority.file("ca.crt");
+    let drip = |mut stream: std::net::TcpStream| {
+        // The beginning of a record, byte by byte, for as long as somebody listens.
+        let record = [22, 3, 3, 64, 0].into_iter().chain(std::iter::repeat(2));
+        for byte in record {
+            if stream.write_all(&[byte]).is_err() {
+                return;
+            }
+            crate::harness::time::let_pass(std::time::Duration::from_millis(20));
+        }
+    };
+    for peer in [Peer::new(hold), Peer::new(drip)] {
+        let url = peer.url().replace("redis://", "rediss://");
+        is_unavailable(&format!("{url}?connect_timeout=300ms&tls_ca={ca}"), "TLS handshake");
+    }
+}
+
+#[test]
+fn a_connection_that_idled_or_was_killed_costs_nobody_an_answer() {
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let bench = Bench::new(&authority.url(port));
+    let connections = || server.probe().stat("total_connections_received");
+    let (held, _) = bench.take("a");
+    let before = connections();
+    // Longer than a link is trusted without a look: session tickets that lie there are no strangers' answers.
+    crate::harness::time::let_pass(std::time::Duration::from_millis(1_200));
+    bench.release(&held);
+    assert_eq!(connections(), before + 1, "only the probe");
+    server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    crate::harness::time::let_pass(std::time::Duration::from_millis(1_200));
+    let (held, _) = bench.take("a");
+    bench.release(&held);
+}
+
+#[test]
+fn many_and_large_messages_wake_everybody() {
+    // More than one record, and more than the subscriber takes at a stretch.
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let bench = Bench::new(&authority.url(port));
+    let counter = std::sync::Arc::new(crate::bench::Counter::default());
+    let (name, by) = (crate::bench::name("a"), crate::bench::soon());
+    let _watch = bench.backend.watch(&name, counter.clone(), by).unwrap();
+    let script = "for i = 1, 5000 do redis.call('PUBLISH', KEYS[1], string.rep('x', 50)) end";
+    let told = server.probe().command(&["EVAL", script, "1", "redisson_lock__channel:{a}"]);
+    println!("{told:?}");
+    crate::harness::time::eventually("all were heard", LONG, || counter.count() == 5_000);
+}
+
+#[test]
+fn who_watches_on_a_connection_that_is_there_is_confirmed_at_once() {
+    // What is asked must leave although nothing comes in: the connection is quiet.
+    let authority = Authority::new();
+    let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let bench = Bench::new(&authority.url(port));
+    let counter = std::sync::Arc::new(crate::bench::Counter::default());
+    let watch = |lock| {
+        let (name, by) = (crate::bench::name(lock), crate::bench::soon());
+        bench.backend.watch(&name, counter.clone(), by).unwrap()
+    };
+    let _first = watch("a");
+    for lock in ["b", "c"] {
+        crate::harness::time::let_pass(std::time::Duration::from_millis(50));
+        drop(timed(200, |_| watch(lock)));
+    }
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_is_dialled() {
+    let authority = Authority::new();
+    authority.certify("client", "worker", 2090);
+    authority.certify("second", "worker", 2090);
+    let ca = authority.file("ca.crt");
+    let (cert, key) = (authority.file("client.crt"), authority.file("client.key"));
+    let wrong_key = authority.file("second.key");
+    for (url, says) in [
+        ("redis://h?tls_ca=x".to_owned(), "no option `tls_ca` for `redis://`"),
+        ("redis+unix:///run/r?tls_name=x".to_owned(), "no option `tls_name`"),
+        ("rediss://h?tls_ca=/does/not/exist".to_owned(), "`tls_ca=/does/not/exist`"),
+        (format!("rediss://h?tls_ca={key}"), "`tls_ca="),
+        (format!("rediss://h?tls_ca={ca}&tls_cert={cert}"), "belong together"),
+        (format!("rediss://h?tls_ca={ca}&tls_key={key}"), "belong together"),
+        (format!("rediss://h?tls_ca={ca}&tls_cert={cert}&tls_key={cert}"), "`tls_key="),
+        (format!("rediss://h?tls_ca={ca}&tls_cert={cert}&tls_key={wrong_key}"), "together"),
+        (format!("rediss://h?tls_ca={ca}&tls_name=a%20b"), "no name"),
+        (format!("rediss://h,i?tls_ca={ca}"), "`rediss://` means one server"),
+    ] {
+        let error = distlock::connect(&url).unwrap_err();
+        assert!(error.is_configuration(), "{url}: {error:?}");
+        assert!(error.to_string().contains(says), "{url}: {error:?}");
+    }
+}
