@@ -130,7 +130,7 @@ fn a_killed_child_takes_its_own_children_along() {
         .spawn();
     let grandchild = child.expect_event("up", SOON)["id"].as_u64().unwrap();
     let grandchild = u32::try_from(grandchild).unwrap();
-    assert!(lives(grandchild));
+    eventually("the grandchild lives", SOON, || lives(grandchild));
     child.kill();
     assert_eq!(child.wait_exit(SOON), 128 + 9);
     eventually("the grandchild is gone", SOON, || !lives(grandchild));
