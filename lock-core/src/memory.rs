@@ -352,4 +352,27 @@ mod tests {
         clock.set_unix_time(Duration::from_secs(1));
         assert!(tokens(&store, "again") > first, "also when the time of day was set back");
     }
+
+    #[test]
+    fn tombstones_are_forgotten_and_watches_that_ended_are_gone() {
+        struct Nobody;
+        impl Wake for Nobody {
+            fn wake(&self) {}
+        }
+        let clock = ManualClock::new();
+        let store = MemoryBackend::new(Arc::new(clock.clone()));
+        let lease = LeaseTime::new(Duration::from_millis(10)).unwrap();
+        for n in 0..20_000 {
+            let name = LockName::new(&format!("n{n}")).unwrap();
+            let watch = store.watch(&name, Arc::new(Nobody), Moment::NEVER).unwrap();
+            let owner = OwnerId::new(ClientId::random(), 1);
+            let tenure = TenureId::new(name, owner, lease, Default::default());
+            store.release(&tenure, Closing::IN_DOUBT, Moment::NEVER).unwrap();
+            drop(watch);
+            clock.advance(Duration::from_millis(1));
+        }
+        let state = store.0.state.lock();
+        assert!(state.closed.len() < 8 * SWEEP, "{}", state.closed.len());
+        assert!(state.watches.is_empty());
+    }
 }

@@ -337,3 +337,20 @@ impl Drop for Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_goes_late_leaves_its_successor_in_place() {
+        let registry = Arc::new(Registry::default());
+        let name = LockName::new("x").unwrap();
+        let late = Entry::new(name.clone(), Arc::downgrade(&registry));
+        let successor = registry.entry(&name);
+        drop(late);
+        assert!(registry.find(&name).is_some_and(|found| Arc::ptr_eq(&found, &successor)));
+        drop(successor);
+        assert_eq!(registry.len(), 0);
+    }
+}

@@ -79,6 +79,8 @@ enum Fault {
     Hangs,
     /// Applied, and the answer takes this long.
     Slow(Duration),
+    /// Waited for this long, and no answer came.
+    TimedOut(Duration),
 }
 
 impl Recorded {
@@ -197,6 +199,10 @@ impl Recorded {
             Some(Fault::Swallowed) => {
                 apply()?;
                 Err(Failure::Unknown(Error::unavailable("swallowed on purpose")))
+            }
+            Some(Fault::TimedOut(time)) => {
+                self.clock.advance(time);
+                Err(Failure::Unknown(Error::unavailable("timed out on purpose")))
             }
             Some(Fault::Slow(time)) => {
                 let answer = apply();

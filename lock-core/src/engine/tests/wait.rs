@@ -181,6 +181,15 @@ fn an_outage_is_reported_at_the_deadline_and_not_later() {
 }
 
 #[test]
+fn a_try_that_timed_out_is_not_sent_again() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    store.fail_next("acquire", Fault::TimedOut(2 * SECOND));
+    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
+    assert_eq!(store.count("acquire"), 1, "it may take one time-out, not two");
+}
+
+#[test]
 fn no_owner_asks_in_two_waits() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
