@@ -252,7 +252,6 @@ impl<'a> Wait<'a> {
     ) -> Result<Option<(Grant, Moment)>, Error> {
         let engine = self.engine;
         let mut outage = Outage { since: place.outage_since(), attempts: 0 };
-        let mut last_look = false;
         loop {
             // What was raised before this request, this request will see for itself. The interrupt raises the signal, too:
             // it is looked at after the signal was taken down, or one that fires in between would sleep with us.
@@ -271,7 +270,7 @@ impl<'a> Wait<'a> {
                         place.set_outage(None);
                         outage = Outage::default();
                     }
-                    self.busy(place, entry, left, last_look)?
+                    self.busy(place, entry, left)?
                 }
                 Err(failure) => self.failed(place, failure, sent, &mut outage)?,
             };
@@ -279,11 +278,9 @@ impl<'a> Wait<'a> {
                 Next::Again => {}
                 Next::GiveUp => return Ok(None),
                 Next::Sleep(until) => {
-                    let until = self.at_most(until);
-                    let woken = engine.clock.wait(self.signal, until);
-                    // It may have been freed at this very moment: look once more before saying that it was busy.
-                    last_look = woken == Woken::Due
-                        && self.plan.deadline.is_some_and(|deadline| until >= deadline);
+                    // Also at the deadline: it may have been freed at this very moment, so it is looked at once more
+                    // before it is said that it was busy.
+                    let _woken: Woken = engine.clock.wait(self.signal, self.at_most(until));
                 }
             }
         }
@@ -303,11 +300,10 @@ impl<'a> Wait<'a> {
         place: &Place,
         entry: &Arc<Entry>,
         left: Option<Duration>,
-        last_look: bool,
     ) -> Result<Next, Error> {
         self.tell_contended(entry);
         let now = self.engine.clock.now();
-        if last_look || self.plan.deadline.is_some_and(|deadline| now >= deadline) {
+        if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(Next::GiveUp);
         }
         if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
