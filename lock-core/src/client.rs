@@ -13,6 +13,7 @@ use crate::owner::ClientId;
 use crate::scheme::{Context, Schemes};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A program's connection to a store. Clones are one and the same client.
 ///
@@ -77,6 +78,25 @@ impl Client {
         Error: From<N::Error>,
     {
         Ok(self.0.waiting(&name.try_into()?))
+    }
+
+    /// Waits until everything that is in doubt is cleaned up: attempts and releases that were sent and never answered,
+    /// which may have taken a lock, or not have freed it. Call it before the program ends and after an error that says
+    /// that the store could not be asked; otherwise such a lock may stay taken for as long as its lease.
+    ///
+    /// When the last clone, handle and guard of a client goes, each doubt is tried once more, for at most the command
+    /// time-out; this waits for longer, and says what came of it. It does not wait for guards.
+    ///
+    /// # Blocking
+    ///
+    /// Until nothing is in doubt, at most for `wait`. At once if nothing is, which is the rule.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if something is still in doubt then. It is tried on in the background, and leases end
+    /// whatever may be left. [`Error::is_misuse`] in a forked child.
+    pub fn settle(&self, wait: Duration) -> Result<(), Error> {
+        self.0.settle(wait)
     }
 
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a

@@ -118,6 +118,17 @@ impl Engine {
         parked(timers) && !is_due && !self.lanes.threads().1 && parked(timers + lanes)
     }
 
+    /// Waits until nothing is in doubt any more.
+    pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
+        self.refuse_if_forked()?;
+        match self.lanes.settle(self.clock.now() + wait) {
+            0 => Ok(()),
+            doubts => Err(Error::unavailable(format!(
+                "{doubts} outcomes are still in doubt after {wait:.1?}: they are tried on in the background, and leases end whatever is left"
+            ))),
+        }
+    }
+
     /// How many names are in use.
     pub(crate) fn names_in_use(&self) -> usize {
         self.registry.len()

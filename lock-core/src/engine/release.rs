@@ -85,7 +85,12 @@ impl Engine {
         let mut first_unanswered = None;
         loop {
             let sent = self.clock.now();
-            let failure = match self.ask(|backend| backend.release(&id, tenure.closing(), by)) {
+            // Half of the time for the first send, so that there is time to ask again and hear what came of it. Not
+            // where a repetition could free a stranger's lock.
+            let is_first = first_unanswered.is_none() && self.abilities.owned;
+            let answer_by = if is_first { sent + by.since(sent) / 2 } else { by };
+            let answer = self.ask(|backend| backend.release(&id, tenure.closing(), answer_by));
+            let failure = match answer {
                 Ok(Release::Freed) => return Ok(()),
                 Ok(Release::Gone) => return self.gone(tenure, first_unanswered),
                 Err(failure) => failure,

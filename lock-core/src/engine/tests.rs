@@ -107,8 +107,17 @@ impl Recorded {
     }
 
     fn client(&self) -> Client {
-        let clock = Arc::new(self.clock.clone());
-        Client::builder().backend(Arc::new(self.clone())).clock(clock).connect().unwrap()
+        self.builder().connect().unwrap()
+    }
+
+    /// One that gives its commands this long.
+    fn impatient_client(&self, command_timeout: Duration) -> Client {
+        let configure = |config: crate::Config| config.with_command_timeout(command_timeout);
+        self.builder().configure(configure).connect().unwrap()
+    }
+
+    fn builder(&self) -> crate::ClientBuilder {
+        Client::builder().backend(Arc::new(self.clone())).clock(Arc::new(self.clock.clone()))
     }
 
     /// A client, and the names of its events in their order.

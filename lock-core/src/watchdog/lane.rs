@@ -4,8 +4,9 @@
 //! A node that is slow or dead holds up its own lane only, and a clean-up that hangs holds up no renewal. Clean-up
 //! outlives whoever caused it: it goes on until it is confirmed, or until the lease has ended everything by itself.
 
+use super::doubts::{Doubts, InDoubt};
 use crate::backend::{Backend, Closing, Failure, Lane, RENEW_BATCH, Renewal, Renewing, TenureId};
-use crate::clock::{Clock, Moment, Signal, Woken};
+use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::engine::entry::Entry;
 use crate::engine::tenure::Tenure;
 use crate::engine::{Engine, ask};
@@ -35,6 +36,8 @@ pub(crate) struct Lanes {
     clock: Arc<dyn Clock>,
     command_timeout: Duration,
     state: Mutex<State>,
+    /// What is to be cleaned up and is not confirmed yet.
+    doubts: Arc<Doubts>,
 }
 
 #[derive(Default)]
@@ -95,11 +98,13 @@ pub(crate) struct Cleanup {
     pub(crate) until: Moment,
     next: Moment,
     pause: Duration,
+    /// `None` once nobody waits for this one any more.
+    in_doubt: Option<InDoubt>,
 }
 
 impl Cleanup {
     pub(crate) fn new(tenure: TenureId, closing: Closing, now: Moment, until: Moment) -> Self {
-        Self { tenure, closing, until, next: now, pause: FIRST_PAUSE }
+        Self { tenure, closing, until, next: now, pause: FIRST_PAUSE, in_doubt: None }
     }
 }
 
@@ -117,7 +122,8 @@ impl Lanes {
         clock: Arc<dyn Clock>,
         command_timeout: Duration,
     ) -> Self {
-        Self { backend, clock, command_timeout, state: Mutex::default() }
+        let (state, doubts) = (Mutex::default(), Arc::default());
+        Self { backend, clock, command_timeout, state, doubts }
     }
 
     /// Has a holding renewed.
@@ -135,8 +141,9 @@ impl Lanes {
     pub(crate) fn clean_up(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        cleanup: Cleanup,
+        mut cleanup: Cleanup,
     ) -> Result<(), Error> {
+        cleanup.in_doubt = Some(self.doubts.one_more());
         self.submit(engine, &cleanup.tenure.name.clone(), Task::CleanUp, |work| {
             work.cleanups.push(cleanup);
         })
@@ -176,13 +183,26 @@ impl Lanes {
         Ok(())
     }
 
+    /// Waits until nothing is left to be cleaned up, at most until `until`. Returns how much is.
+    pub(crate) fn settle(&self, until: Moment) -> usize {
+        self.doubts.wait(self.clock.as_ref(), until)
+    }
+
     /// Ends the lanes as soon as nothing is left to be cleaned up.
+    ///
+    /// The process may end next, and its threads with it. So whatever is to be cleaned up is tried at once, and this
+    /// waits until each was tried once more, for as long as a command may take. A store that refuses connections is
+    /// not waited for.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
-        for queue in state.queues.values() {
-            queue.signal.raise();
+        let queues: Vec<_> = state.queues.values().map(Arc::clone).collect();
+        drop(state);
+        for queue in queues {
+            queue.hurry(self.clock.now());
         }
+        // On the machine's clock: nobody may be left to advance another one.
+        self.doubts.wait(&SystemClock, SystemClock.now() + self.command_timeout);
     }
 
     /// How many threads there are, and whether any has work that is due.
@@ -251,6 +271,7 @@ impl Lanes {
     }
 
     fn try_to_clean_up(&self, queue: &Queue, mut cleanup: Cleanup) {
+        let is_last = self.state.lock().stopping;
         let by = self.clock.now() + self.command_timeout;
         match ask(|| self.backend.release(&cleanup.tenure, cleanup.closing, by)) {
             Ok(_) => return,
@@ -264,11 +285,24 @@ impl Lanes {
         }
         cleanup.next = now + cleanup.pause;
         cleanup.pause = (cleanup.pause * 2).min(LONGEST_PAUSE);
+        if is_last {
+            cleanup.in_doubt = None;
+        } else if self.state.lock().stopping {
+            cleanup.next = now; // it began before whoever stops us could ask for one more
+        }
         queue.work.lock().cleanups.push(cleanup);
     }
 }
 
 impl Queue {
+    /// Makes everything due that waits for its next try.
+    fn hurry(&self, now: Moment) {
+        for cleanup in &mut self.work.lock().cleanups {
+            cleanup.next = now;
+        }
+        self.signal.raise();
+    }
+
     fn next_step(&self, now: Moment, stopping: bool, idle_since: &mut Option<Moment>) -> Step {
         let mut work = self.work.lock();
         if !work.renewals.is_empty() {

@@ -5,6 +5,7 @@
 //! wheel nor the thread. The thread itself asks no store, so none can hold it up: it hands renewals to the lanes and
 //! declares losses by its own clock.
 
+mod doubts;
 pub(crate) mod lane;
 pub(crate) mod wheel;
 

@@ -84,3 +84,76 @@ fn it_goes_on_for_the_longest_lease_that_was_asked_for() {
     advance(&client, &clock, 2 * SECOND);
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
 }
+
+#[test]
+fn when_the_client_goes_it_is_tried_once_more_before_that_returns() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    in_doubt(&store, &client);
+    let free = store.client().mutex("x").unwrap();
+    eventually("it waits for its next try", || sleeping(&clock) >= 1);
+    drop(client);
+    assert!(store.count("close") >= 2);
+    assert!(free.is_locked().unwrap(), "the store could not be asked");
+    // The same with a store that can be asked: free when the drop has returned, without a pause.
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    in_doubt(&store, &client);
+    let free = store.client().mutex("x").unwrap();
+    eventually("it waits for its next try", || sleeping(&clock) >= 1);
+    store.mend();
+    drop(client);
+    assert!(!free.is_locked().unwrap());
+}
+
+#[test]
+fn a_client_that_goes_waits_for_a_store_that_hangs_for_one_command_only() {
+    let (store, _clock) = Recorded::new();
+    let client = store.impatient_client(SECOND / 5);
+    store.fail_next("acquire", Fault::Swallowed);
+    store.fail_next("acquire", Fault::Swallowed);
+    store.cut("close", Fault::Hangs);
+    let gate = store.gate.lock();
+    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
+    eventually("its clean-up is tried", || store.count("close") == 1);
+    let start = crate::SystemClock.now();
+    drop(client);
+    let took = crate::SystemClock.now().since(start);
+    assert!(SECOND / 5 <= took && took < 2 * SECOND, "{took:?}");
+    drop(gate);
+}
+
+#[test]
+fn settling_waits_for_the_confirmation() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    client.settle(Duration::ZERO).unwrap();
+    in_doubt(&store, &client);
+    let error = client.settle(Duration::ZERO).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().starts_with("1 outcome"), "{error}");
+    let settles = {
+        let client = client.clone();
+        thread::spawn(move || client.settle(20 * SECOND))
+    };
+    parked(&clock, 2);
+    store.mend();
+    let start = clock.now();
+    advance_until_done(&clock, 1, &settles);
+    settles.join().unwrap().unwrap();
+    assert!(clock.now().since(start) < 10 * SECOND);
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    in_doubt(&store, &client);
+    let settles = {
+        let client = client.clone();
+        thread::spawn(move || client.settle(5 * SECOND))
+    };
+    parked(&clock, 2);
+    advance_until_done(&clock, 1, &settles);
+    assert!(settles.join().unwrap().unwrap_err().is_unavailable());
+}

@@ -201,3 +201,16 @@ fn a_lease_that_ends_at_any_point_of_an_unlock_is_told_unless_a_release_was_sent
         lock.lock().unwrap().unlock().unwrap();
     }
 }
+
+#[test]
+fn an_unanswered_release_is_sent_again_within_the_command_timeout() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.owned_mutex("x").unwrap().lock().unwrap();
+    let start = clock.now();
+    store.fail_next("release", Fault::TimedOut(SECOND));
+    unlock_in_time(&store, guard).unwrap();
+    assert_eq!(store.count("release"), 2);
+    assert_eq!(store.by("release"), Some(start + 2 * SECOND));
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
