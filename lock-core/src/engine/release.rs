@@ -7,6 +7,7 @@
 //! | not ours, to a repetition, the first sent before the local deadline | released: the first request did it (event "unconfirmed") |
 //! | not ours, to a repetition, the first sent after the local deadline | lost |
 //! | something else is under the key | lost |
+//! | nothing, for half of the command time-out | it is asked again |
 //! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
 
 use super::Engine;

@@ -11,13 +11,21 @@ use distlock::DistLock;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How a run ended.
+struct Outcome {
+    code: i32,
+    output: String,
+    /// For how long the lock was taken after the last process had ended.
+    left_behind: Duration,
+}
+
 /// For some ten thousand jobs, of which one in thirty waits for a command that timed out.
 const A_RUN: Duration = Duration::from_secs(400);
 /// Long enough that a lock which had to wait for its end would be noticed.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// `batch_workers` through a network that keeps this ledger, until `enough`; returns its exit code and what it said.
-fn run(ledger: &Arc<Ledger>, enough: impl Fn(&Counts) -> bool) -> (i32, String) {
+/// `batch_workers` through a network that keeps this ledger, until `enough`.
+fn run(ledger: &Arc<Ledger>, enough: impl Fn(&Counts) -> bool) -> Outcome {
     let server = RedisServer::start();
     let plan: Arc<Ledger> = Arc::clone(ledger);
     let proxy = Proxy::new(server.port(), plan);
@@ -31,18 +39,18 @@ fn run(ledger: &Arc<Ledger>, enough: impl Fn(&Counts) -> bool) -> (i32, String) 
     println!("{:?} in {:.1?}\nnetwork: {}", ledger.counts(), watch.elapsed(), proxy.account());
     let (output, errors) = (child.output(), child.errors());
     println!("{output}\n{errors}");
-    // Who cleans up after an answer that did not come goes with its process. What is left then, the lease ends.
     let (mut probe, watch) = (server.probe(), Stopwatch::start());
     eventually("nothing is locked", LEASE * 2, || !probe.exists("batch_workers"));
-    println!("after the end of the last process it was locked for {:.1?} yet", watch.elapsed());
-    assert!(watch.elapsed() < LEASE + scaled(Duration::from_secs(1)));
-    (code, output)
+    let left_behind = watch.elapsed();
+    println!("after the end of the last process it was locked for {left_behind:.1?} yet");
+    assert!(left_behind < LEASE + scaled(Duration::from_secs(1)));
+    Outcome { code, output, left_behind }
 }
 
 #[test]
 fn lost_answers_and_late_requests_leave_no_zombie_and_every_job_is_exact() {
     let ledger = Arc::new(Ledger::new(1, true));
-    let (code, output) = run(&ledger, |seen| {
+    let Outcome { code, output, left_behind } = run(&ledger, |seen| {
         seen.swallowed_grants >= 100 && seen.swallowed_releases >= 100 && seen.late_acquires >= 50
     });
     let seen = ledger.counts();
@@ -52,12 +60,13 @@ fn lost_answers_and_late_requests_leave_no_zombie_and_every_job_is_exact() {
     assert_eq!(seen.zombies, 0, "{seen:?}");
     println!("longest time that a free and wanted lock lay idle: {:?}", seen.longest_idle);
     assert!(seen.longest_idle < LEASE / 2, "{seen:?}");
+    assert!(left_behind < LEASE / 2, "a process that ends cleans up before");
 }
 
 #[test]
 fn without_tombstones_zombies_are_seen() {
     let ledger = Arc::new(Ledger::new(2, false));
-    let _stopped = run(&ledger, |seen| seen.zombies >= 3);
+    let _outcome = run(&ledger, |seen| seen.zombies >= 3);
     let seen = ledger.counts();
     assert!(seen.zombies >= 3 && seen.longest_idle > LEASE / 2, "{seen:?}");
 }

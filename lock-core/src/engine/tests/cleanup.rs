@@ -92,7 +92,9 @@ fn when_the_client_goes_it_is_tried_once_more_before_that_returns() {
     in_doubt(&store, &client);
     let free = store.client().mutex("x").unwrap();
     eventually("it waits for its next try", || sleeping(&clock) >= 1);
+    let start = crate::SystemClock.now();
     drop(client);
+    assert!(crate::SystemClock.now().since(start) < SECOND, "nobody waits for a refusal");
     assert!(store.count("close") >= 2);
     assert!(free.is_locked().unwrap(), "the store could not be asked");
     // The same with a store that can be asked: free when the drop has returned, without a pause.
