@@ -69,7 +69,21 @@ pub enum Event {
         /// Why.
         loss: Loss,
     },
-    /// The lock was given back to the store.
+    /// The store says that a lock is gone which was handed from thread to thread inside this client since it was granted:
+    /// those that gave it on were told that all was well, and may have lost it before. Their successor is told by
+    /// [`Lost`](Self::Lost).
+    #[non_exhaustive]
+    HandedOnLost {
+        /// The lock.
+        lock: LockName,
+        /// How many holds it was, before the last.
+        holds: u32,
+        /// The first one's token.
+        first: Option<FencingToken>,
+        /// The last one's token.
+        last: Option<FencingToken>,
+    },
+    /// The lock was given back, to the store or to the next thread of this client.
     #[non_exhaustive]
     Released {
         /// The lock.

@@ -48,6 +48,9 @@ fn record(event: &Event) {
         Event::Lost { lock, token, loss } => {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
         }
+        Event::HandedOnLost { lock, holds, first, last } => {
+            warn!(target: "distlock", %lock, holds, ?first, ?last, "lost, also for holds that were handed on");
+        }
         Event::Released { lock, held } => debug!(target: "distlock", %lock, ?held, "released"),
         Event::ReleaseUnconfirmed { lock } => {
             warn!(target: "distlock", %lock, "released, most likely by a request that went unanswered");

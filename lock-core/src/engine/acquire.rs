@@ -5,7 +5,7 @@
 //! an earlier bound.
 
 use super::Engine;
-use super::entry::{Entered, Entry, EntryWake, MOST_HOLDS, Place, Turn};
+use super::entry::{Entered, Entry, EntryWake, MOST_HOLDS, Place, Turn, Wanted};
 use super::tenure::{Beginning, Tenure, Watched};
 use crate::backend::{Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Waking};
 use crate::clock::{Moment, Signal, Woken};
@@ -25,6 +25,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The shortest sleep on a busy lock: a lease that has less than a millisecond left is reported as zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// How many tokens are set aside for hand-offs, where others of this client wait: more than can take their turns until
+/// the time is used up in which a client may keep a lock. They are microseconds: if their holder dies, the counter is
+/// ahead of the clock by a millisecond.
+const SET_ASIDE: u32 = 1_000;
 
 /// The longest sleep in the local queue without a look at who is in the way.
 const LOCAL_LOOK: Duration = Duration::from_secs(1);
@@ -47,6 +52,15 @@ struct Plan {
 impl Plan {
     fn waits(&self) -> bool {
         self.deadline != Some(self.start)
+    }
+
+    fn wanted(&self, holder: &Holder, signal: &Arc<Signal>) -> Wanted {
+        let watched = matches!(self.lease, Lease::Watched { renewals: None, .. });
+        Wanted {
+            holder: holder.clone(),
+            signal: Arc::clone(signal),
+            watched: watched.then_some(self.time),
+        }
     }
 }
 
@@ -81,7 +95,8 @@ impl Engine {
             interrupt.check()?;
         }
         let thread = Some(thread_id()).filter(|id| holder.is_thread(*id));
-        match entry.enter(thread, &signal, plan.waits()) {
+        let wanted = || plan.wanted(&holder, &signal);
+        match entry.enter(self, thread, plan.waits(), wanted) {
             Entered::Nested(tenure) => self.nest(entry, tenure, &plan).map(Some),
             Entered::TooDeep => Err(Error::misuse(format!(
                 "this thread holds it {MOST_HOLDS} times already, which is the limit"
@@ -93,7 +108,7 @@ impl Engine {
             }
             Entered::Unavailable(error) => Err(error),
             Entered::Queued(place) => {
-                Wait::new(self, &plan, &signal, interrupt.as_ref()).run(place, holder)
+                Wait::new(self, &plan, &signal, interrupt.as_ref()).run(place, &holder)
             }
         }
     }
@@ -173,6 +188,19 @@ struct Wait<'a> {
     contended: bool,
     /// How often in a row the store would not tell of releases.
     unwatched: u32,
+    /// How many tokens to have set aside. The same for every send of an attempt that may have been granted: the answer to
+    /// a repetition is counted back from the last token by it.
+    set_aside: u32,
+}
+
+/// How the wait in the local queue ends.
+enum Queued {
+    /// It is our turn to ask the store.
+    Mine,
+    /// Somebody of this client handed us the lock.
+    Handed(Arc<Tenure>),
+    /// The deadline came first.
+    Late,
 }
 
 /// What to do after an attempt.
@@ -199,36 +227,59 @@ impl<'a> Wait<'a> {
             doubt: false,
             contended: false,
             unwatched: 0,
+            set_aside: 0,
         }
     }
 
-    fn run(mut self, place: Place, holder: Holder) -> Result<Option<Arc<Tenure>>, Error> {
+    fn run(mut self, mut place: Place<'_>, holder: &Holder) -> Result<Option<Arc<Tenure>>, Error> {
         let entry = Arc::clone(place.entry());
-        if !self.queue(&place)? {
-            return Ok(None);
+        match self.queue(&mut place, holder)? {
+            Queued::Mine => {}
+            Queued::Handed(tenure) => {
+                self.tell_acquired(&tenure, self.engine.clock.now());
+                return Ok(Some(tenure));
+            }
+            Queued::Late => return Ok(None),
         }
         let answer = self.contend(&place, &entry);
         if let Ok(Some((grant, sent))) = answer {
-            return self.take(place, &entry, holder, grant, sent).map(Some);
+            return self.take(place, &entry, holder.clone(), grant, sent).map(Some);
         }
         self.close(&entry);
         answer.map(|_| None)
     }
 
-    /// Waits until it is our turn to ask the store. False: the deadline came first.
-    fn queue(&mut self, place: &Place) -> Result<bool, Error> {
+    /// Waits until it is our turn to ask the store, or the lock is handed to us.
+    fn queue(&mut self, place: &mut Place<'_>, holder: &Holder) -> Result<Queued, Error> {
         let clock = &self.engine.clock;
         loop {
             self.check_interrupt()?;
-            let in_the_way = match place.turn() {
-                Turn::Mine => return Ok(true),
+            let in_the_way = match place.turn(self.plan.deadline) {
+                Turn::Mine => return Ok(Queued::Mine),
+                Turn::Handed(tenure) => {
+                    if self.is_good(place, &tenure) {
+                        return Ok(Queued::Handed(tenure));
+                    }
+                    place.again(self.plan.wanted(holder, self.signal));
+                    continue;
+                }
+                Turn::StandBack(until) => {
+                    let _woken: Woken = clock.wait(self.signal, until);
+                    continue;
+                }
                 Turn::Wait(in_the_way) => in_the_way,
             };
             self.tell_contended(place.entry());
             let now = clock.now();
             if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
+                let why_not = place.why_not();
+                if let Some(tenure) = place.leave()
+                    && self.is_good(place, &tenure)
+                {
+                    return Ok(Queued::Handed(tenure));
+                }
                 // Nobody of this client could ask: that is not "busy".
-                return place.why_not().map_or(Ok(false), Err);
+                return why_not.map_or(Ok(Queued::Late), Err);
             }
             let mut until = self.at_most(now + LOCAL_LOOK);
             if let Some(tenure) = in_the_way {
@@ -244,10 +295,19 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// Whether what we were handed is still ours: it may have been lost while we woke up.
+    fn is_good(&self, place: &Place<'_>, tenure: &Arc<Tenure>) -> bool {
+        let is_good = self.engine.still_holds(place.entry(), tenure);
+        if !is_good {
+            place.entry().end_hold(tenure);
+        }
+        is_good
+    }
+
     /// Asks the store until it grants the lock or the deadline has come. `None`: it was busy until then.
     fn contend(
         &mut self,
-        place: &Place,
+        place: &Place<'_>,
         entry: &Arc<Entry>,
     ) -> Result<Option<(Grant, Moment)>, Error> {
         let engine = self.engine;
@@ -257,6 +317,9 @@ impl<'a> Wait<'a> {
             // it is looked at after the signal was taken down, or one that fires in between would sleep with us.
             self.signal.take();
             self.check_interrupt()?;
+            if !self.doubt {
+                self.set_aside = if place.has_followers() { SET_ASIDE } else { 0 };
+            }
             let sent = engine.clock.now();
             let next = match self.ask(entry, sent) {
                 Ok(Answer::Granted(grant)) => {
@@ -287,8 +350,11 @@ impl<'a> Wait<'a> {
     }
 
     fn ask(&self, entry: &Arc<Entry>, sent: Moment) -> Result<Answer, Failure> {
-        let tokens =
-            if self.engine.settings.tokens { Tokens::Assign { reserve: 0 } } else { Tokens::None };
+        let tokens = if self.engine.settings.tokens {
+            Tokens::Assign { reserve: self.set_aside }
+        } else {
+            Tokens::None
+        };
         let attempt = Attempt::new(&entry.name, self.owner, self.plan.time).tokens(tokens);
         self.engine
             .ask(|backend| backend.acquire(&attempt, sent + self.engine.settings.command_timeout))
@@ -297,11 +363,12 @@ impl<'a> Wait<'a> {
     /// Somebody else has it: see to it that we are woken, or sleep until it can have changed.
     fn busy(
         &mut self,
-        place: &Place,
+        place: &Place<'_>,
         entry: &Arc<Entry>,
         left: Option<Duration>,
     ) -> Result<Next, Error> {
         self.tell_contended(entry);
+        place.found_busy();
         let now = self.engine.clock.now();
         if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(Next::GiveUp);
@@ -338,7 +405,7 @@ impl<'a> Wait<'a> {
     /// The store could not be asked, or refused: what to do about it, or the error to give up with.
     fn failed(
         &mut self,
-        place: &Place,
+        place: &Place<'_>,
         failure: Failure,
         sent: Moment,
         outage: &mut Outage,
@@ -367,23 +434,22 @@ impl<'a> Wait<'a> {
     /// The store granted it: make it ours, unless the answer took longer than the lease is good for.
     fn take(
         &self,
-        place: Place,
+        place: Place<'_>,
         entry: &Arc<Entry>,
         holder: Holder,
         grant: Grant,
         sent: Moment,
     ) -> Result<Arc<Tenure>, Error> {
-        let Plan { lease, time, start, .. } = *self.plan;
+        let Plan { lease, time, .. } = *self.plan;
         let watch = match lease {
             Lease::Watched { renewals, .. } => Some(Watched::from(sent, time, renewals)),
             Lease::Fixed(_) => None,
         };
-        let token = grant.tokens.map(|tokens| tokens.first());
         let tenure = Arc::new(Tenure::new(Beginning {
             name: entry.name.clone(),
             owner: self.owner,
             holder,
-            token,
+            tokens: grant.tokens,
             receipt: grant.receipt,
             doubt: self.doubt,
             sent,
@@ -401,16 +467,23 @@ impl<'a> Wait<'a> {
         }
         let due =
             watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
-        let armed = place.occupy(&tenure, |state| self.engine.timer.arm(entry, state, due));
+        let armed = place.occupy(&tenure, sent, |state| self.engine.timer.arm(entry, state, due));
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
-            entry.vacate(&tenure);
+            entry.vacate(&tenure, now, Duration::ZERO);
             return Err(error);
         }
-        let waited = now.since(start);
-        self.engine.events.emit(|| Event::Acquired { lock: entry.name.clone(), token, waited });
+        self.tell_acquired(&tenure, now);
         Ok(tenure)
+    }
+
+    fn tell_acquired(&self, tenure: &Tenure, now: Moment) {
+        self.engine.events.emit(|| Event::Acquired {
+            lock: tenure.name.clone(),
+            token: tenure.token,
+            waited: now.since(self.plan.start),
+        });
     }
 
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may do so yet.

@@ -3,15 +3,19 @@
 //! Of all threads of a client, only the head of the queue asks the store, and only while no thread of this client holds
 //! the lock. Everybody else waits locally, first in, first out.
 
+use super::Engine;
 use super::tenure::Tenure;
 use crate::backend::{Wake, Watch};
-use crate::clock::{Moment, Signal};
+use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::watchdog::wheel::TimerKey;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// One lock name of one client.
 pub(crate) struct Entry {
@@ -35,6 +39,13 @@ pub(crate) struct EntryState {
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Alive while somebody queues and the store was found busy once.
     watch: Option<Watch>,
+    /// A holding that was handed to somebody in the queue who has not come for it yet, and that one's ticket. It is the
+    /// current one, too, unless it was lost meanwhile.
+    handed: Option<(u64, Arc<Tenure>)>,
+    /// Since when this client has had the lock without letting another client have a go at it.
+    stretch: Option<Moment>,
+    /// Until when the head leaves the lock to other clients.
+    stand_back: Option<Moment>,
 }
 
 /// A holding and how many holds there are on it.
@@ -46,16 +57,29 @@ struct Occupant {
 /// Somebody in the queue.
 struct Waiter {
     ticket: u64,
-    signal: Arc<Signal>,
+    wanted: Wanted,
     /// The head that asks the store: wake-ups from the store are for it.
     contending: bool,
 }
+
+/// What somebody in the queue wants.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) holder: Holder,
+    pub(crate) signal: Arc<Signal>,
+    /// The lease that a holding must have to be taken over from another thread; `None` if only one from the store will do.
+    pub(crate) watched: Option<LeaseTime>,
+}
+
+/// How long a client may have a lock, from thread to thread, before it lets others have a go. Long against a round trip,
+/// short for whoever waits elsewhere.
+pub(crate) const BUDGET: Duration = Duration::from_millis(5);
 
 /// The most holds on one holding, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
 /// What somebody finds who wants the lock.
-pub(crate) enum Entered {
+pub(crate) enum Entered<'a> {
     /// This thread holds it: one hold more.
     Nested(Arc<Tenure>),
     /// This thread holds it too often.
@@ -67,7 +91,7 @@ pub(crate) enum Entered {
     /// Somebody of this client waits for it because the store cannot be asked.
     Unavailable(Error),
     /// In the queue.
-    Queued(Place),
+    Queued(Place<'a>),
 }
 
 /// What is left to do after a hold ended.
@@ -87,13 +111,14 @@ impl Entry {
         self.state.lock()
     }
 
-    /// Goes in as `holder`: one hold more if that thread has it, otherwise into the queue.
-    pub(crate) fn enter(
+    /// Goes in: one hold more if that `thread` has it, otherwise into the queue.
+    pub(crate) fn enter<'a>(
         self: &Arc<Self>,
+        engine: &'a Engine,
         thread: Option<u64>,
-        signal: &Arc<Signal>,
         will_wait: bool,
-    ) -> Entered {
+        wanted: impl FnOnce() -> Wanted,
+    ) -> Entered<'a> {
         let mut state = self.lock();
         if let Some(thread) = thread {
             if let Some(occupant) =
@@ -112,10 +137,36 @@ impl Entry {
         if !will_wait && (state.current.is_some() || !state.queue.is_empty()) {
             return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
         }
-        let ticket = state.next_ticket;
-        state.next_ticket += 1;
-        state.queue.push_back(Waiter { ticket, signal: Arc::clone(signal), contending: false });
-        Entered::Queued(Place { entry: Arc::clone(self), ticket })
+        let waiter = state.new_waiter(wanted());
+        let ticket = waiter.ticket;
+        state.queue.push_back(waiter);
+        Entered::Queued(Place { engine, entry: Arc::clone(self), ticket })
+    }
+
+    /// Passes the lock on to the head of the queue: `tenure`, whose last hold has ended, is followed by what `follow`
+    /// makes of it for the head, now. Returns when that was; `None` if it must go back to the store: nobody waits, the
+    /// time is used up in which this client may keep it, or `follow` makes nothing.
+    pub(crate) fn hand_on(
+        &self,
+        tenure: &Arc<Tenure>,
+        clock: &dyn Clock,
+        follow: impl FnOnce(&Wanted, Moment) -> Option<Tenure>,
+    ) -> Option<Moment> {
+        let mut state = self.lock();
+        state.queue.front()?;
+        // Read under the lock: the watchdog, which takes it, too, cannot have come by since.
+        let now = clock.now();
+        if state.current().is_none_or(|current| !Arc::ptr_eq(current, tenure)) || state.is_over(now)
+        {
+            return None;
+        }
+        let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
+        let head = state.queue.pop_front().expect("the queue has a head");
+        state.current = Some(Occupant { tenure: Arc::clone(&next), holds: 1 });
+        state.handed = Some((head.ticket, next));
+        drop(state);
+        head.wanted.signal.raise();
+        Some(now)
     }
 
     /// Takes back the hold that [`Entered::Nested`] gave, or ends any other hold on `tenure`.
@@ -138,11 +189,20 @@ impl Entry {
         Ended::Last
     }
 
-    /// Nobody of this client holds it any more: the head of the queue may ask the store.
-    pub(crate) fn vacate(&self, tenure: &Arc<Tenure>) {
+    /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
+    /// long enough, the head leaves it to others for `pause` first: they hear of the release later than it does.
+    pub(crate) fn vacate(&self, tenure: &Arc<Tenure>, now: Moment, pause: Duration) {
         let mut state = self.lock();
         if state.current.as_ref().is_some_and(|it| Arc::ptr_eq(&it.tenure, tenure)) {
             state.current = None;
+            if state.is_over(now) {
+                state.stretch = None;
+                state.stand_back = Some(now + pause);
+            }
+            if state.queue.is_empty() {
+                state.stretch = None;
+                state.stand_back = None;
+            }
             state.wake_head();
         }
     }
@@ -175,8 +235,20 @@ impl EntryState {
             if occupant.holds > 0 && !tenure.holder.has_ended() {
                 self.lost.push(occupant);
             }
+            self.stretch = None;
             self.wake_head();
         }
+    }
+
+    fn new_waiter(&mut self, wanted: Wanted) -> Waiter {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        Waiter { ticket, wanted, contending: false }
+    }
+
+    /// Whether this client has had the lock for as long as it may without letting others have a go.
+    fn is_over(&self, now: Moment) -> bool {
+        self.stretch.is_some_and(|since| now >= since + BUDGET)
     }
 
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
@@ -186,13 +258,15 @@ impl EntryState {
 
     fn wake_head(&self) {
         if let Some(head) = self.queue.front() {
-            head.signal.raise();
+            head.wanted.signal.raise();
         }
     }
 }
 
-/// Where somebody stands in the queue. Leaves it when dropped, and wakes whoever comes to the head by that.
-pub(crate) struct Place {
+/// Where somebody stands in the queue. Leaves it when dropped, wakes whoever comes to the head by that, and gives back
+/// what it was handed and did not come for.
+pub(crate) struct Place<'a> {
+    engine: &'a Engine,
     entry: Arc<Entry>,
     ticket: u64,
 }
@@ -201,28 +275,82 @@ pub(crate) struct Place {
 pub(crate) enum Turn {
     /// Ours: we are the head, nobody of this client holds the lock, and wake-ups from the store come to us.
     Mine,
+    /// The lock was handed to us: one hold on this holding.
+    Handed(Arc<Tenure>),
+    /// Ours at that moment: until then other clients go first.
+    StandBack(Moment),
     /// Not ours yet. The holding that is in the way, if it is one, ends by itself at its deadline.
     Wait(Option<Arc<Tenure>>),
 }
 
-impl Place {
+impl Place<'_> {
     pub(crate) fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
-    /// Looks whether it is our turn to ask the store, and takes it if so.
-    pub(crate) fn turn(&self) -> Turn {
+    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. Whoever must be done
+    /// by `deadline` does not stand back beyond it.
+    pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.entry.lock();
+        if let Some((_, tenure)) = state.handed.take_if(|(ticket, _)| *ticket == self.ticket) {
+            return Turn::Handed(tenure);
+        }
         if let Some(tenure) = state.current() {
             return Turn::Wait(Some(Arc::clone(tenure)));
         }
+        let stand_back = state.stand_back.filter(|until| deadline.is_none_or(|it| it > *until));
         match state.queue.front_mut() {
             Some(head) if head.ticket == self.ticket => {
+                if let Some(until) = stand_back.filter(|until| self.engine.clock.now() < *until) {
+                    return Turn::StandBack(until);
+                }
                 head.contending = true;
+                state.stand_back = None;
                 Turn::Mine
             }
             _ => Turn::Wait(None),
         }
+    }
+
+    /// Goes to the head of the queue: what we were handed was lost before we came for it.
+    pub(crate) fn again(&mut self, wanted: Wanted) {
+        let mut state = self.entry.lock();
+        let waiter = state.new_waiter(wanted);
+        self.ticket = waiter.ticket;
+        state.queue.push_front(waiter);
+    }
+
+    /// Leaves the queue, or takes what we were handed in this very moment.
+    pub(crate) fn leave(&self) -> Option<Arc<Tenure>> {
+        let mut state = self.entry.lock();
+        let handed = state.handed.take_if(|(ticket, _)| *ticket == self.ticket);
+        let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
+        if let Some(at) = at {
+            state.queue.remove(at);
+        }
+        let mut ended = None;
+        if state.queue.is_empty() {
+            ended = state.watch.take();
+            state.outage = None;
+            state.stand_back = None;
+        }
+        if at == Some(0) && state.current.is_none() {
+            // Whatever woke us may have been meant for whoever is next: pass it on.
+            state.wake_head();
+        }
+        drop(state);
+        drop(ended);
+        handed.map(|(_, tenure)| tenure)
+    }
+
+    /// Whether others of this client wait behind us.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.entry.lock().queue.len() > 1
+    }
+
+    /// Another client has the lock.
+    pub(crate) fn found_busy(&self) {
+        self.entry.lock().stretch = None;
     }
 
     /// Whether the store tells this name's releases already.
@@ -256,34 +384,24 @@ impl Place {
     pub(crate) fn occupy<R>(
         self,
         tenure: &Arc<Tenure>,
+        sent: Moment,
         then: impl FnOnce(&mut EntryState) -> R,
     ) -> R {
         let mut state = self.entry.lock();
         state.current = Some(Occupant { tenure: Arc::clone(tenure), holds: 1 });
+        state.stretch.get_or_insert(sent);
         let result = then(&mut state);
         drop(state);
         result // dropping `self` takes us out of the queue, and wakes nobody, because the lock is occupied
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut state = self.entry.lock();
-        let Some(at) = state.queue.iter().position(|waiter| waiter.ticket == self.ticket) else {
-            return;
-        };
-        state.queue.remove(at);
-        let mut ended = None;
-        if state.queue.is_empty() {
-            ended = state.watch.take();
-            state.outage = None;
+        if let Some(tenure) = self.leave() {
+            // We do not want it any more: an interrupt, or a panic. The events tell if it cannot be given back.
+            let _told = self.engine.end_hold(&self.entry, &tenure);
         }
-        if at == 0 && state.current.is_none() {
-            // Whatever woke us may have been meant for whoever is next: pass it on.
-            state.wake_head();
-        }
-        drop(state);
-        drop(ended);
     }
 }
 
@@ -295,7 +413,7 @@ impl Wake for EntryWake {
         let Some(entry) = self.0.upgrade() else { return };
         let state = entry.lock();
         if let Some(head) = state.queue.front().filter(|head| head.contending) {
-            head.signal.raise();
+            head.wanted.signal.raise();
         }
     }
 }

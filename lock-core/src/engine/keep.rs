@@ -8,7 +8,8 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::lease::LeaseTime;
-use crate::loss::LossCause;
+use crate::loss::{Loss, LossCause};
+use crate::token::FencingToken;
 use crate::watchdog::lane::{RenewJob, RenewalAnswer, Reply};
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,6 +234,21 @@ impl Engine {
         // Also if it is gone by the store's word: a copy of the first request may be under way, and find it free.
         if is_left_over || tenure.is_doubtful() {
             self.clean_up(tenure.id(lease), tenure.closing());
+        }
+        self.tell_lost(tenure, loss);
+    }
+
+    /// Tells of a loss. If the store says that the lock is gone, it may have been gone for all that were handed it on the
+    /// same grant, and were told `Ok` when they gave it on.
+    pub(crate) fn tell_lost(&self, tenure: &Tenure, loss: Loss) {
+        let relay = tenure.relay();
+        if loss.cause() == LossCause::Gone && relay.before > 0 {
+            self.events.emit(|| Event::HandedOnLost {
+                lock: tenure.name.clone(),
+                holds: relay.before,
+                first: relay.first,
+                last: tenure.token.map(|token| FencingToken::new(token.get() - 1)),
+            });
         }
         self.events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
     }

@@ -25,6 +25,11 @@ use std::time::Duration;
 /// The pause between two sends of a release.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// For how long a client that has had a lock for long enough leaves it to others: six times what the release took, within
+/// these limits. Whoever waits elsewhere has to hear of it, wake up, and ask.
+const SHORTEST_STAND_BACK: Duration = Duration::from_micros(100);
+const LONGEST_STAND_BACK: Duration = Duration::from_millis(50);
+
 impl Engine {
     /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
     pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
@@ -52,6 +57,9 @@ impl Engine {
     }
 
     fn release(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        if self.hand_on(entry, tenure) {
+            return Ok(());
+        }
         let lease = tenure.lock().lease;
         if !self.give_back(tenure) {
             self.declare_lost(entry, tenure, LossCause::Expired);
@@ -59,22 +67,27 @@ impl Engine {
         }
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&tenure.name);
+        let sent = self.clock.now();
         let outcome = self.send_release(tenure, lease);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
         tenure.close_listeners();
-        entry.vacate(tenure);
+        let now = self.clock.now();
+        let pause = (now.since(sent) * 6).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
+        entry.vacate(tenure, now, pause);
         match &outcome {
-            Ok(()) => self.events.emit(|| {
-                let held = self.clock.now().since(tenure.since);
-                Event::Released { lock: tenure.name.clone(), held }
-            }),
+            Ok(()) => self.tell_released(tenure, now),
             Err(error) => {
                 let error = error.clone();
                 self.events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
             }
         }
         outcome
+    }
+
+    pub(super) fn tell_released(&self, tenure: &Tenure, now: Moment) {
+        let held = now.since(tenure.since);
+        self.events.emit(|| Event::Released { lock: tenure.name.clone(), held });
     }
 
     fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<(), Error> {
@@ -122,7 +135,7 @@ impl Engine {
         }
         let loss = tenure.set_lost(&mut tenure.lock(), LossCause::Gone);
         let error = loss.to_error().on(&tenure.name);
-        self.events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
+        self.tell_lost(tenure, loss);
         Err(error)
     }
 

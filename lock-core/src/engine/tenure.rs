@@ -8,7 +8,7 @@ use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::owner::OwnerId;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, TokenRange};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -41,6 +41,7 @@ pub(crate) struct Tenure {
     pub(crate) token: Option<FencingToken>,
     pub(crate) since: Moment,
     receipt: Receipt,
+    relay: Relay,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive, so a tombstone is left.
     doubt: bool,
     state: AtomicU8,
@@ -64,12 +65,37 @@ pub(crate) struct Inner {
     listeners: Vec<Sender<Loss>>,
 }
 
+/// Where a holding stands in the line of those that were handed from thread to thread on one grant of the store.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Relay {
+    /// The last token that the store set aside for this grant.
+    set_aside: Option<FencingToken>,
+    /// The token of the first holding, which the store granted.
+    pub(crate) first: Option<FencingToken>,
+    /// How many came before this one.
+    pub(crate) before: u32,
+}
+
 /// How the watchdog keeps a holding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
     pub(crate) renew_at: Moment,
+}
+
+impl Inner {
+    fn new(lease: LeaseTime, watch: Option<Watched>) -> Self {
+        Self {
+            lease,
+            watch,
+            renewing: false,
+            overlong: false,
+            last_failure: None,
+            loss: None,
+            listeners: Vec::new(),
+        }
+    }
 }
 
 impl Watched {
@@ -89,7 +115,7 @@ pub(crate) struct Beginning {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
     pub(crate) holder: Holder,
-    pub(crate) token: Option<FencingToken>,
+    pub(crate) tokens: Option<TokenRange>,
     pub(crate) receipt: Receipt,
     pub(crate) doubt: bool,
     pub(crate) sent: Moment,
@@ -99,17 +125,9 @@ pub(crate) struct Beginning {
 
 impl Tenure {
     pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { name, owner, holder, token, receipt, doubt, sent, lease, watch } =
+        let Beginning { name, owner, holder, tokens, receipt, doubt, sent, lease, watch } =
             beginning;
-        let inner = Inner {
-            lease,
-            watch,
-            renewing: false,
-            overlong: false,
-            last_failure: None,
-            loss: None,
-            listeners: Vec::new(),
-        };
+        let token = tokens.map(|tokens| tokens.first());
         Self {
             name,
             owner,
@@ -117,11 +135,44 @@ impl Tenure {
             token,
             since: sent,
             receipt,
+            relay: Relay { set_aside: tokens.map(|tokens| tokens.last()), first: token, before: 0 },
             doubt,
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new((sent + lease.validity()).as_nanos()),
-            inner: Mutex::new(inner),
+            inner: Mutex::new(Inner::new(lease, watch)),
         }
+    }
+
+    /// The next holding on the same grant, for `holder`; `None` if no token is left for it.
+    ///
+    /// Only for a holding of which nothing is under way and nothing in doubt: what comes back for this one is not heard
+    /// by the next.
+    pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
+        let token = match (self.token, self.relay.set_aside) {
+            (Some(token), last) => {
+                let next = FencingToken::new(token.get() + 1);
+                Some(next).filter(|next| Some(*next) <= last).map(Some)?
+            }
+            (None, _) => None,
+        };
+        Some(Self {
+            name: self.name.clone(),
+            owner: self.owner,
+            holder: holder.clone(),
+            token,
+            since,
+            receipt: self.receipt.clone(),
+            relay: Relay { before: self.relay.before + 1, ..self.relay },
+            doubt: self.doubt,
+            state: AtomicU8::new(GuardState::Held as u8),
+            valid_until: AtomicU64::new(self.valid_until().as_nanos()),
+            inner: Mutex::new(Inner::new(inner.lease, inner.watch)),
+        })
+    }
+
+    /// Where it stands in the line of those that were handed on.
+    pub(crate) fn relay(&self) -> Relay {
+        self.relay
     }
 
     /// Until when we may trust it.
@@ -239,7 +290,11 @@ impl Tenure {
 
     /// How it must be closed.
     pub(crate) fn closing(&self) -> Closing {
-        if self.doubt { Closing::IN_DOUBT } else { Closing::CLEAN }
+        let closing = if self.doubt { Closing::IN_DOUBT } else { Closing::CLEAN };
+        match self.token {
+            Some(used) if self.relay.set_aside > Some(used) => closing.last_used(used),
+            _ => closing,
+        }
     }
 
     /// Whether an acquire of its owner went unanswered.

@@ -21,6 +21,7 @@ use crate::OwnerId;
 mod cleanup;
 mod doubt;
 mod extension;
+mod handoff;
 mod loss;
 mod release;
 mod renewal;
@@ -609,23 +610,20 @@ fn detached_holds_are_ended_newest_first_by_their_own_thread() {
     assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
-#[test]
-fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
-    let (store, _clock) = Recorded::new();
-    let client = store.client();
+/// Lets that many threads wait for a held lock, one after the other, and returns the order in which they get it.
+fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) -> Vec<usize> {
     let lock = client.mutex("x").unwrap();
-    let entry = client.0.entry(lock.name());
     let guard = lock.lock().unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
-    let threads: Vec<_> = (0..1_000)
+    let threads: Vec<_> = (0..count)
         .map(|n| {
-            let (inner, order) = (lock.clone(), Arc::clone(&order));
+            let (inner, order, options) = (lock.clone(), Arc::clone(&order), options(n));
             let thread = thread::spawn(move || {
-                let guard = inner.lock().unwrap();
+                let guard = inner.lock_with(&options).unwrap();
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
-            eventually("it queues", || entry.waiting() == n + 1);
+            eventually("it queues", || client.waiting("x").unwrap() == n + 1);
             thread
         })
         .collect();
@@ -633,11 +631,18 @@ fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(*order.lock(), (0..1_000).collect::<Vec<_>>());
-    assert_eq!(
-        (store.count("acquire"), store.count("release"), store.count("watch")),
-        (1_001, 1_001, 0)
-    );
+    std::mem::take(&mut *order.lock())
+}
+
+#[test]
+fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    // No two neighbours want the same, so each takes it from the store.
+    let order = serve(&client, 1_000, |n| LockOptions::new().watched(SECOND * (20 + n as u32 % 2)));
+    assert_eq!(order, (0..1_000).collect::<Vec<_>>());
+    let releases = store.count("release") + store.count("close");
+    assert_eq!((store.count("acquire"), releases, store.count("watch")), (1_001, 1_001, 0));
 }
 
 #[test]

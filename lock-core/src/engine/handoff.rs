@@ -1,0 +1,48 @@
+//! Hand-off: passing the lock to the next thread of this client without asking the store.
+//!
+//! The store sees one grant and one release, however many threads have their turn in between; each has a token of its
+//! own, from those that the store set aside with the grant. What one learns by handing on is local knowledge: that the
+//! lease was good. If the store says later that the lock was gone, an event tells of all that had it on this grant.
+//!
+//! It is passed on only on equal terms and while nothing about it is open, and for at most
+//! [`BUDGET`](super::entry::BUDGET) at a stretch, because whoever waits in another process hears nothing of it.
+
+use super::Engine;
+use super::entry::{Entry, Wanted};
+use super::tenure::{GuardState, Tenure, Watched};
+use crate::clock::Moment;
+use std::sync::Arc;
+
+impl Engine {
+    /// Passes the lock, whose last hold here has ended, on to the thread that has waited for it longest. False if it must
+    /// go back to the store.
+    pub(super) fn hand_on(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> bool {
+        let Some(since) =
+            entry.hand_on(tenure, &*self.clock, |wanted, now| follow(tenure, wanted, now))
+        else {
+            return false;
+        };
+        tenure.close_listeners();
+        self.tell_released(tenure, since);
+        true
+    }
+}
+
+/// What follows `tenure` for whoever is next, if that may take it over as it is. From here on `tenure` is released.
+fn follow(tenure: &Tenure, wanted: &Wanted, now: Moment) -> Option<Tenure> {
+    let mut inner = tenure.lock();
+    let Some(Watched { ttl, left: None, renew_at }) = inner.watch else { return None };
+    // After a longer lease was asked for only the store knows for how long it keeps it, and a number that has an unanswered
+    // request is to be closed soon.
+    if wanted.watched != Some(ttl) || inner.lease != ttl || tenure.is_doubtful() {
+        return None;
+    }
+    // The answer to a renewal would come back to one who has it no more. None is due yet: a third of the shortest watched
+    // lease is longer than the time for which a lock is handed on.
+    if now >= renew_at || inner.renewing || tenure.recorded_state() != GuardState::Held {
+        return None;
+    }
+    let next = tenure.successor(&inner, &wanted.holder, now)?;
+    tenure.set_released(&mut inner);
+    Some(next)
+}

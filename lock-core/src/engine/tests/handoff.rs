@@ -1,0 +1,297 @@
+//! Hand-off: whose turn it is inside this client, what it costs the store, and when the lock goes back to it.
+
+use super::*;
+use crate::FencingToken;
+use crate::engine::entry::BUDGET;
+
+/// A client of which one thread holds the lock with tokens set aside, because another one waited when it was granted.
+fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
+    held_after(store, || {})
+}
+
+/// The same; `then` runs before the lock becomes free for it.
+fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGuard) {
+    let (client, other) = (store.client(), store.client());
+    let (lock, busy) =
+        (client.owned_mutex("x").unwrap(), other.mutex("x").unwrap().lock().unwrap());
+    let first = {
+        let lock = lock.clone();
+        thread::spawn(move || lock.lock().unwrap())
+    };
+    eventually("the head waits", || store.watches() == 1);
+    // Somebody who leaves again: the tokens are set aside all the same.
+    let interrupt = Interrupt::new();
+    let follower = waits(&client, LockOptions::new().interrupt(&interrupt));
+    then();
+    busy.unlock().unwrap();
+    let guard = first.join().unwrap();
+    interrupt.fire();
+    assert!(follower.join().unwrap().unwrap_err().is_interrupted());
+    (client, guard)
+}
+
+/// A thread that queues for the lock, and gets a guard.
+fn waits(
+    client: &Client,
+    options: LockOptions,
+) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
+    let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
+    let waiter = thread::spawn(move || lock.acquire(&options));
+    eventually("it queues", || client.waiting("x").unwrap() > queued);
+    waiter
+}
+
+fn token(guard: &crate::OwnedGuard) -> FencingToken {
+    guard.fencing_token().unwrap()
+}
+
+/// How often the store was asked to grant and to free.
+fn asked(store: &Recorded) -> (usize, usize) {
+    (store.count("acquire"), store.count("release") + store.count("close"))
+}
+
+#[test]
+fn a_thousand_waiters_are_served_in_order_on_two_grants() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let order = serve(&client, 1_000, |_| LockOptions::new());
+    assert_eq!(order, (0..1_000).collect::<Vec<_>>());
+    // Nobody waited when the first one was granted, so it had no tokens to hand on.
+    assert_eq!(asked(&store), (2, 2));
+}
+
+#[test]
+fn the_next_thread_gets_it_with_a_token_of_its_own_and_without_a_request() {
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let (before, first, losses) = (asked(&store), token(&guard), guard.losses());
+    let next = waits(&client, LockOptions::new());
+    guard.unlock().unwrap();
+    let next = next.join().unwrap().unwrap().unwrap();
+    assert_eq!(asked(&store), before);
+    assert_eq!(token(&next).get(), first.get() + 1);
+    assert!(next.is_valid() && next.state() == GuardState::Held);
+    assert!(losses.recv().is_err(), "closed without a message");
+    next.unlock().unwrap();
+    assert_eq!(asked(&store), (before.0, before.1 + 1));
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn tokens_that_nobody_used_are_given_back() {
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let next = waits(&client, LockOptions::new());
+    guard.unlock().unwrap();
+    let last = next.join().unwrap().unwrap().unwrap();
+    let used = token(&last);
+    last.unlock().unwrap();
+    // The clock stands still, so the next token shows where the counter stands.
+    let fresh = client.owned_mutex("x").unwrap().lock().unwrap();
+    assert_eq!(token(&fresh).get(), used.get() + 1);
+}
+
+#[test]
+fn after_its_time_is_used_up_it_goes_back_to_the_store() {
+    let (store, clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let next = waits(&client, LockOptions::new());
+    let before = asked(&store);
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    // And whoever waits here leaves it to others first.
+    eventually("it stands back", || sleeping(&clock) >= 2);
+    assert_eq!(asked(&store), (before.0, before.1 + 1));
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+    let other = store.client().owned_mutex("x").unwrap();
+    let theirs = other.try_lock().unwrap().expect("nobody of the other client is in its way");
+    clock.advance(SECOND / 10);
+    eventually("it asks, and waits for the release", || asked(&store).0 > before.0 + 1);
+    theirs.unlock().unwrap();
+    next.join().unwrap().unwrap().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn who_has_less_time_than_that_does_not_stand_back() {
+    let (store, clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let next = waits(&client, LockOptions::new().wait(BUDGET + Duration::from_micros(50)));
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    assert!(next.join().unwrap().unwrap().is_some(), "it was free, so it is not busy");
+}
+
+#[test]
+fn unequal_terms_go_through_the_store() {
+    let unequal = [
+        LockOptions::new().lease(60 * SECOND),
+        LockOptions::new().watched(60 * SECOND),
+        LockOptions::new().watched_at_most(30 * SECOND, 5),
+    ];
+    for options in unequal {
+        let (store, _clock) = Recorded::new();
+        let (client, guard) = held(&store);
+        let next = waits(&client, options.clone());
+        let before = asked(&store);
+        guard.unlock().unwrap();
+        let next = next.join().unwrap().unwrap().unwrap();
+        assert_eq!(asked(&store), (before.0 + 1, before.1 + 1), "{options:?}");
+        drop(next);
+    }
+}
+
+#[test]
+fn what_is_open_goes_through_the_store() {
+    // An extension that was not confirmed.
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    store.fail_next("renew", Fault::Swallowed);
+    assert!(guard.extend(40 * SECOND).is_err());
+    assert_goes_back(&store, &client, guard);
+    // An attempt whose answer was lost: its number is to be closed.
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
+    assert_goes_back(&store, &client, guard);
+    assert!(store.count("close") > 0);
+}
+
+fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard) {
+    let next = waits(client, LockOptions::new());
+    let before = asked(store);
+    guard.unlock().unwrap();
+    let stand_back = || store.clock.advance(SECOND / 100);
+    eventually("it went back", || {
+        stand_back();
+        asked(store) >= (before.0 + 1, before.1 + 1)
+    });
+    drop(next.join().unwrap().unwrap().unwrap());
+}
+
+#[test]
+fn what_was_handed_to_one_who_was_interrupted_goes_on_to_the_next() {
+    for _ in 0..200 {
+        let (store, _clock) = Recorded::new();
+        let (client, guard) = held(&store);
+        let interrupt = Interrupt::new();
+        let first = waits(&client, LockOptions::new().interrupt(&interrupt));
+        let second = waits(&client, LockOptions::new());
+        let fires = thread::spawn(move || interrupt.fire());
+        guard.unlock().unwrap();
+        fires.join().unwrap();
+        match first.join().unwrap() {
+            Ok(guard) => guard.unwrap().unlock().unwrap(),
+            Err(error) => assert!(error.is_interrupted(), "{error}"),
+        }
+        second.join().unwrap().unwrap().unwrap().unlock().unwrap();
+        assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+        assert_eq!(client.waiting("x").unwrap(), 0);
+    }
+}
+
+#[test]
+fn what_was_handed_at_the_deadline_is_taken_or_goes_on_to_the_next() {
+    for _ in 0..200 {
+        let (store, clock) = Recorded::new();
+        let (client, guard) = held(&store);
+        let first = waits(&client, LockOptions::new().wait(SECOND / 1_000));
+        let second = waits(&client, LockOptions::new());
+        let late = {
+            let clock = clock.clone();
+            thread::spawn(move || clock.advance(SECOND / 1_000))
+        };
+        guard.unlock().unwrap();
+        late.join().unwrap();
+        if let Some(guard) = first.join().unwrap().unwrap() {
+            guard.unlock().unwrap();
+        }
+        second.join().unwrap().unwrap().unwrap().unlock().unwrap();
+        assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+    }
+}
+
+#[test]
+fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
+    let (store, _clock) = Recorded::new();
+    let (told, events) = crossbeam_channel::unbounded();
+    let handler = Arc::new(move |event: &Event| told.send(event.clone()).unwrap());
+    let client = store.builder().events(handler).connect().unwrap();
+    let other = store.client().mutex("x").unwrap().lock().unwrap();
+    let mut threads: Vec<_> = (0..4).map(|_| waits(&client, LockOptions::new())).collect();
+    eventually("the head waits", || store.watches() == 1);
+    other.unlock().unwrap();
+    let mut take = || threads.remove(0).join().unwrap().unwrap().unwrap();
+    let first = take();
+    let tokens = token(&first);
+    first.unlock().unwrap();
+    take().unlock().unwrap();
+    let third = take();
+    store.store.lose(&LockName::new("x").unwrap());
+    third.unlock().unwrap();
+    assert!(take().unlock().unwrap_err().is_lost());
+    let lost = events.iter().find_map(|event| match event {
+        Event::HandedOnLost { holds, first, last, .. } => Some((holds, first, last)),
+        _ => None,
+    });
+    let last = FencingToken::new(tokens.get() + 2);
+    assert_eq!(lost, Some((3, Some(tokens), Some(last))));
+}
+
+/// A manual clock on which whoever sleeps wakes up late: not while somebody holds the gate.
+#[derive(Debug)]
+struct Sluggish(ManualClock, Mutex<()>);
+
+impl Clock for Sluggish {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn wait(&self, signal: &Arc<crate::Signal>, until: Moment) -> crate::Woken {
+        let woken = self.0.wait(signal, until);
+        drop(self.1.lock());
+        woken
+    }
+}
+
+#[test]
+fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
+    let (store, clock) = Recorded::new();
+    let sluggish = Arc::new(Sluggish(clock.clone(), Mutex::default()));
+    let client = store.builder().clock(Arc::clone(&sluggish) as Arc<dyn Clock>).connect().unwrap();
+    let (guard, next) = {
+        let other = store.client().mutex("x").unwrap().lock().unwrap();
+        let first = waits(&client, LockOptions::new());
+        let next = waits(&client, LockOptions::new());
+        eventually("the head waits", || store.watches() == 1);
+        other.unlock().unwrap();
+        (first.join().unwrap().unwrap().unwrap(), next)
+    };
+    let before = (asked(&store), token(&guard));
+    let gate = sluggish.1.lock();
+    guard.unlock().unwrap();
+    assert_eq!(asked(&store), before.0, "it was handed on");
+    clock.advance(100 * SECOND);
+    drop(gate);
+    let next = next.join().unwrap().unwrap().unwrap();
+    assert!(next.is_valid() && asked(&store).0 == before.0.0 + 1, "from the store");
+    assert!(token(&next).get() > before.1.get() + 1);
+    assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
+    next.unlock().unwrap();
+    assert_eq!(client.waiting("x").unwrap(), 0);
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn nested_holds_are_ended_before_it_goes_on() {
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    drop(guard);
+    let lock = client.mutex("x").unwrap();
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock().unwrap();
+    let next = waits(&client, LockOptions::new());
+    outer.unlock().unwrap();
+    assert!(!next.is_finished() && inner.is_valid());
+    assert_eq!(client.waiting("x").unwrap(), 1);
+    inner.unlock().unwrap();
+    next.join().unwrap().unwrap().unwrap().unlock().unwrap();
+}
