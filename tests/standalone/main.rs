@@ -6,6 +6,9 @@
 // Passwords, databases, access control lists.
 mod access;
 
+// Servers that are too old.
+mod age;
+
 // A client of the backend, with owners to spend.
 mod bench;
 
