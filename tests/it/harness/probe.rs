@@ -119,7 +119,7 @@ impl Probe {
     /// When a key's life ends, in milliseconds of the server's clock.
     #[track_caller]
     pub(crate) fn expires_at(&mut self, key: &str) -> i64 {
-        // Redis before 7 lacks PEXPIRETIME. There, the time is what it was throughout a millisecond.
+        // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the same before and after.
         const BY_TIME: &str = "local function now() \
              local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) end \
              local before, left repeat before = now() left = redis.call('PTTL', KEYS[1]) until before == now() \
