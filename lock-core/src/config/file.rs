@@ -1,7 +1,6 @@
 //! Settings from a file: through serde in any format, and, with the feature `toml`, from a file of their own.
 
 use super::Config;
-#[cfg(feature = "toml")]
 use super::option::Place;
 use crate::error::Error;
 use serde::Deserialize;
@@ -32,9 +31,7 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
                 Scalar::Number(number) => number.to_string(),
                 Scalar::Truth(truth) => truth.to_string(),
             };
-            config
-                .set(&option, &value, &super::option::Place::Here)
-                .map_err(Error::configuration)?;
+            config.set(&option, &value, &Place::Here).map_err(Error::configuration)?;
         }
         Ok(config)
     }
