@@ -223,6 +223,26 @@ fn odd_names_are_names() {
 }
 
 #[test]
+fn a_wait_of_a_nanosecond_ends_and_says_what_is_known() {
+    use crate::harness::process::RedisServer;
+    use distlock::DistLock;
+    let (server, instant) = (RedisServer::start(), Duration::from_nanos(1));
+    for url in ["memory://instant".to_owned(), server.url()] {
+        let [one, two] = [(); 2].map(|()| distlock::connect(&url).unwrap().mutex("a").unwrap());
+        // The time may be over before anything could be asked: that is unavailable, and never busy.
+        match one.try_lock_for(instant) {
+            Ok(guard) => guard.expect("a free lock is not busy").unlock().unwrap(),
+            Err(error) => assert!(error.is_unavailable(), "{error:?}"),
+        }
+        let _held = one.lock().unwrap();
+        match two.try_lock_for(instant) {
+            Ok(guard) => assert!(guard.is_none()),
+            Err(error) => assert!(error.is_unavailable(), "{error:?}"),
+        }
+    }
+}
+
+#[test]
 fn an_unknown_scheme_is_refused_by_name() {
     let error = distlock::connect("carrier-pigeon://roof").unwrap_err();
     assert!(error.is_configuration());
