@@ -216,7 +216,8 @@ fn no_permission() -> Row {
 fn no_password() -> Row {
     let scene = Scene::new();
     scene.tell(&["CONFIG", "SET", "requirepass", "s3cret"]);
-    scene.refused(Error::is_configuration, "asks for a password")
+    let client = client_of(&scene.server.url_as(""));
+    refused(&client, Error::is_configuration, "asks for a password")
 }
 
 fn wrong_password() -> Row {
