@@ -61,20 +61,14 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     builder().url(url)?.connect()
 }
 
-/// Connects to the store that the environment variable `DISTLOCK_URL` names.
+/// Connects to the store that the environment variable `DISTLOCK_URL` names, with the settings that stand in variables
+/// of their own, as in `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] if the variable is not set, and those of [`connect`].
+/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`connect`].
 pub fn connect_from_env() -> Result<Client, Error> {
-    match std::env::var("DISTLOCK_URL") {
-        Ok(url) => connect(&url),
-        Err(source) => Err(Error::new(
-            ErrorKind::Configuration,
-            "DISTLOCK_URL does not say which store to use: set it to a URL, as in `redis://127.0.0.1:6379`",
-        )
-        .with_source(source)),
-    }
+    builder().config(Config::from_env()?).connect()
 }
 
 /// A builder that knows all the [`schemes`] that are built in.

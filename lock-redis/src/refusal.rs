@@ -6,6 +6,9 @@ use crate::script::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
+/// Scripts of ours that end in an error on an older one.
+const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
+
 /// What the server was asked when it refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked<'a> {
@@ -91,8 +94,15 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     }
     if detail.starts_with("unknown command") {
         let message = format!(
-            "{server} lacks a command that is needed: it was renamed or disabled there, or the server is older than Redis 6.2"
+            "{server} lacks a command that is needed: it was renamed or disabled there, or the server is too old: {OLDEST}"
         );
+        return (ErrorKind::Configuration, message);
+    }
+    // Where the commands are known, and not all their options: of `SET` in the script that acquires, or of `AUTH`.
+    if detail.starts_with("syntax error")
+        || detail.starts_with("wrong number of arguments for 'auth'")
+    {
+        let message = format!("{server} is too old: {OLDEST}");
         return (ErrorKind::Configuration, message);
     }
     if detail.contains("AUTH") && detail.contains("without any password configured") {
@@ -106,7 +116,9 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         return (ErrorKind::Configuration, permission(server, answer, asked));
     }
     if detail.starts_with("Write commands not allowed after non deterministic") {
-        let message = format!("{server} runs with `lua-replicate-commands no`: set it to `yes`");
+        let message = format!(
+            "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: {OLDEST}"
+        );
         return (ErrorKind::Configuration, message);
     }
     if detail.starts_with("max number of clients") {
@@ -193,7 +205,9 @@ fn inside_script(answer: &ServerError) -> Option<ServerError> {
     Some(if has_code {
         inner
     } else {
-        ServerError { code: "ERR".to_owned(), detail: text.to_owned() }
+        // With the line, from which `missing_commands` knows the command: these servers do not name it.
+        let line = place.split(':').next().unwrap_or_default().trim();
+        ServerError { code: "ERR".to_owned(), detail: format!("{text} @user_script:{line}") }
     })
 }
 
@@ -218,7 +232,7 @@ mod tests {
         explain(&server, &ServerError::parse(text), &Asked::Script(&ACQUIRE, "k"))
     }
 
-    /// The texts are those of redis-server 7.0.15, and of 6.2 and 7.2 where they differ.
+    /// The texts are those of redis-server 7.0.15, and of 6.0, 6.2 and 7.2 where they differ.
     #[test]
     fn every_error_of_a_server_has_a_kind_and_a_meaning() {
         use ErrorKind::{Configuration, ForeignFormat, Unavailable};
@@ -241,6 +255,12 @@ mod tests {
                 Configuration,
                 "+exists",
             ),
+            (
+                "ERR Error running script (call to f_0): @user_script:9: ERR syntax error",
+                Configuration,
+                "too old",
+            ),
+            ("ERR wrong number of arguments for 'auth' command", Configuration, "too old"),
             ("NOAUTH Authentication required.", Configuration, "password"),
             ("WRONGPASS invalid username-password pair", Configuration, "`me`"),
             (
@@ -294,6 +314,25 @@ mod tests {
             assert!(error.to_string().contains(says), "{text}: {error:?}");
             if !text.contains("WRONGTYPE") {
                 assert!(error.to_string().contains("h:1"), "{text}: {error:?}");
+            }
+        }
+    }
+
+    /// Redis before 7 says on which line of the script it was, and not which command.
+    #[test]
+    fn a_command_that_only_its_line_names_is_found() {
+        let at = |text| 1 + ACQUIRE.source().lines().position(|line| line.contains(text)).unwrap();
+        for (text, command) in [("'HSET'", "hset"), ("'EXISTS'", "exists"), ("'TIME'", "time")] {
+            let (line, cannot) = (at(text), "The user executing the script can't run this command");
+            for wrapped in [
+                format!(
+                    "ERR Error running script (call to f_0): @user_script:{line}: @user_script: {line}: {cannot}"
+                ),
+                format!("@user_script: {line}: {cannot}"),
+            ] {
+                let error = explained(&wrapped);
+                let rule = format!("ACL SETUSER me +{command}`");
+                assert!(error.is_configuration() && error.to_string().contains(&rule), "{error:?}");
             }
         }
     }

@@ -31,6 +31,11 @@ impl Script {
         self.name
     }
 
+    #[cfg(test)]
+    pub(crate) fn source(&self) -> &'static str {
+        self.source
+    }
+
     /// Runs it by its hash, which is short; and if the server does not know it (a restart, `SCRIPT FLUSH`, the first
     /// time ever), by its text, from which on the server knows it. `NOSCRIPT` says that nothing was carried out.
     pub(crate) fn run(

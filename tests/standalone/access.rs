@@ -40,7 +40,7 @@ fn is_configuration(failure: &Failure, says: &str) {
 fn a_wrong_or_missing_password_is_told_at_once_and_never_shown() {
     let server = server_with_password("s3cret");
     let address = format!("127.0.0.1:{}", server.port());
-    let missing = refusal(&server.url());
+    let missing = refusal(&server.url_as(""));
     is_configuration(&missing, "asks for a password");
     is_configuration(&missing, &address);
     for userinfo in [":wr0ng", "nobody:wr0ng", "default:wr0ng"] {
@@ -161,7 +161,7 @@ fn a_channel_or_a_command_that_is_not_allowed_is_told_to_who_watches() {
 #[test]
 fn a_password_that_watching_is_refused_for_is_told_at_once() {
     let server = server_with_password("s3cret");
-    let bench = Bench::on(&server);
+    let bench = Bench::new(&server.url_as(""));
     let watch =
         timed(200, |_| bench.backend.watch(&name("a"), Arc::new(Counter::default()), soon()));
     is_configuration(&watch.unwrap_err(), "asks for a password");

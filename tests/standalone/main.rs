@@ -6,8 +6,14 @@
 // Passwords, databases, access control lists.
 mod access;
 
+// Servers that are too old.
+mod age;
+
 // A client of the backend, with owners to spend.
 mod bench;
+
+// Connections before, between and after requests, and too few of them.
+mod connections;
 
 // Peers that are silent, slow, broken or gone.
 mod deadlines;

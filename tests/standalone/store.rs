@@ -105,7 +105,8 @@ fn an_uncontended_cycle_is_two_commands() {
             + server.probe().command_calls("select"),
         0
     );
-    let from_outside = ["evalsha", "info", "config|resetstat"];
+    // Redis before 7 counts all of CONFIG as one.
+    let from_outside = ["evalsha", "info", "config|resetstat", "config"];
     let inside =
         ["exists", "pttl", "pexpire", "get", "time", "set", "hset", "hexists", "publish", "del"];
     let stats = server.probe().all_command_calls();

@@ -146,6 +146,20 @@ fn a_connection_that_idled_or_was_killed_costs_nobody_an_answer() {
 }
 
 #[test]
+fn the_files_are_read_when_the_client_is_made_and_never_again() {
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let bench = Bench::new(&authority.url(port));
+    std::fs::remove_file(authority.file("ca.crt")).unwrap();
+    for _ in 0..2 {
+        let (held, _) = bench.take("a");
+        bench.release(&held);
+        server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        crate::harness::time::let_pass(std::time::Duration::from_millis(1_200));
+    }
+}
+
+#[test]
 fn many_and_large_messages_wake_everybody() {
     // More than one record, and more than the subscriber takes at a stretch.
     let authority = Authority::new();

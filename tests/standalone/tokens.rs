@@ -45,7 +45,7 @@ fn tokens_are_the_servers_time_in_microseconds_and_grow() {
 fn the_counter_goes_a_day_after_the_time_it_stands_for() {
     let server = RedisServer::start();
     let token = cycle(&Bench::on(&server)) as i64;
-    assert_eq!(server.probe().command(&["PEXPIRETIME", COUNTER]).int(), token / 1000 + DAY);
+    assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + DAY);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn tokens_grow_past_a_counter_that_is_ahead_of_the_clock() {
     server.probe().command(&["SET", COUNTER, "8007199254740990", "EX", "100"]);
     assert_eq!(cycle(&bench), 8_007_199_254_740_991);
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), "8007199254740991");
-    assert_eq!(server.probe().command(&["PEXPIRETIME", COUNTER]).int(), 8_007_199_254_740 + DAY);
+    assert_eq!(server.probe().expires_at(COUNTER), 8_007_199_254_740 + DAY);
     assert_eq!(cycle(&bench), 8_007_199_254_740_992);
 }
 
@@ -153,15 +153,11 @@ fn what_was_set_aside_and_not_used_is_given_back() {
         last.to_string(),
         "the end of the range"
     );
-    let expiry = server.probe().command(&["PEXPIRETIME", COUNTER]).int();
+    let expiry = server.probe().expires_at(COUNTER);
     let closing = Closing::CLEAN.last_used(FencingToken::new(first + 2));
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 2).to_string());
-    assert_eq!(
-        server.probe().command(&["PEXPIRETIME", COUNTER]).int(),
-        expiry,
-        "the expiry stays as it was"
-    );
+    assert_eq!(server.probe().expires_at(COUNTER), expiry, "the expiry stays as it was");
     assert_eq!(server.probe().keys("distlock_closed*"), [""; 0], "and there is no tombstone");
     assert!(cycle(&bench) > first + 2);
 }

@@ -1,6 +1,6 @@
 //! `docs/DEFAULTS.md` against the code.
 
-use super::{read, table};
+use super::{read, sources, table};
 use distlock::{Client, Config, LockName};
 use std::time::Duration;
 
@@ -25,6 +25,11 @@ fn value(config: &Config, setting: &str) -> String {
 fn is_taken(setting: &str, value: &str) -> bool {
     let url = format!("memory://defaults?{setting}={value}");
     Config::from_url(&url).and_then(|config| config.check()).is_ok()
+}
+
+/// What stands in back-quotes in the last column: a file, and what is in it.
+fn code(row: &[String]) -> Vec<&str> {
+    row.last().unwrap().split('`').skip(1).step_by(2).collect()
 }
 
 /// The nearest value beyond a limit, as an option is written; `None` where there is no limit.
@@ -57,39 +62,129 @@ fn the_table_of_settings_is_what_the_code_does() {
     }
     assert_eq!(limits, 8, "limits that are written as options are");
     assert_eq!(rows[0][3], "2^53 - 1 ms", "the longest lease");
-    let longest = Duration::from_millis((1 << 53) - 1);
-    assert!(Config::default().with_watchdog(longest).check().is_ok());
-    let beyond = longest + Duration::from_nanos(1);
-    assert!(Config::default().with_watchdog(beyond).check().is_err());
-    // Whoever adds a setting finds it missing here: the message that refuses another lists all.
-    let refused = distlock::connect("memory://defaults?nonsense=1").unwrap_err().to_string();
-    let known = refused.split("there are ").nth(1).unwrap();
-    let in_table: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
-    for option in known.split(", ") {
+    let longest = (1_u64 << 53) - 1;
+    assert!(is_taken("watchdog", &format!("{longest}ms")));
+    assert!(!is_taken("watchdog", &format!("{}ms", longest + 1)));
+    // Whoever adds a setting finds it missing here.
+    let in_table: Vec<_> = rows.iter().map(|row| row[0].clone()).collect();
+    for option in there_are("memory://defaults?nonsense=1") {
         assert!(in_table.contains(&option), "{option} is not in the table");
     }
 }
 
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The names that an error lists as those that there are.
+fn there_are(url: &str) -> Vec<String> {
+    let refused = distlock::connect(url).unwrap_err().to_string();
+    let known = refused.split("there are ").nth(1).unwrap_or_else(|| panic!("{refused}"));
+    known.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_table_of_the_schemes_options_has_those_that_they_take() {
+    let settings = there_are("memory://x?nonsense=1");
+    let mut taken = Vec::new();
+    for scheme in there_are("nonsense://x") {
+        let options = there_are(&format!("{}x?nonsense=1", scheme.trim_matches('`')));
+        let own = options.into_iter().filter(|option| !settings.contains(option));
+        taken.extend(own.map(|option| (option, scheme.clone())));
+    }
+    let mut listed = Vec::new();
+    for row in table(&read("docs/DEFAULTS.md"), "Options of the schemes") {
+        listed.push((row[0].clone(), row[1].clone()));
+        let [option, scheme] = [&row[0], &row[1]].map(|cell| cell.trim_matches('`'));
+        // The same by name in code: taken by its scheme, whatever is then said of the value, and by no other.
+        let said = |url: &str| {
+            let config = Config::from_url(url).unwrap().with_option(option, "no/such\0thing");
+            let outcome = distlock::builder().config(config).connect();
+            outcome.map_or_else(|error| error.to_string(), |_| String::new())
+        };
+        let unknown = format!("there is no option `{option}`");
+        assert!(!said(&format!("{scheme}x")).contains(&unknown), "{option}");
+        assert!(said("redis://x").contains(&unknown), "{option}");
+        let quoted = code(&row);
+        let [file, text] = quoted.as_slice() else { panic!("{row:?}") };
+        assert!(squeezed(&read(file)).contains(text), "{file} has no `{text}`: {option}");
+    }
+    taken.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(taken, listed);
+}
+
 #[test]
 fn the_table_of_constants_is_what_stands_in_the_code() {
-    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for row in table(&read("docs/DEFAULTS.md"), "Constants") {
-        let quoted: Vec<_> = row.last().unwrap().split('`').skip(1).step_by(2).collect();
-        let [file, text] = quoted.as_slice() else { panic!("{row:?}") };
-        assert!(squeezed(&read(file)).contains(text), "{file} has no `{text}`: {}", row[0]);
+        let quoted = code(&row);
+        let [file, texts @ ..] = quoted.as_slice() else { panic!("{row:?}") };
+        assert!(!texts.is_empty(), "{row:?}");
+        let source = squeezed(&read(file));
+        for text in texts {
+            assert!(source.contains(text), "{file} has no `{text}`: {}", row[0]);
+        }
     }
+}
+
+/// Whoever adds a time that is waited for finds it missing here.
+#[test]
+fn every_time_in_the_code_stands_in_the_table_of_constants() {
+    let rows = table(&read("docs/DEFAULTS.md"), "Constants");
+    let listed: Vec<_> = rows.iter().map(|row| code(row)).collect();
+    let mut seen = 0;
+    for file in sources(["lock-core/src", "lock-redis/src"]) {
+        // The settings have a table of their own, and the rest waits for nothing when a program runs.
+        if ["/config/", "/conformance/", "/tests"].iter().any(|part| file.contains(part)) {
+            continue;
+        }
+        let text = read(&file);
+        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for line in text.lines().filter(|line| line.contains(": Duration = ")) {
+            let constant = line.split("const ").nth(1).unwrap().trim_end_matches(';');
+            let is_listed = |row: &Vec<&str>| row[0] == file && row[1..].contains(&constant);
+            assert!(listed.iter().any(is_listed), "{file}: `{constant}` is not in the table");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "only {seen} were found");
 }
 
 #[test]
 fn what_is_set_later_wins() {
     let of_url = Config::from_url("memory://x?pool=2&watchdog=2s").unwrap();
     assert_eq!((of_url.pool(), of_url.watchdog()), (2, Duration::from_secs(2)));
-    let of_file: Config =
-        toml::from_str("pool = 3\nurl = 'memory://x?pool=2&watchdog=2s'").unwrap();
+    let text = "pool = 3\nurl = 'memory://x?pool=2&watchdog=2s'";
+    let of_file: Config = toml::from_str(text).unwrap();
+    #[cfg(feature = "toml")]
+    assert_eq!(format!("{of_file:?}"), format!("{:?}", Config::from_toml(text).unwrap()));
     assert_eq!((of_file.pool(), of_file.watchdog()), (3, Duration::from_secs(2)));
+    // What the environment adds is shown in a process of its own: see `the_environment_wins_over_a_file`.
     let set = of_file.with_pool(4).with_pool(5);
     assert_eq!((set.pool(), set.watchdog()), (5, Duration::from_secs(2)));
+    let by_name = set.with_option("pool", "6");
+    assert_eq!(by_name.pool(), 6);
     assert!(Config::from_url("memory://x?pool=2&pool=3").is_err());
+}
+
+#[test]
+fn the_environment_wins_over_a_file() {
+    const NAME: &str = "documents::defaults::the_environment_wins_over_a_file";
+    const FILE: &str = "url = 'memory://file?pool=2&client_name=by-url'\npool = 3\nwatchdog = '3s'";
+    if std::env::var_os("DISTLOCK_WATCHDOG").is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", NAME]).env("DISTLOCK_WATCHDOG", "5s");
+        again.env("DISTLOCK_URL", "memory://environment?pool=4&watchdog=4s");
+        assert!(again.output().unwrap().status.success());
+        return;
+    }
+    let of_file: Config = toml::from_str(FILE).unwrap();
+    let config = of_file.with_env().unwrap();
+    assert_eq!((config.hosts()[0].name.as_str(), config.client_name()), ("environment", "by-url"));
+    assert_eq!((config.pool(), config.watchdog()), (4, Duration::from_secs(5)));
+    assert_eq!(config.with_pool(6).pool(), 6);
+    let alone = Config::from_env().unwrap();
+    assert_eq!((alone.client_name(), alone.watchdog()), ("distlock", Duration::from_secs(5)));
 }
 
 #[test]
@@ -123,6 +218,26 @@ fn odd_names_are_names() {
             assert!(lock.is_locked().unwrap() && !other.is_locked().unwrap(), "{name:?}");
             guard.unlock().unwrap();
             assert!(!lock.is_locked().unwrap(), "{name:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_of_a_nanosecond_ends_and_says_what_is_known() {
+    use crate::harness::process::RedisServer;
+    use distlock::DistLock;
+    let (server, instant) = (RedisServer::start(), Duration::from_nanos(1));
+    for url in ["memory://instant".to_owned(), server.url()] {
+        let [one, two] = [(); 2].map(|()| distlock::connect(&url).unwrap().mutex("a").unwrap());
+        // The time may be over before anything could be asked: that is unavailable, and never busy.
+        match one.try_lock_for(instant) {
+            Ok(guard) => guard.expect("a free lock is not busy").unlock().unwrap(),
+            Err(error) => assert!(error.is_unavailable(), "{error:?}"),
+        }
+        let _held = one.lock().unwrap();
+        match two.try_lock_for(instant) {
+            Ok(guard) => assert!(guard.is_none()),
+            Err(error) => assert!(error.is_unavailable(), "{error:?}"),
         }
     }
 }

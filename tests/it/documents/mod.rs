@@ -28,3 +28,20 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
     assert!(!rows.is_empty(), "the table under `{heading}` is empty");
     rows
 }
+
+/// The Rust files in these folders, as paths from the root.
+fn sources(folders: [&str; 2]) -> Vec<String> {
+    let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    files
+}

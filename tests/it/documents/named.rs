@@ -48,6 +48,7 @@ fn every_test_that_is_named_is_there() {
     let tests = tests();
     for (document, heading) in [
         ("docs/DEFAULTS.md", "Bad input"),
+        ("docs/TESTING.md", "What can go wrong with a connection"),
         ("docs/GUARANTEES.md", "What is promised"),
         ("docs/GUARANTEES.md", "What cannot be promised"),
     ] {

@@ -1,5 +1,6 @@
 //! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
 
+use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, ms};
 use distlock::{Client, DistLock, Error, LossCause};
@@ -42,7 +43,8 @@ impl Scene {
 
     /// What the test does to the server.
     pub(super) fn tell(&self, words: &[&str]) {
-        self.server.probe().command(words);
+        let answer = self.server.probe().command(words);
+        assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
     }
 
     /// Asks once, which must fail in time with an error that `is` of its kind and `says` this.

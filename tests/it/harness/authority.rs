@@ -1,6 +1,7 @@
 //! [`Authority`]: certificates for one test, and servers that show them.
 
 use super::process::{RedisServer, free_port};
+use super::rights::LOGIN;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
 };
@@ -72,6 +73,6 @@ impl Authority {
 
     /// The URL of a server of ours, which trusts us and nobody else.
     pub(crate) fn url(&self, port: u16) -> String {
-        format!("rediss://127.0.0.1:{port}?tls_ca={}", self.file("ca.crt"))
+        format!("rediss://{LOGIN}@127.0.0.1:{port}?tls_ca={}", self.file("ca.crt"))
     }
 }

@@ -10,4 +10,5 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod resp;
+pub(crate) mod rights;
 pub(crate) mod time;

@@ -116,6 +116,22 @@ impl Probe {
         u64::try_from(self.command(&["PTTL", key]).int()).ok().map(Duration::from_millis)
     }
 
+    /// When a key's life ends, in milliseconds of the server's clock.
+    #[track_caller]
+    pub(crate) fn expires_at(&mut self, key: &str) -> i64 {
+        // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the same before and after.
+        const BY_TIME: &str = "local function now() \
+             local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) end \
+             local before, left repeat before = now() left = redis.call('PTTL', KEYS[1]) until before == now() \
+             return before + left";
+        match self.command(&["PEXPIRETIME", key]) {
+            Value::Error(unknown) if unknown.contains("unknown command") => {
+                self.command(&["EVAL", BY_TIME, "1", key]).int()
+            }
+            answer => answer.int(),
+        }
+    }
+
     /// The keys that match, in order.
     pub(crate) fn keys(&mut self, pattern: &str) -> Vec<String> {
         let mut keys = self.command(&["KEYS", pattern]).texts();

@@ -2,6 +2,7 @@
 
 use super::lifeline::LifeLine;
 use super::probe::Probe;
+use super::rights;
 use super::time::{eventually, scaled};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{Ipv4Addr, TcpListener};
@@ -18,7 +19,7 @@ const START: Duration = Duration::from_secs(10);
 const LOG_TAIL: usize = 4_000;
 
 /// A `redis-server` of our own on a free port: no persistence, a directory of its own, killed with us. Its log is
-/// shown when the test fails.
+/// shown when the test fails. It knows the user of [`rights`], and a test fails where that user was refused something.
 pub(crate) struct RedisServer {
     port: u16,
     /// What was added to the command line, for a restart.
@@ -54,9 +55,15 @@ impl RedisServer {
         panic!("no redis-server came up on any of 20 ports; the last log:\n{}", server.log_tail());
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// `redis://127.0.0.1:PORT`, for the user with the least rights.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.url_as(rights::LOGIN)
+    }
+
+    /// The same for `user`, `user:password` or `:password`, or for nobody in particular.
+    pub(crate) fn url_as(&self, login: &str) -> String {
+        let at = if login.is_empty() { "" } else { "@" };
+        format!("redis://{login}{at}127.0.0.1:{}", self.port)
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -132,6 +139,8 @@ impl RedisServer {
             .arg(self.directory.path())
             .arg("--logfile")
             .arg(self.log_file())
+            .arg("--user")
+            .args(rights::without_prefix())
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -165,8 +174,15 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- log of redis-server on port {} ---\n{}---", self.port, self.log_tail());
+            return self.kill();
+        }
+        let mut refused = Vec::new();
+        if self.running.is_some() {
+            self.resume();
+            refused = rights::refused(self.port);
         }
         self.kill();
+        assert!(refused.is_empty(), "the library may not do what it does: {refused:#?}");
     }
 }
 

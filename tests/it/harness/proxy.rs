@@ -3,6 +3,7 @@
 
 use super::process::exchange_bound;
 use super::resp::{Kind, Request, read_reply};
+use super::rights::LOGIN;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -158,9 +159,9 @@ impl Proxy {
         self.port
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// `redis://127.0.0.1:PORT`, for the user with the least rights.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{LOGIN}@127.0.0.1:{}", self.port)
     }
 
     /// How often this fault (its delay does not matter) befell commands of this kind.

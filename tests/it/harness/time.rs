@@ -131,11 +131,12 @@ pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
                 pause(BEAT);
             }
         });
+        let done = Raised(&done);
         let queued = time_queued();
         let by = SystemClock.now() + Duration::from_millis(milliseconds);
         let outcome = call(by);
         let late = SystemClock.now().since(by);
-        done.store(true, Ordering::SeqCst);
+        drop(done);
         (outcome, late, time_queued() - queued)
     });
     let slice = Duration::from_nanos(lateness.into_inner());
@@ -144,6 +145,15 @@ pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
         "{late:?} too late, a thread {slice:?}, and without a processor for {queued:?}"
     );
     outcome
+}
+
+/// Raised when it goes, also in a panic: who waits for that would wait for ever.
+struct Raised<'a>(&'a AtomicBool);
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// How long this thread has been ready to run and waited for a processor, by the system's account; zero where it keeps

@@ -2,20 +2,28 @@
 
 use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, sleeping};
 use crate::backend::{Abilities, Answer, Attempt, Backend};
-use crate::{Clock, DistLock, Interrupt, LeaseTime, LockOptions, LossCause, Moment};
+use crate::{
+    Clock, DistLock, Interrupt, LeaseTime, LockGuard, LockOptions, LossCause, Moment, Mutex,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
+
+/// Held for ten seconds, and perhaps for an hour: the answer to that was lost.
+fn with_an_extension_in_doubt(store: &Recorded, lock: &Mutex) -> LockGuard {
+    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    store.fail_next("renew", Fault::Swallowed);
+    assert!(guard.extend(3_600 * SECOND).unwrap_err().is_unavailable());
+    guard
+}
 
 #[test]
 fn an_extension_that_is_not_confirmed_leaves_no_lock_behind() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
-    store.fail_next("renew", Fault::Swallowed);
-    assert!(guard.extend(3_600 * SECOND).unwrap_err().is_unavailable());
+    let guard = with_an_extension_in_doubt(&store, &lock);
     assert!(guard.remaining() < 10 * SECOND, "the old deadline stands");
     advance(&client, &clock, 11 * SECOND);
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -229,9 +237,7 @@ fn a_shorter_extension_does_not_make_up_for_a_longer_one_that_is_not_confirmed()
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
-    store.fail_next("renew", Fault::Swallowed);
-    assert!(guard.extend(3_600 * SECOND).unwrap_err().is_unavailable());
+    let guard = with_an_extension_in_doubt(&store, &lock);
     guard.extend(20 * SECOND).unwrap();
     advance(&client, &clock, 22 * SECOND);
     assert!(guard.unlock().unwrap_err().is_lost());

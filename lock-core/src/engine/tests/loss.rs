@@ -95,3 +95,39 @@ fn a_waiter_of_the_same_client_gets_what_a_paused_holder_lost() {
     assert!(waiter.join().unwrap() > held.fencing_token());
     assert!(held.unlock().unwrap_err().is_lost());
 }
+
+#[test]
+fn loss_is_declared_at_the_deadline_and_never_before() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    for _ in 0..200 {
+        store.fail_next("renew", Fault::NotSent);
+    }
+    advance(&client, &clock, 29 * SECOND);
+    assert_eq!((guard.state(), losses.try_recv().is_err()), (GuardState::Suspended, true));
+    assert!(guard.is_valid());
+    advance(&client, &clock, SECOND);
+    let loss = losses.recv_timeout(20 * SECOND).unwrap();
+    assert_eq!(loss.cause(), LossCause::Expired);
+    assert!(loss.last_failure().is_some());
+    assert!(!guard.is_valid());
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard =
+        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    let rival = store.client().mutex("x").unwrap();
+    // Nobody else gets to run between the jump and the look: `is_valid` is a look at the clock.
+    clock.advance(60 * SECOND);
+    assert!(!guard.is_valid());
+    let successor = rival.try_lock().unwrap().unwrap();
+    assert!(guard.fencing_token() < successor.fencing_token());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(successor.verify().is_ok());
+}

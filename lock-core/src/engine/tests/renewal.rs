@@ -232,3 +232,73 @@ fn a_shorter_lease_is_seen_to_in_time_also_where_a_later_timer_stands() {
     advance(&client, &clock, 5 * SECOND);
     assert_eq!(losses.try_recv().unwrap().cause(), LossCause::Expired);
 }
+
+#[test]
+fn renewal_is_sent_with_two_thirds_of_the_lease_left() {
+    for lease in [30 * SECOND, 60 * SECOND] {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let lock = client.mutex("x").unwrap();
+        let start = clock.now();
+        let guard = lock.lock_with(&LockOptions::new().watched(lease)).unwrap();
+        advance(&client, &clock, lease * 2);
+        let sent: Vec<_> = store.times("renew").iter().map(|at| at.since(start)).collect();
+        assert!((5..=6).contains(&sent.len()), "{sent:?}");
+        for (n, at) in sent.iter().enumerate() {
+            let due = lease / 3 * u32::try_from(n + 1).unwrap();
+            assert!(*at >= due && *at < due + SECOND / 5, "{sent:?}");
+        }
+        assert!(guard.is_valid() && guard.remaining() > lease / 2);
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn quick_cycles_leave_one_timer_and_no_renewals() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..3_000 {
+        lock.lock().unwrap().unlock().unwrap();
+    }
+    let guard = lock.lock().unwrap();
+    let before = store.count("renew");
+    advance(&client, &clock, 100 * SECOND);
+    let renewals = store.count("renew") - before;
+    assert!((9..=10).contains(&renewals), "{renewals} renewals in ten periods");
+    drop(guard);
+}
+
+#[test]
+fn a_failed_renewal_suspends_and_the_next_one_heals() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("renew", Fault::NotSent);
+    clock.advance(10 * SECOND + SECOND / 10);
+    eventually("a renewal failed", || guard.state() == GuardState::Suspended);
+    assert!(guard.is_valid());
+    advance(&client, &clock, 2 * SECOND);
+    eventually("the next one came through", || guard.state() == GuardState::Held);
+}
+
+#[test]
+fn renewals_that_are_used_up_leave_time_to_roll_back() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guard = client
+        .mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().watched_at_most(30 * SECOND, 2))
+        .unwrap();
+    let losses = guard.losses();
+    advance(&client, &clock, 29 * SECOND);
+    assert!(losses.try_recv().is_err() && store.count("renew") == 2);
+    advance(&client, &clock, 2 * SECOND);
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::RenewalsUsedUp);
+    assert!(guard.is_valid() && guard.remaining() > 15 * SECOND);
+    assert_eq!(guard.state(), GuardState::Suspended);
+    advance(&client, &clock, 20 * SECOND);
+    assert_eq!((guard.state(), store.count("renew")), (GuardState::Lost, 2));
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::RenewalsUsedUp);
+}

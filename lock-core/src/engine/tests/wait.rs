@@ -15,6 +15,19 @@ fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
     waiter.join().unwrap()
 }
 
+/// The same where the lock is held by another client: it has looked, watched, looked again, and sleeps.
+fn sleeper(
+    store: &Recorded,
+    client: &Client,
+    clock: &ManualClock,
+    options: LockOptions,
+) -> thread::JoinHandle<Result<bool, Error>> {
+    let waiter = waiter(client, options);
+    eventually("it looks again after the watch", || store.count("acquire") == 3);
+    parked(clock, 2);
+    waiter
+}
+
 #[test]
 fn a_release_between_the_look_and_the_watch_is_not_missed() {
     let (store, _clock) = Recorded::new();
@@ -34,9 +47,7 @@ fn a_release_wakes_the_waiter_of_another_client_at_once() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = waiter(&client, LockOptions::new());
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
-    parked(&clock, 2);
+    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
     assert_eq!((store.count("acquire"), store.watches()), (4, 0), "nobody queues: no watch");
@@ -93,9 +104,7 @@ fn a_lock_that_is_freed_at_the_deadline_is_taken() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = waiter(&client, LockOptions::new().wait(SECOND / 2));
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
-    parked(&clock, 2);
+    let waiter = sleeper(&store, &client, &clock, LockOptions::new().wait(SECOND / 2));
     store.store.lose(held.name()); // and nobody is told
     clock.advance(SECOND / 2);
     assert!(is_done(waiter).unwrap());
@@ -107,9 +116,7 @@ fn a_waiter_sleeps_no_longer_than_the_lease_that_is_in_its_way() {
     let (holder, client) = (store.client(), store.client());
     let fixed = LockOptions::new().lease(5 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
-    let waiter = waiter(&client, LockOptions::new());
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
-    parked(&clock, 2);
+    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     clock.advance(5 * SECOND);
     assert!(is_done(waiter).unwrap(), "nobody told it that the lease was over");
     assert!(held.unlock().unwrap_err().is_lost());
@@ -121,9 +128,7 @@ fn a_waiter_looks_again_within_a_lease_of_its_own_however_long_the_holders_is() 
     let (holder, client) = (store.client(), store.client());
     let fixed = LockOptions::new().lease(60 * 60 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
-    let waiter = waiter(&client, LockOptions::new());
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
-    parked(&clock, 2);
+    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     store.store.lose(held.name()); // and nobody is told
     clock.advance(30 * SECOND);
     assert!(is_done(waiter).unwrap());
@@ -260,9 +265,7 @@ fn a_try_does_not_overtake_those_who_wait() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = waiter(&client, LockOptions::new());
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
-    parked(&clock, 2);
+    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     store.store.lose(held.name()); // free, and the waiter does not know yet
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     clock.advance(30 * SECOND);
@@ -276,9 +279,7 @@ fn contention_is_told_once_for_each_wait_and_for_each_try() {
     let (client, events) = store.client_with_events();
     let contended = || events.lock().iter().filter(|name| *name == "Contended").count();
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = waiter(&client, LockOptions::new());
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
-    parked(&clock, 2);
+    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());

@@ -1,0 +1,175 @@
+//! [`Address`]: a URL taken apart.
+
+use super::secret::Secret;
+
+/// Where a store is, as the URL says it.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    pub(super) scheme: String,
+    pub(super) user: Option<Secret>,
+    pub(super) password: Option<Secret>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) path: String,
+}
+
+/// One host of a URL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Host {
+    /// The name or address, without the brackets of IPv6.
+    pub name: String,
+    /// The port, if there is one.
+    pub port: Option<u16>,
+}
+
+impl Address {
+    /// `memory://`.
+    pub(super) fn memory() -> Self {
+        let scheme = "memory".to_owned();
+        Self { scheme, user: None, password: None, hosts: Vec::new(), path: String::new() }
+    }
+
+    /// Takes a URL apart into the address and its options. What is said about one that cannot be read quotes nothing
+    /// that may be a part of a password.
+    pub(super) fn parse(url: &str) -> Result<(Self, Vec<(String, String)>), String> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(
+                "the URL has no `scheme://`, as in `memory://` or `redis://127.0.0.1:6379`".into(),
+            );
+        };
+        if scheme.is_empty()
+            || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+        {
+            return Err(
+                "the URL's scheme may have letters, digits, `+`, `-` and `.` only".to_owned()
+            );
+        }
+        refuse_what_is_not_escaped(rest)?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (userinfo, hosts) = match authority.rsplit_once('@') {
+            Some((userinfo, hosts)) => (Some(userinfo), hosts),
+            None => (None, authority),
+        };
+        let (user, password) = match userinfo.map(|info| info.split_once(':').unwrap_or((info, "")))
+        {
+            Some((user, password)) => (decoded("user", user)?, decoded("password", password)?),
+            None => (None, None),
+        };
+        let hosts = match hosts {
+            "" => Vec::new(),
+            hosts => hosts.split(',').map(Host::parse).collect::<Result<_, _>>()?,
+        };
+        let options = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let path = decoded("path", path)?.map_or_else(String::new, |path| path.reveal().to_owned());
+        Ok((Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, path }, options))
+    }
+}
+
+/// Most likely it belongs to a password, which would end up among the hosts, the path or the options.
+fn refuse_what_is_not_escaped(rest: &str) -> Result<(), String> {
+    if rest.contains('#') {
+        return Err("the URL has a `#fragment`: nothing here reads one (in a password write %23)"
+            .to_owned());
+    }
+    if rest.find(['/', '?']).is_some_and(|end| rest[end..].contains('@')) {
+        return Err(
+            "the URL has an `@` behind its hosts: in a user or password write `/` as %2F, \
+                    `?` as %3F and `@` as %40, and anywhere else `@` as %40"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+impl Host {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            format!(
+                "`{}` in the URL is not a host with an optional port, as in `example.org:6379` or `[::1]:6379`{why}",
+                text.escape_debug()
+            )
+        };
+        // The `url` crate knows what a host is; a scheme without meaning keeps its defaults for ports away.
+        let url = url::Url::parse(&format!("host://{text}"))
+            .map_err(|error| wrong(&format!(": {error}")))?;
+        let name = match url.host() {
+            Some(url::Host::Domain(name)) => name.to_owned(),
+            Some(url::Host::Ipv4(address)) => address.to_string(),
+            Some(url::Host::Ipv6(address)) => address.to_string(),
+            None => return Err(wrong("")),
+        };
+        if name.is_empty() || url.port() == Some(0) || text.ends_with(':') {
+            return Err(wrong(""));
+        }
+        Ok(Self { name, port: url.port() })
+    }
+}
+
+/// A percent-encoded part of a URL; `None` if it is empty.
+fn decoded(part: &str, text: &str) -> Result<Option<Secret>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match percent_encoding::percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(Some(Secret::new(text))),
+        Err(_) => {
+            Err(format!("the {part} in the URL is not UTF-8 when its %-escapes are resolved"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Secret};
+    use std::time::Duration;
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let config =
+            Config::from_url("redis://me:p%40ss@a.example:7000,[::1]:7001,c/3?watchdog=10s&pool=2")
+                .unwrap();
+        assert_eq!((config.scheme(), config.path(), config.pool()), ("redis", "3", 2));
+        assert_eq!(
+            (config.user(), config.password().map(Secret::reveal)),
+            (Some("me"), Some("p@ss"))
+        );
+        let hosts: Vec<_> =
+            config.hosts().iter().map(|host| (host.name.as_str(), host.port)).collect();
+        assert_eq!(hosts, [("a.example", Some(7000)), ("::1", Some(7001)), ("c", None)]);
+        assert_eq!(config.watchdog(), Duration::from_secs(10));
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn a_password_alone_is_enough_and_is_never_shown() {
+        let config = Config::from_url("redis://:s3cret@localhost").unwrap();
+        assert_eq!((config.user(), config.password().map(Secret::reveal)), (None, Some("s3cret")));
+        assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_shown_wherever_it_ends_up() {
+        for url in [
+            "redis://user:s3cr/3t@host",
+            "redis://user:s3cr?3t@host",
+            "redis://u:12/s3cret@h",
+            "redis://u:s3cr#t@h",
+            "redis://u:%ff-s3cr@h",
+            "redis://u:s3cr@h:port",
+            "redis://h?password=s3cr",
+            "s3cr@host",
+            "redis://u:s3cr@h?pool=1&pool=2",
+        ] {
+            let shown = match Config::from_url(url) {
+                Ok(config) => {
+                    format!("{config:?} {config:#?} {:?}", config.refuse_unknown_options(&[]))
+                }
+                Err(error) => format!("{error} {error:?} {:?}", std::error::Error::source(&error)),
+            };
+            for part in ["s3cr", "3t@", "cret"] {
+                assert!(!shown.contains(part), "{url}: {shown}");
+            }
+        }
+    }
+}

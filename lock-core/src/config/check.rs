@@ -1,0 +1,54 @@
+//! What a setting may be, whichever way it came.
+
+use super::Config;
+use super::option::OPTIONS;
+use crate::error::Error;
+use crate::lease::Lease;
+use std::time::Duration;
+
+impl Config {
+    /// Looks at all settings together.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] with every setting that cannot be in it, each with its value and its limits.
+    pub fn check(&self) -> Result<(), Error> {
+        let beyond_limits = OPTIONS.iter().filter_map(|option| self.complaint(option));
+        let wrong: Vec<_> = self.unreadable.iter().cloned().chain(beyond_limits).collect();
+        if wrong.is_empty() { Ok(()) } else { Err(Error::configuration(wrong.join("; "))) }
+    }
+
+    /// What is wrong with the value of one setting. No two of them can contradict each other.
+    pub(super) fn complaint(&self, option: &str) -> Option<String> {
+        match option {
+            "watchdog" => {
+                let refused = Lease::watched(self.watchdog).time().err()?;
+                Some(format!("watchdog {:?}: {refused}", self.watchdog))
+            }
+            "outage_limit" => (self.outage_limit == Some(Duration::ZERO))
+                .then(|| "outage_limit 0s leaves no time to try: give it at least 1ms".to_owned()),
+            "connect_timeout" => timeout(option, self.connect_timeout),
+            "command_timeout" => timeout(option, self.command_timeout),
+            "pool" => (!(1..=Self::LARGEST_POOL).contains(&self.pool))
+                .then(|| format!("pool {} is not between 1 and {}", self.pool, Self::LARGEST_POOL)),
+            "client_name" => (!self.client_name.as_deref().is_none_or(is_printable)).then(|| {
+                "client_name must be printable ASCII without spaces, and not empty".to_owned()
+            }),
+            "prefix" => self.prefix.contains(['{', '}']).then(|| {
+                let prefix = &self.prefix;
+                format!("prefix {prefix:?} has a brace in it: that would move keys to another slot")
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn timeout(option: &str, value: Duration) -> Option<String> {
+    let longest = Config::LONGEST_TIMEOUT;
+    let is_good = (Duration::from_millis(1)..=longest).contains(&value);
+    (!is_good).then(|| format!("{option} {value:?} is not between 1ms and {longest:?}"))
+}
+
+fn is_printable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| (b'!'..=b'~').contains(&byte))
+}

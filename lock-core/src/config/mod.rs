@@ -1,0 +1,320 @@
+//! [`Config`]: every setting in one place, filled by a URL, a file, the environment, and setters, in that order.
+
+mod address;
+mod check;
+mod environment;
+mod file;
+mod option;
+mod secret;
+
+pub use address::Host;
+pub use secret::Secret;
+
+use crate::error::Error;
+use address::Address;
+use file::Scalar;
+use option::{Extra, Place};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Every setting of a client.
+///
+/// One URL is enough: `scheme://user:password@host:port/path?option=value`. The same options can stand in a file and in
+/// the environment, and be set by name with the setters here. What comes later wins: first the defaults, then the URL
+/// ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature `toml`; its lines win over the options of its
+/// URL), then the environment ([`with_env`](Self::with_env)), then the setters.
+///
+/// A program with a file of its own has a table in it that serde reads into this type, in any format. Durations are
+/// text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
+///
+/// ```
+/// use lock_core::Config;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Settings {
+///     locks: Config,
+/// }
+///
+/// let settings: Settings = toml::from_str(r#"
+///     [locks]
+///     url = "memory://orders"
+///     watchdog = "10s"
+/// "#).map_err(|e| lock_core::Error::configuration(e.message()))?; // the whole error shows a line, maybe with a password
+/// assert_eq!(settings.locks.watchdog(), std::time::Duration::from_secs(10));
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+///
+/// [`Debug`](std::fmt::Debug) shows no password.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Scalar>")]
+pub struct Config {
+    address: Address,
+    watchdog: Duration,
+    outage_limit: Option<Duration>,
+    connect_timeout: Duration,
+    command_timeout: Duration,
+    pool: u32,
+    client_name: Option<String>,
+    prefix: String,
+    tokens: TokenPolicy,
+    /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
+    extra: BTreeMap<String, Extra>,
+    /// What was said about values that could not be read: a setter does not fail, so `check` says it.
+    unreadable: Vec<String>,
+}
+
+/// Whether, and for how long, a store keeps the counter that fencing tokens come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum TokenPolicy {
+    /// Tokens, from a counter that the store drops a day after the time that it stands for, so that millions of lock
+    /// names leave nothing behind. The default.
+    #[default]
+    Expire,
+    /// Tokens, from a counter that stays: needed where Redisson's `RFencedLock` uses the same lock.
+    Keep,
+    /// No tokens: `fencing_token()` is `None`.
+    Off,
+}
+
+impl Config {
+    /// The default lease of a watched lock: Redisson's `lockWatchdogTimeout`.
+    pub const DEFAULT_WATCHDOG: Duration = Duration::from_secs(30);
+    /// The default bound on making a connection.
+    pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+    /// The default bound on one command.
+    pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+    /// The longest that one of the time-outs may be: a call that may take longer is one that hangs.
+    pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+    /// The default number of exclusive connections.
+    pub const DEFAULT_POOL: u32 = 8;
+    /// The most exclusive connections.
+    pub const LARGEST_POOL: u32 = 10_000;
+
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] says which part cannot be read and what would be accepted. No password stands in it.
+    pub fn from_url(url: &str) -> Result<Self, Error> {
+        let mut config = Self::default();
+        config.take_url(url, &Place::Here)?;
+        Ok(config)
+    }
+
+    /// Takes the address and the options of a URL.
+    fn take_url(&mut self, url: &str, place: &Place) -> Result<(), Error> {
+        let (address, options) = Address::parse(url).map_err(|wrong| place.refuse(&wrong))?;
+        let mut seen: Vec<String> = Vec::new();
+        for (option, value) in options {
+            if seen.contains(&option) {
+                return Err(place.refuse(&format!("the option `{option}` is given twice")));
+            }
+            self.take(&option, &value, place)?;
+            seen.push(option);
+        }
+        self.address = address;
+        Ok(())
+    }
+
+    /// Takes an option by its name. One in a file or in the environment is checked on the spot, as long as it is known
+    /// where it stands; the others with all the rest, by [`check`](Self::check).
+    fn take(&mut self, option: &str, value: &str, place: &Place) -> Result<(), Error> {
+        self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
+        match (place, self.complaint(option)) {
+            (Place::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
+            (Place::Here, _) | (_, None) => Ok(()),
+        }
+    }
+
+    /// Sets an option by its name in a URL: for those of a scheme, which have no setter of their own (`tls_ca`), and
+    /// for programs that are given settings as text. A name that neither this type nor the scheme knows is refused by
+    /// [`ClientBuilder::connect`](crate::ClientBuilder::connect), a value that cannot be read by
+    /// [`check`](Self::check).
+    #[must_use]
+    pub fn with_option(mut self, name: &str, value: &str) -> Self {
+        if let Err(wrong) = self.set(name, value, &Place::Here) {
+            self.unreadable.push(wrong);
+        }
+        self
+    }
+
+    /// The user that the store is to know us as. As it is, without the `%`-escapes of a URL.
+    #[must_use]
+    pub fn with_user(mut self, user: impl Into<String>) -> Self {
+        self.address.user = Some(Secret::new(user));
+        self
+    }
+
+    /// The password, as from a file of its own. As it is, without the `%`-escapes of a URL.
+    #[must_use]
+    pub fn with_password(mut self, password: impl Into<String>) -> Self {
+        self.address.password = Some(Secret::new(password));
+        self
+    }
+
+    /// The lease of a watched lock, and so the longest that a lock outlives a holder that died. Renewed at a third of
+    /// it. Default: 30 s, as Redisson has it.
+    #[must_use]
+    pub fn with_watchdog(mut self, lease: Duration) -> Self {
+        self.watchdog = lease;
+        self
+    }
+
+    /// For how long `lock()`, which waits without end, puts up with a store that cannot be reached before it says so.
+    /// Default: one lease.
+    #[must_use]
+    pub fn with_outage_limit(mut self, limit: Duration) -> Self {
+        self.outage_limit = Some(limit);
+        self
+    }
+
+    /// How long making a connection may take, with everything that belongs to it (name, handshake, password). Default:
+    /// 2 s.
+    #[must_use]
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long one request to the store may take. Default: 2 s.
+    #[must_use]
+    pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
+        self.command_timeout = timeout;
+        self
+    }
+
+    /// How many exclusive connections there may be at most. Default: 8.
+    #[must_use]
+    pub fn with_pool(mut self, connections: u32) -> Self {
+        self.pool = connections;
+        self
+    }
+
+    /// What the connections call themselves on the server. Default: `distlock`.
+    #[must_use]
+    pub fn with_client_name(mut self, name: impl Into<String>) -> Self {
+        self.client_name = Some(name.into());
+        self
+    }
+
+    /// What every key begins with. Default: nothing.
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Whether locks carry fencing tokens, and how long their counter stays. Default: [`TokenPolicy::Expire`].
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: TokenPolicy) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// What stands before `://`.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        &self.address.scheme
+    }
+
+    /// The hosts, in the order of the URL.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.address.hosts
+    }
+
+    /// What stands behind the hosts, without the first slash; empty if there is nothing.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.address.path
+    }
+
+    /// The user, in the URL or by [`with_user`](Self::with_user).
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.address.user.as_ref().map(Secret::reveal)
+    }
+
+    /// The password, in the URL or by [`with_password`](Self::with_password).
+    #[must_use]
+    pub fn password(&self) -> Option<&Secret> {
+        self.address.password.as_ref()
+    }
+
+    /// See [`with_watchdog`](Self::with_watchdog).
+    #[must_use]
+    pub fn watchdog(&self) -> Duration {
+        self.watchdog
+    }
+
+    /// See [`with_outage_limit`](Self::with_outage_limit).
+    #[must_use]
+    pub fn outage_limit(&self) -> Duration {
+        self.outage_limit.unwrap_or(self.watchdog)
+    }
+
+    /// See [`with_connect_timeout`](Self::with_connect_timeout).
+    #[must_use]
+    pub fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// See [`with_command_timeout`](Self::with_command_timeout).
+    #[must_use]
+    pub fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    /// See [`with_pool`](Self::with_pool).
+    #[must_use]
+    pub fn pool(&self) -> u32 {
+        self.pool
+    }
+
+    /// See [`with_client_name`](Self::with_client_name).
+    #[must_use]
+    pub fn client_name(&self) -> &str {
+        self.client_name.as_deref().unwrap_or("distlock")
+    }
+
+    /// See [`with_prefix`](Self::with_prefix).
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// See [`with_tokens`](Self::with_tokens).
+    #[must_use]
+    pub fn tokens(&self) -> TokenPolicy {
+        self.tokens
+    }
+
+    /// Options that are none of this type's settings: a third party's scheme reads its own here.
+    pub fn extra(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.extra.iter().map(|(option, extra)| (option.as_str(), extra.value.reveal()))
+    }
+}
+
+/// The defaults, on `memory://`.
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            address: Address::memory(),
+            watchdog: Self::DEFAULT_WATCHDOG,
+            outage_limit: None,
+            connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
+            command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,
+            pool: Self::DEFAULT_POOL,
+            client_name: None,
+            prefix: String::new(),
+            tokens: TokenPolicy::default(),
+            extra: BTreeMap::new(),
+            unreadable: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

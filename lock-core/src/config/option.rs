@@ -1,0 +1,116 @@
+//! Settings by name: what a URL, a file, the environment and [`Config::with_option`] have in common.
+
+use super::{Config, Secret, TokenPolicy};
+use crate::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// The settings that have a name of ours; any other option is the scheme's, or a mistake.
+pub(super) const OPTIONS: [&str; 8] = [
+    "watchdog",
+    "outage_limit",
+    "connect_timeout",
+    "command_timeout",
+    "pool",
+    "client_name",
+    "prefix",
+    "tokens",
+];
+
+/// Where a value stands, for the message that refuses it.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// In the URL or in the program: nobody has to look for it.
+    Here,
+    /// Named by this text, as in "locks.toml, line 3".
+    Named(String),
+}
+
+/// An option that no setting is called by.
+#[derive(Clone, Debug)]
+pub(super) struct Extra {
+    pub(super) value: Secret,
+    place: Place,
+}
+
+impl Place {
+    /// A complaint about what stands here.
+    pub(super) fn refuse(&self, complaint: &str) -> Error {
+        match self {
+            Self::Here => Error::configuration(complaint),
+            Self::Named(place) => Error::configuration(format!("{place}: {complaint}")),
+        }
+    }
+}
+
+impl Config {
+    /// Sets an option by its name. `Err` is the complaint about its value.
+    pub(super) fn set(&mut self, option: &str, value: &str, place: &Place) -> Result<(), String> {
+        match option {
+            "watchdog" => self.watchdog = duration(option, value)?,
+            "outage_limit" => self.outage_limit = Some(duration(option, value)?),
+            "connect_timeout" => self.connect_timeout = duration(option, value)?,
+            "command_timeout" => self.command_timeout = duration(option, value)?,
+            "pool" => {
+                self.pool = value.parse().map_err(|_| {
+                    unreadable(option, value, "a number of connections, as in `pool=8`")
+                })?;
+            }
+            "client_name" => self.client_name = Some(value.to_owned()),
+            "prefix" => self.prefix = value.to_owned(),
+            "tokens" => {
+                self.tokens = match value {
+                    "expire" => TokenPolicy::Expire,
+                    "keep" => TokenPolicy::Keep,
+                    "off" => TokenPolicy::Off,
+                    _ => {
+                        return Err(unreadable(option, value, "one of `expire`, `keep` and `off`"));
+                    }
+                };
+            }
+            other => {
+                let extra = Extra { value: Secret::new(value), place: place.clone() };
+                self.extra.insert(other.to_owned(), extra);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses options that nobody reads. `also` are those that the scheme takes.
+    pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
+        let Some((unknown, extra)) =
+            self.extra.iter().find(|(option, _)| !also.contains(&option.as_str()))
+        else {
+            return Ok(());
+        };
+        let mut known: Vec<_> =
+            OPTIONS.iter().chain(also).map(|option| format!("`{option}`")).collect();
+        known.sort_unstable();
+        Err(extra.place.refuse(&format!(
+            "there is no option `{}` for `{}://`; there are {}",
+            unknown.escape_debug(),
+            self.scheme(),
+            known.join(", ")
+        )))
+    }
+}
+
+fn duration(option: &str, value: &str) -> Result<Duration, String> {
+    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease where it stands in milliseconds.
+    let milliseconds = value.strip_suffix("ms").filter(|digits| is_number(digits));
+    if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {
+        return Ok(Duration::from_millis(milliseconds));
+    }
+    humantime::parse_duration(value).map_err(|error| {
+        let wanted = format!("a duration, as in `30s`, `500ms` or `1m 30s` ({error})");
+        unreadable(option, value, &wanted)
+    })
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn unreadable(option: &str, value: &str, wanted: impl fmt::Display) -> String {
+    format!("`{option}={}` is not {wanted}", value.escape_debug())
+}

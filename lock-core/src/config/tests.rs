@@ -1,0 +1,121 @@
+//! Settings as a whole, whichever way they come.
+
+use super::*;
+
+fn refusal(url: &str) -> String {
+    let refused = Config::from_url(url)
+        .and_then(|config| config.check().and(config.refuse_unknown_options(&[])));
+    told(refused.expect_err(url))
+}
+
+fn told(error: Error) -> String {
+    assert!(error.is_configuration(), "{error:?}");
+    error.to_string()
+}
+
+#[test]
+fn nonsense_is_refused_by_name() {
+    assert!(refusal("localhost:6379").contains("scheme://"));
+    assert!(refusal("://localhost").contains("scheme"));
+    assert!(refusal("redis://host:port").contains("host:port"));
+    assert!(refusal("redis://host:0").contains("host:0"));
+    assert!(refusal("redis://host:65536").contains("host:65536"));
+    assert!(refusal("redis://host:").contains("host:"));
+    assert!(refusal("redis://:6379").contains(":6379"));
+    assert!(refusal("redis://a,,b").contains("host"));
+    assert!(refusal("memory://?watchdog=soon").contains("soon"));
+    assert!(refusal("memory://?watchdog=").contains("`watchdog=`"));
+    assert!(refusal("memory://?watchdog=1ms").contains("1ms"));
+    assert!(refusal("memory://?watchdog=1000000000y").contains("too long"));
+    assert!(refusal("memory://?watchdog=99999999999999999999ms").contains("too large"));
+    assert!(refusal("memory://?command_timeout=0s").contains("command_timeout 0ns"));
+    assert!(refusal("memory://?connect_timeout=2h").contains("3600s"));
+    assert!(refusal("memory://?pool=many").contains("many"));
+    assert!(refusal("memory://?pool=0").contains("pool 0"));
+    assert!(refusal("memory://?wachdog=3s").contains("`wachdog`"));
+    assert!(refusal("memory://?tokens=maybe").contains("maybe"));
+    assert!(refusal("memory://?pool=1&pool=2").contains("twice"));
+    assert!(refusal("memory://?prefix={").contains("brace"));
+    assert!(refusal("redis://h/0#x").contains('#'));
+}
+
+#[test]
+fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
+    let by_url = Config::from_url(
+        "memory://?watchdog=10s&outage_limit=11s&connect_timeout=12s&command_timeout=13s&pool=14\
+         &client_name=me&prefix=p:&tokens=off",
+    )
+    .unwrap();
+    let by_setter = Config::default()
+        .with_watchdog(Duration::from_secs(10))
+        .with_outage_limit(Duration::from_secs(11))
+        .with_connect_timeout(Duration::from_secs(12))
+        .with_command_timeout(Duration::from_secs(13))
+        .with_pool(14)
+        .with_client_name("me")
+        .with_prefix("p:")
+        .with_tokens(TokenPolicy::Off);
+    for config in [by_url, by_setter] {
+        config.check().unwrap();
+        let durations = [
+            config.watchdog(),
+            config.outage_limit(),
+            config.connect_timeout(),
+            config.command_timeout(),
+        ];
+        assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13]);
+        assert_eq!((config.pool(), config.client_name()), (14, "me"));
+        assert_eq!((config.prefix(), config.tokens()), ("p:", TokenPolicy::Off));
+    }
+}
+
+#[test]
+fn an_outage_is_borne_for_one_lease_if_nothing_else_is_said() {
+    let config = Config::default().with_watchdog(Duration::from_secs(7));
+    assert_eq!(config.outage_limit(), Duration::from_secs(7));
+}
+
+#[test]
+fn a_name_for_the_connections_is_printable() {
+    for name in ["", "two words", "ümlaut", "line\n"] {
+        let refused = Config::default().with_client_name(name).check().unwrap_err();
+        assert!(refused.to_string().contains("client_name"), "{name:?}: {refused}");
+    }
+}
+
+#[test]
+fn the_longest_lease_can_be_written_in_the_milliseconds_that_it_is_counted_in() {
+    let longest = Config::from_url("memory://?watchdog=9007199254740991ms").unwrap();
+    assert_eq!(longest.watchdog(), Duration::from_millis((1 << 53) - 1));
+    longest.check().unwrap();
+    assert!(refusal("memory://?watchdog=9007199254740992ms").contains("too long"));
+    for odd in ["ms", "-5ms", "%2B500ms", "0x5ms"] {
+        assert!(refusal(&format!("memory://?watchdog={odd}")).contains("duration"), "{odd}");
+    }
+}
+
+#[test]
+fn an_option_by_its_name_is_a_setting_or_the_schemes_or_refused() {
+    let config = Config::default().with_option("pool", "3").with_option("tls_ca", "s3cret.pem");
+    config.check().unwrap();
+    assert_eq!(config.pool(), 3);
+    assert_eq!(config.extra().collect::<Vec<_>>(), [("tls_ca", "s3cret.pem")]);
+    config.refuse_unknown_options(&["tls_ca"]).unwrap();
+    let unknown = told(config.refuse_unknown_options(&["db"]).unwrap_err());
+    assert!(unknown.contains("no option `tls_ca`") && unknown.contains("`db`"), "{unknown}");
+    let wrong = config.with_option("pool", "many").with_option("watchdog", "x").with_pool(0);
+    let wrong = told(wrong.check().unwrap_err());
+    for one in ["`pool=many`", "`watchdog=x`", "pool 0"] {
+        assert!(wrong.contains(one), "{wrong}");
+    }
+    assert!(!wrong.contains("s3cret"));
+}
+
+#[test]
+fn user_and_password_can_be_set_as_they_are() {
+    let config =
+        Config::from_url("redis://a:b@h").unwrap().with_user("m@").with_password("s3cr%t/");
+    let password = config.password().map(Secret::reveal);
+    assert_eq!((config.user(), password), (Some("m@"), Some("s3cr%t/")));
+    assert!(!format!("{config:?}").contains("s3cr"));
+}

@@ -1,0 +1,124 @@
+//! Answers that come late or never, and what is known then.
+
+use super::*;
+
+#[test]
+fn validity_counts_from_before_the_request_was_sent() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    store.fail_next("acquire", Fault::Slow(4 * SECOND));
+    let guard =
+        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    assert!(guard.remaining() < 6 * SECOND, "{:?}", guard.remaining());
+}
+
+#[test]
+fn a_grant_that_comes_after_its_lease_is_given_back_and_reported() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Slow(11 * SECOND));
+    let error = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap_err();
+    assert!(
+        error.is_unavailable()
+            && error.to_string().contains("11.0s")
+            && error.to_string().contains("10s"),
+        "{error}"
+    );
+    assert_eq!(lock.hold_count(), 0);
+    assert!(lock.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn a_lost_answer_to_an_acquire_is_repeated_with_the_same_owner_and_token() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Swallowed);
+    let guard = lock.lock().unwrap();
+    assert_eq!(store.count("acquire"), 2);
+    assert!(guard.verify().is_ok());
+    guard.unlock().unwrap();
+    assert_eq!(
+        (store.count("release"), store.count("close")),
+        (0, 1),
+        "a copy may still be under way: tombstone"
+    );
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn an_acquire_that_is_given_up_in_doubt_leaves_nothing_locked() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next("acquire", Fault::Swallowed);
+    store.fail_next("acquire", Fault::Swallowed);
+    assert!(lock.try_lock().unwrap_err().is_unavailable());
+    eventually("the attempt is taken back", || store.count("close") == 1);
+    eventually("it is free", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_lost_answer_to_a_release_is_no_loss() {
+    let (store, _clock) = Recorded::new();
+    let unconfirmed = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&unconfirmed);
+    let client = Client::builder()
+        .backend(Arc::new(store.clone()))
+        .clock(Arc::new(store.clock.clone()))
+        .events(Arc::new(move |event: &Event| {
+            if matches!(event, Event::ReleaseUnconfirmed { .. }) {
+                *counted.lock() += 1;
+            }
+        }))
+        .connect()
+        .unwrap();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    store.fail_next("release", Fault::Swallowed);
+    let done = thread::spawn({
+        let clock = store.clock.clone();
+        move || {
+            for _ in 0..5_000 {
+                clock.advance(Duration::from_micros(10));
+                thread::yield_now();
+            }
+        }
+    });
+    guard.unlock().unwrap();
+    done.join().unwrap();
+    eventually("the event comes", || *unconfirmed.lock() == 1);
+}
+
+#[test]
+fn gone_at_the_first_release_is_a_loss() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.store.lose(lock.name());
+    let error = guard.unlock().unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+    assert!(lock.try_lock().unwrap().is_some(), "the thread may lock again");
+}
+
+#[test]
+fn where_the_owner_is_not_known_nothing_is_watched_repeated_or_released_late() {
+    let (store, clock) = Recorded::new();
+    let client = store.able(Abilities::full().owned(false)).client();
+    let lock = client.mutex("x").unwrap();
+    assert!(lock.lock().unwrap_err().is_unsupported(), "the watchdog cannot keep it");
+    let fixed = LockOptions::new().lease(10 * SECOND);
+    store.fail_next("acquire", Fault::Swallowed);
+    assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
+    assert_eq!(store.count("acquire"), 1, "a second one might take it twice");
+    clock.advance(11 * SECOND);
+    let guard = lock.lock_with(&fixed).unwrap();
+    assert!(guard.verify().unwrap_err().is_unsupported());
+    clock.advance(11 * SECOND);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert_eq!(store.count("release") + store.count("close"), 0, "it could free a stranger's");
+    let guard = lock.lock_with(&fixed).unwrap();
+    guard.unlock().unwrap();
+    assert_eq!(store.count("release"), 1);
+}

@@ -1,0 +1,132 @@
+//! Holds: nested, detached, sent, counted, and given back when their thread or client goes.
+
+use super::*;
+
+#[test]
+fn nested_holds_cost_nothing_and_a_longer_lease_one_renewal() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock().unwrap();
+    let shorter = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
+    assert_eq!((lock.hold_count(), store.count("acquire"), store.count("renew")), (3, 1, 0));
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    let longer = lock.lock_with(&LockOptions::new().lease(60 * SECOND)).unwrap();
+    assert_eq!(store.count("renew"), 1);
+    assert!(outer.remaining() > 59 * SECOND);
+    drop((longer, shorter, inner));
+    assert_eq!((lock.hold_count(), store.count("release")), (1, 0));
+    outer.unlock().unwrap();
+    assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
+}
+
+#[test]
+fn a_watched_hold_inside_a_fixed_lease_does_not_start_the_watchdog() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let outer = lock.lock_with(&LockOptions::new().lease(20 * SECOND)).unwrap();
+    let inner = lock.lock().unwrap();
+    advance(&client, &clock, 19 * SECOND);
+    assert!(inner.is_valid());
+    advance(&client, &clock, SECOND);
+    assert!(!inner.is_valid() && store.count("renew") == 0);
+    assert!(lock.lock().unwrap_err().is_lost(), "until all its guards are gone");
+    drop(inner);
+    assert!(lock.lock().unwrap_err().is_lost());
+    assert!(outer.unlock().unwrap_err().is_lost());
+    assert!(lock.lock().is_ok());
+}
+
+#[test]
+fn the_number_of_holds_has_a_limit() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let guards: Vec<_> =
+        (0..super::super::entry::MOST_HOLDS).map(|_| lock.lock().unwrap()).collect();
+    assert!(lock.lock().unwrap_err().is_misuse());
+    drop(guards);
+    assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
+}
+
+#[test]
+fn the_lock_of_a_thread_that_ended_is_given_back() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    thread::spawn({
+        let lock = lock.clone();
+        move || lock.lock().unwrap().detach()
+    })
+    .join()
+    .unwrap();
+    assert!(lock.is_locked().unwrap());
+    advance(&client, &clock, 11 * SECOND);
+    eventually("it is free", || !lock.is_locked().unwrap());
+}
+
+#[test]
+fn dropping_a_client_gives_back_what_was_detached() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    client.mutex("x").unwrap().lock().unwrap().detach();
+    drop(client);
+    let other = store.client().mutex("x").unwrap();
+    eventually("it is free", || !other.is_locked().unwrap());
+}
+
+#[test]
+fn detached_holds_are_ended_newest_first_by_their_own_thread() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    assert!(lock.unlock().unwrap_err().is_not_held());
+    lock.lock().unwrap().detach();
+    lock.lock().unwrap().detach();
+    let stranger = lock.clone();
+    assert!(thread::spawn(move || stranger.unlock()).join().unwrap().unwrap_err().is_not_held());
+    lock.unlock().unwrap();
+    assert_eq!((lock.hold_count(), store.count("release")), (1, 0));
+    lock.unlock().unwrap();
+    assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
+    assert!(lock.unlock().unwrap_err().is_not_held());
+}
+
+#[test]
+fn a_guard_of_its_own_can_be_sent_and_is_a_stranger_to_its_thread() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let (owned, mutex) = (client.owned_mutex("x").unwrap(), client.mutex("x").unwrap());
+    let guard = owned.lock().unwrap();
+    assert!(owned.try_lock().unwrap().is_none() && mutex.try_lock().unwrap().is_none());
+    assert_eq!((mutex.hold_count(), mutex.is_held_by_current_thread()), (0, false));
+    thread::spawn(move || guard.unlock()).join().unwrap().unwrap();
+    assert!(mutex.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn a_panic_under_the_lock_releases_it() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        lock.run(|_| panic!("on purpose"))
+    }));
+    assert!(caught.is_err() && !lock.is_locked().unwrap() && lock.hold_count() == 0);
+    let dynamic: &dyn DistLock = &lock;
+    assert!(dynamic.run(|guard| guard.is_valid()).unwrap());
+    store.store.lose(lock.name());
+    let lost = lock.run(|guard| store.store.lose(guard.name()));
+    assert!(lost.unwrap_err().is_lost(), "the work was done, and its result is suspect");
+}
+
+#[test]
+fn a_name_that_is_not_used_any_more_leaves_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    for n in 0..500 {
+        client.mutex(format!("n{n}")).unwrap().lock().unwrap().unlock().unwrap();
+    }
+    assert!(client.names_in_use() <= 500);
+    advance(&client, &clock, 11 * SECOND);
+    eventually("all names are forgotten", || client.names_in_use() == 0);
+}

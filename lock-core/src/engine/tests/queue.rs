@@ -1,0 +1,161 @@
+//! Who waits: the local queue, interrupts, stores that wake nobody, and stores that cannot be asked.
+
+use super::*;
+
+#[test]
+fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    // No two neighbours want the same, so each takes it from the store.
+    let order = serve(&client, 1_000, |n| LockOptions::new().watched(SECOND * (20 + n as u32 % 2)));
+    assert_eq!(order, (0..1_000).collect::<Vec<_>>());
+    let releases = store.count("release") + store.count("close");
+    assert_eq!((store.count("acquire"), releases, store.count("watch")), (1_001, 1_001, 0));
+}
+
+#[test]
+fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
+    let (store, _clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let names = ["a", "b", "c"];
+    let held: Vec<_> =
+        names.iter().map(|name| holder.mutex(*name).unwrap().lock().unwrap()).collect();
+    let (fired, other) = (Interrupt::new(), Interrupt::new());
+    let waiters: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let lock = client.mutex(*name).unwrap();
+            let interrupt = if *name == "c" { other.clone() } else { fired.clone() };
+            let waiter = thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop));
+            eventually("it waits", || client.waiting(*name).unwrap() == 1);
+            waiter
+        })
+        .collect();
+    fired.fire();
+    let mut waiters = waiters.into_iter();
+    for waiter in waiters.by_ref().take(2) {
+        assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+    }
+    assert!(
+        client.mutex("a").unwrap().lock_interruptibly(&fired).unwrap_err().is_interrupted(),
+        "until it is reset"
+    );
+    assert_eq!(client.waiting("c").unwrap(), 1);
+    drop(held);
+    waiters.next().unwrap().join().unwrap().unwrap();
+}
+
+#[test]
+fn an_interrupt_also_ends_a_wait_in_the_local_queue() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let held = lock.lock().unwrap();
+    let interrupt = Interrupt::new();
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let (lock, interrupt) = (lock.clone(), interrupt.clone());
+            thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
+        })
+        .collect();
+    eventually("they wait", || client.waiting("x").unwrap() == 3);
+    interrupt.fire();
+    for waiter in waiters {
+        assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+    }
+    assert_eq!((client.waiting("x").unwrap(), store.count("acquire")), (0, 1));
+    held.unlock().unwrap();
+}
+
+#[test]
+fn a_store_that_tells_nobody_is_polled() {
+    let (store, clock) = Recorded::new();
+    let waking = Waking::Polls { interval: SECOND / 10, jitter: SECOND / 10 };
+    let holder = store.client();
+    let client = store.able(Abilities::full().waking(waking)).client();
+    let held = holder.mutex("x").unwrap().lock().unwrap();
+    let waiter = thread::spawn({
+        let lock = client.mutex("x").unwrap();
+        move || lock.lock().unwrap().fencing_token()
+    });
+    eventually("it waits", || store.count("acquire") == 2);
+    for _ in 0..100 {
+        parked(&clock, 2);
+        clock.advance(SECOND / 50);
+    }
+    let asked = store.count("acquire") - 1;
+    assert!((8..=20).contains(&asked), "{asked} attempts in 2 s, 100 to 200 ms apart");
+    assert_eq!(store.count("watch"), 0);
+    let token = held.fencing_token();
+    held.unlock().unwrap();
+    advance_until_done(&clock, 1, &waiter);
+    assert!(waiter.join().unwrap() > token);
+}
+
+#[test]
+fn a_store_that_answers_but_does_not_tell_of_releases_is_asked_again_and_again() {
+    let (store, clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let held = holder.mutex("x").unwrap().lock().unwrap();
+    for _ in 0..1_000 {
+        store.fail_next("watch", Fault::NotSent);
+    }
+    let waiter = thread::spawn({
+        let lock = client.mutex("x").unwrap();
+        move || lock.lock().unwrap().unlock().unwrap()
+    });
+    eventually("it waits", || store.count("watch") >= 1);
+    for _ in 0..200 {
+        parked(&clock, 2);
+        clock.advance(SECOND / 50);
+    }
+    let asked = store.count("watch");
+    assert!((6..60).contains(&asked), "{asked} tries in 4 s: backing off, and not giving up");
+    held.unlock().unwrap();
+    advance_until_done(&clock, 1, &waiter);
+    waiter.join().unwrap();
+}
+
+#[test]
+fn an_unreachable_store_is_unavailable_and_never_busy() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    for _ in 0..10_000 {
+        store.fail_next("acquire", Fault::NotSent);
+    }
+    assert!(lock.try_lock().unwrap_err().is_unavailable());
+    let waits = |options: LockOptions| {
+        let (lock, clock) = (lock.clone(), clock.clone());
+        let start = clock.now();
+        let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
+        advance_until_done(&clock, 0, &waiter);
+        (waiter.join().unwrap().unwrap_err(), clock.now().since(start))
+    };
+    let (error, after) = waits(LockOptions::new().wait(3 * SECOND));
+    assert!(error.is_unavailable() && after >= 3 * SECOND && after < 30 * SECOND, "{after:?}");
+    let (error, after) = waits(LockOptions::new());
+    assert!(error.is_unavailable() && after >= 30 * SECOND, "one lease of outage: {after:?}");
+}
+
+#[test]
+fn absurd_durations_are_refused_or_never_come() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        let fixed = LockOptions::new().lease(lease);
+        assert!(lock.lock_with(&fixed).unwrap_err().is_misuse(), "{lease:?}");
+        assert!(
+            lock.lock_with(&LockOptions::new().watched(lease)).unwrap_err().is_misuse(),
+            "{lease:?}"
+        );
+    }
+    assert!(lock.lock_with(&LockOptions::new().wait(SECOND)).unwrap_err().is_misuse());
+    let guard = lock.try_lock_for(Duration::MAX).unwrap().unwrap();
+    assert!(guard.extend(Duration::MAX).unwrap_err().is_misuse());
+    assert!(guard.extend(Duration::ZERO).is_ok());
+    assert!(
+        guard.ensure(Duration::MAX).unwrap_err().is_ending()
+            && guard.ensure(Duration::ZERO).is_ok()
+    );
+}

@@ -1,0 +1,236 @@
+//! [`Recorded`]: the memory store, with a record of what it was asked, and failures on demand.
+
+use super::*;
+
+/// The memory store, with a record of what it was asked, and failures on demand.
+#[derive(Debug, Clone)]
+pub(super) struct Recorded {
+    pub(super) store: MemoryBackend,
+    pub(super) clock: ManualClock,
+    pub(super) log: Arc<Mutex<Vec<Request>>>,
+    /// What the next requests of a kind fail with, after or before they are applied.
+    pub(super) faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
+    pub(super) abilities: Abilities,
+    /// Who asked for a lock last.
+    pub(super) owner: Arc<Mutex<Option<OwnerId>>>,
+    /// While it is up, the backend does not know its lanes.
+    pub(super) lane_panics: Arc<AtomicBool>,
+    /// While somebody holds it, requests that are to hang do.
+    pub(super) gate: Arc<Mutex<()>>,
+    /// One for each watch; alive for as long as that is.
+    pub(super) watches: Arc<Mutex<Vec<Weak<()>>>>,
+}
+
+/// What was asked, when, and by when it had to be answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) kind: &'static str,
+    pub(super) at: Moment,
+    pub(super) by: Moment,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fault {
+    /// Applied, and the answer waits at the gate.
+    AnswerHangs,
+    /// Something that is not a lock is under the key.
+    Foreign,
+    /// The backend panics.
+    Panic,
+    /// A batch is answered with fewer answers than it has holdings.
+    Mute,
+    /// Applied, and the answer is lost.
+    Swallowed,
+    /// Never left.
+    NotSent,
+    /// It left, and nobody knows more: it may arrive yet.
+    Vanished,
+    /// The store will not do it, now or later.
+    Refused,
+    /// Waits at the gate before it is applied.
+    Hangs,
+    /// Applied, and the answer takes this long.
+    Slow(Duration),
+    /// Waited for this long, and no answer came.
+    TimedOut(Duration),
+}
+
+impl Recorded {
+    pub(super) fn new() -> (Self, ManualClock) {
+        let clock = ManualClock::new();
+        let store = MemoryBackend::new(Arc::new(clock.clone()));
+        let recorded = Self {
+            store,
+            clock: clock.clone(),
+            log: Arc::default(),
+            faults: Arc::default(),
+            abilities: Abilities::full(),
+            owner: Arc::default(),
+            lane_panics: Arc::default(),
+            gate: Arc::default(),
+            watches: Arc::default(),
+        };
+        (recorded, clock)
+    }
+
+    /// The same store, seen as one that can do less.
+    pub(super) fn able(&self, abilities: Abilities) -> Self {
+        Self { abilities, ..self.clone() }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.builder().connect().unwrap()
+    }
+
+    /// One that gives its commands this long.
+    pub(super) fn impatient_client(&self, command_timeout: Duration) -> Client {
+        let configure = |config: crate::Config| config.with_command_timeout(command_timeout);
+        self.builder().configure(configure).connect().unwrap()
+    }
+
+    pub(super) fn builder(&self) -> crate::ClientBuilder {
+        Client::builder().backend(Arc::new(self.clone())).clock(Arc::new(self.clock.clone()))
+    }
+
+    /// A client, and the names of its events in their order.
+    pub(super) fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (events, clock) = (Arc::clone(&told), Arc::new(self.clock.clone()));
+        let client = Client::builder()
+            .backend(Arc::new(self.clone()))
+            .clock(clock)
+            .events(Arc::new(move |event: &Event| {
+                let text = format!("{event:?}");
+                let name = text.split(' ').next().unwrap_or_default();
+                events.lock().push(name.to_owned());
+            }))
+            .connect()
+            .unwrap();
+        (client, told)
+    }
+
+    pub(super) fn times(&self, kind: &str) -> Vec<Moment> {
+        self.log.lock().iter().filter(|it| it.kind == kind).map(|it| it.at).collect()
+    }
+
+    /// How much time the last request of a kind was given.
+    pub(super) fn time_given(&self, kind: &str) -> Duration {
+        let log = self.log.lock();
+        let last = log.iter().rfind(|it| it.kind == kind).unwrap();
+        last.by.since(last.at)
+    }
+
+    /// How many watches there are now.
+    pub(super) fn watches(&self) -> usize {
+        self.watches.lock().iter().filter(|it| it.strong_count() > 0).count()
+    }
+
+    /// All requests of a kind fail, until [`mend`](Self::mend).
+    pub(super) fn cut(&self, kind: &'static str, fault: Fault) {
+        self.faults.lock().extend((0..10_000).map(|_| (kind, fault)));
+    }
+
+    /// Nothing fails any more.
+    pub(super) fn mend(&self) {
+        self.faults.lock().clear();
+    }
+
+    /// By when the last request of a kind had to be answered.
+    pub(super) fn by(&self, kind: &str) -> Option<Moment> {
+        self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
+    }
+
+    pub(super) fn count(&self, kind: &str) -> usize {
+        self.times(kind).len()
+    }
+
+    pub(super) fn fail_next(&self, kind: &'static str, fault: Fault) {
+        self.faults.lock().push_back((kind, fault));
+    }
+
+    pub(super) fn asked<T>(
+        &self,
+        kind: &'static str,
+        by: Moment,
+        apply: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.log.lock().push(Request { kind, at: self.clock.now(), by });
+        let mut faults = self.faults.lock();
+        let fault = faults.iter().position(|(k, _)| *k == kind).and_then(|at| faults.remove(at));
+        drop(faults);
+        match fault.map(|(_, fault)| fault) {
+            None => apply(),
+            Some(Fault::AnswerHangs) => {
+                let answer = apply();
+                drop(self.gate.lock());
+                answer
+            }
+            Some(Fault::Foreign) => {
+                Err(Failure::Refused(Error::new(ErrorKind::ForeignFormat, "on purpose")))
+            }
+            Some(Fault::Panic) => panic!("on purpose"),
+            Some(Fault::Mute) => Err(Failure::NotSent(Error::misuse(MUTE))),
+            Some(Fault::NotSent) => Err(Failure::NotSent(Error::unavailable("on purpose"))),
+            Some(Fault::Vanished) => Err(Failure::Unknown(Error::unavailable("on purpose"))),
+            Some(Fault::Refused) => Err(Failure::Refused(Error::configuration("on purpose"))),
+            Some(Fault::Hangs) => {
+                drop(self.gate.lock());
+                apply()
+            }
+            Some(Fault::Swallowed) => {
+                apply()?;
+                Err(Failure::Unknown(Error::unavailable("swallowed on purpose")))
+            }
+            Some(Fault::TimedOut(time)) => {
+                self.clock.advance(time);
+                Err(Failure::Unknown(Error::unavailable("timed out on purpose")))
+            }
+            Some(Fault::Slow(time)) => {
+                let answer = apply();
+                self.clock.advance(time);
+                answer
+            }
+        }
+    }
+}
+
+/// How [`Fault::Mute`] is told from a failure.
+pub(super) const MUTE: &str = "no answer at all";
+
+impl Backend for Recorded {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        *self.owner.lock() = Some(attempt.owner);
+        self.asked("acquire", by, || self.store.acquire(attempt, by))
+    }
+    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
+            Ok(answers) => answers,
+            Err(failure) if failure.error().to_string().contains(MUTE) => Vec::new(),
+            Err(failure) => vec![Err(failure); batch.len()],
+        }
+    }
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        let kind = if closing == Closing::CLEAN { "release" } else { "close" };
+        self.asked(kind, by, || self.store.release(tenure, closing, by))
+    }
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.asked("inspect", by, || self.store.inspect(name, by))
+    }
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
+    }
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.asked("watch", by, || {
+            let alive = Arc::new(());
+            self.watches.lock().push(Arc::downgrade(&alive));
+            self.store.watch(name, wake, by).map(|watch| Watch::new((watch, alive)))
+        })
+    }
+    fn lane(&self, name: &LockName) -> Lane {
+        assert!(!self.lane_panics.load(Ordering::SeqCst), "on purpose");
+        self.store.lane(name)
+    }
+    fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+}

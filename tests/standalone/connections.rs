@@ -1,0 +1,234 @@
+//! What can go wrong with a connection before, between and after requests, and a queue for too few of them.
+
+use crate::bench::{Bench, Counter, LONG, lease, name, soon, tenure};
+use crate::harness::process::RedisServer;
+use crate::harness::time::{Stopwatch, eventually, let_pass, ms, timed};
+use crate::peer::{Peer, hold, read_request};
+use lock_core::backend::{Answer, Closing, Failure, Release, Tokens, Wake, Watch};
+use socket2::SockRef;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Longer than a link is trusted without a look.
+const IDLE: Duration = Duration::from_millis(1_100);
+
+const GRANTED: &[u8] = b"*1\r\n:1\r\n";
+
+fn attempt(bench: &Bench) -> Result<Answer, Failure> {
+    bench.acquire_with("a", bench.owner(), lease(30_000), Tokens::None)
+}
+
+/// Closes the connection so that the other side is told by a reset.
+fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+}
+
+#[test]
+fn a_connection_that_is_reset_is_dead_at_once_and_not_used_again() {
+    let peer = Peer::after_handshake(|mut stream| {
+        read_request(&mut stream);
+        reset(stream);
+    });
+    let bench = Bench::new(&peer.url());
+    for connections in 1..=3 {
+        let failure = timed(0, |_| attempt(&bench)).unwrap_err();
+        assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+        assert_eq!(peer.connections(), connections);
+    }
+}
+
+#[test]
+fn a_connection_that_was_reset_while_it_idled_costs_nobody_an_answer() {
+    let peer = Peer::after_handshake(|mut stream| {
+        read_request(&mut stream);
+        stream.write_all(GRANTED).unwrap();
+        reset(stream);
+    });
+    let bench = Bench::new(&peer.url());
+    for connections in 1..=2 {
+        assert!(matches!(attempt(&bench), Ok(Answer::Granted(_))));
+        assert_eq!(peer.connections(), connections);
+        let_pass(IDLE);
+    }
+}
+
+#[test]
+fn the_steps_of_a_handshake_share_one_timeout() {
+    // Each answer comes in time for itself; name, password and database make several of them.
+    let peer = Peer::new(|mut stream| {
+        while stream.write_all(b"+OK\r\n").is_ok() {
+            let_pass(ms(80));
+        }
+    });
+    let address = peer.url().replace("redis://", "redis://me:s3cret@");
+    let bench = Bench::new(&format!("{address}/3?connect_timeout=150ms"));
+    // The same with one answer at a time, as they are asked for.
+    let asked = Peer::new(|mut stream| {
+        while read_request(&mut stream) {
+            let_pass(ms(80));
+            if stream.write_all(b"+OK\r\n").is_err() {
+                return;
+            }
+        }
+    });
+    let address = asked.url().replace("redis://", "redis://me:s3cret@");
+    let one_at_a_time = Bench::new(&format!("{address}/3?connect_timeout=150ms"));
+    for bench in [bench, one_at_a_time] {
+        let failure = timed(150, |_| attempt(&bench)).unwrap_err();
+        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    }
+}
+
+#[test]
+fn nobody_asks_a_connection_whether_it_is_there() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    server.probe().reset_stats();
+    let_pass(IDLE);
+    bench.release(&held);
+    for _ in 0..10 {
+        let (held, _) = bench.take("a");
+        bench.release(&held);
+    }
+    let mut probe = server.probe();
+    for command in ["ping", "client|setname", "client|setinfo", "auth", "select"] {
+        assert_eq!(probe.command_calls(command), 0, "{command}");
+    }
+}
+
+#[test]
+fn a_frozen_server_costs_a_connection_that_idled_no_more_than_one_deadline() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&format!("{}?pool=1", server.url()));
+    let (held, _) = bench.take("a");
+    let_pass(IDLE);
+    server.pause();
+    for _ in 0..3 {
+        let outcome = timed(150, |by| bench.backend.release(&held, Closing::CLEAN, by));
+        assert!(outcome.is_err(), "{outcome:?}");
+    }
+    server.resume();
+}
+
+#[test]
+fn a_server_that_is_back_is_used_at_once() {
+    let mut server = RedisServer::start();
+    let bench = Bench::on(&server);
+    bench.take("a");
+    server.kill();
+    // Long enough, and often enough, for a back-off to have grown.
+    let outage = Stopwatch::start();
+    while outage.elapsed() < ms(1_500) {
+        assert!(attempt(&bench).is_err());
+        let_pass(ms(5));
+    }
+    server.restart();
+    timed(50, |by| {
+        let (held, _) = bench.take("a");
+        bench.backend.release(&held, Closing::CLEAN, by).unwrap();
+    });
+}
+
+#[test]
+fn many_threads_share_one_connection_and_none_of_them_starves() {
+    const THREADS: usize = 16;
+    let server = RedisServer::start();
+    let bench = Bench::new(&format!("{}?pool=1", server.url()));
+    bench.release(&bench.take("warm").0);
+    let (running, all) = (AtomicUsize::new(THREADS), &Stopwatch::start());
+    let mut longest: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let (bench, running) = (&bench, &running);
+                scope.spawn(move || {
+                    let lock = format!("lock:{number}");
+                    let (mut longest, mut cycles) = (Duration::ZERO, 0);
+                    // Until all have done their share: who is served more often keeps on competing.
+                    while running.load(Ordering::SeqCst) > 0 && all.elapsed() < LONG {
+                        let cycle = Stopwatch::start();
+                        let (held, _) = bench.take(&lock);
+                        assert_eq!(bench.release(&held), Release::Freed);
+                        longest = longest.max(cycle.elapsed());
+                        cycles += 1;
+                        if cycles == 50 {
+                            running.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    }
+                    longest
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(running.into_inner(), 0, "somebody got less than his share: {longest:?}");
+    longest.sort_unstable();
+    println!("{THREADS} threads, one connection: {:?}; longest cycles {longest:?}", all.elapsed());
+    assert!(longest[THREADS - 1] < ms(2_000), "{longest:?}");
+    assert_eq!(server.probe().connections(), 1);
+}
+
+#[test]
+fn what_is_dropped_waits_for_no_server() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let watch =
+        bench.backend.watch(&name("a"), Arc::new(Counter::default()) as Arc<dyn Wake>, soon());
+    bench.take("b");
+    server.pause();
+    timed(0, |_| drop(watch.unwrap()));
+    timed(0, |_| drop(bench));
+    server.resume();
+}
+
+/// One who asks to be woken gives up before the server confirms it; what others are told meanwhile must reach them.
+#[test]
+fn a_confirmation_that_comes_late_swallows_no_message() {
+    const B: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{b}\r\n:2\r\n";
+    const A: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{a}\r\n:1\r\n";
+    const RELEASED: &str =
+        "*3\r\n$7\r\nmessage\r\n$26\r\nredisson_lock__channel:{a}\r\n$1\r\n0\r\n";
+    let (go, gone) = crossbeam_channel::bounded::<()>(1);
+    let peer = Peer::after_handshake(move |mut stream| {
+        read_request(&mut stream);
+        stream.write_all(A.as_bytes()).unwrap();
+        read_request(&mut stream);
+        gone.recv().unwrap();
+        stream.write_all([RELEASED, B, RELEASED].concat().as_bytes()).unwrap();
+        hold(stream);
+    });
+    let bench = Bench::new(&peer.url());
+    let counter = Arc::new(Counter::default());
+    let watch = |lock, by| -> Result<Watch, Failure> {
+        bench.backend.watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, by)
+    };
+    let _a = watch("a", soon()).unwrap();
+    let impatient = timed(150, |by| watch("b", by)).unwrap_err();
+    assert!(matches!(impatient, Failure::NotSent(_)), "{impatient:?}");
+    go.send(()).unwrap();
+    eventually("both messages are heard", LONG, || counter.count() == 2);
+    assert_eq!(peer.connections(), 1, "by the connection that was there");
+}
+
+#[test]
+fn the_answer_to_a_request_that_was_given_up_is_nobodys() {
+    // Granted to the first, who has gone; the second must not be told so.
+    let peer = Peer::after_handshake(|mut stream| {
+        read_request(&mut stream);
+        let_pass(ms(200));
+        let _nobody = stream.write_all(GRANTED);
+        hold(stream);
+    });
+    let bench = Bench::new(&format!("{}?pool=1", peer.url()));
+    let held = tenure("a", bench.owner(), 1_000);
+    let first = timed(100, |by| bench.backend.release(&held, Closing::CLEAN, by));
+    assert!(matches!(first, Err(Failure::Unknown(_))), "{first:?}");
+    let second = timed(400, |by| bench.backend.release(&held, Closing::CLEAN, by));
+    assert!(matches!(second, Err(Failure::Unknown(_))), "{second:?}");
+    assert_eq!(peer.connections(), 2);
+}
