@@ -34,8 +34,8 @@ fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> V
 }
 
 #[test]
-fn a_thousand_threads_are_served_in_order_and_each_asks_once() {
-    alone("waiting::a_thousand_threads_are_served_in_order_and_each_asks_once", || {
+fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
+    alone("waiting::a_thousand_threads_are_served_in_order_and_each_asks_at_most_once", || {
         let server = RedisServer::start();
         let client = client(&server, "pool=8");
         let lock = client.mutex("crowd").unwrap();
@@ -43,13 +43,14 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_once() {
         let mut probe = server.probe();
         probe.reset_stats();
 
-        // Held by a thread of the same process: nobody has to ask the store who holds it.
+        // Held by a thread of the same process: nobody has to ask the store who holds it, and most are handed it.
         let guard = lock.lock().unwrap();
         let order = serve(&client, &lock, 1_000, || guard.unlock().unwrap());
         assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
         let own = counted(&mut probe);
         println!("held by the same process: {own:?}");
-        assert_eq!((own.acquires, own.releases, own.subscriptions), (1_001, 1_001, 0));
+        assert!(own.acquires <= 1_001 && own.acquires == own.releases, "{own:?}");
+        assert_eq!(own.subscriptions, 0);
 
         // Held by another client: the head finds it busy, subscribes, looks again, and is woken by the release.
         let stranger = builder(&server, "client_name=stranger").connect().unwrap();
@@ -59,7 +60,8 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_once() {
         assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
         let shared = counted(&mut probe);
         println!("held by another client: {shared:?}");
-        assert_eq!((shared.releases, shared.subscriptions), (1_001, 1));
+        assert_eq!(shared.subscriptions, 1);
+        assert!(shared.releases <= 1_001, "{shared:?}");
         assert!(shared.acquires <= shared.releases + shared.subscriptions, "{shared:?}");
 
         let ours = probe.clients().iter().filter(|line| line.contains("name=distlock")).count();
