@@ -1,6 +1,7 @@
 //! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
 
 mod answers;
+mod crowd;
 mod ledger;
 mod network;
 mod orphans;
