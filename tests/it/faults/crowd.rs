@@ -5,7 +5,7 @@ use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::{Kind, Request};
 use crate::harness::time::{Stopwatch, eventually, let_pass, scaled};
-use distlock::{Client, DistLock, Event, GuardState, LockGuard, LossCause};
+use distlock::{Client, DistLock, Event, GuardState, LockGuard, LockOptions, LossCause};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -93,7 +93,11 @@ impl Crowd {
         println!("{what}: {} locks for {LEASES} leases of {lease:?}", LOCKS - apart.len());
         let sent = *record.sent.lock();
         for (tenth, count) in sent.iter().enumerate().filter(|(_, count)| **count > 0) {
-            println!("  renewed with {}-{} % of the lease left: {count}", tenth * 10, tenth * 10 + 10);
+            println!(
+                "  renewed with {}-{} % of the lease left: {count}",
+                tenth * 10,
+                tenth * 10 + 10
+            );
         }
         println!("  least that the server had left of one: {least:.1?}");
         for (at, guard) in guards.iter().enumerate().filter(|(at, _)| !apart.contains(at)) {
@@ -183,13 +187,17 @@ fn a_clean_up_that_gets_no_answer_delays_no_renewal() {
     crowd.conclude("a clean-up without an answer", &[], least, 5);
 }
 
-/// Swallows the answer to one renewal, of those that renew the first lock.
-struct OneSlowRenewal(AtomicU64);
+/// Swallows the answer to one renewal: of those that renew this lock, the one whose turn it is.
+struct OneSlowRenewal {
+    of: &'static str,
+    turn: u64,
+    seen: AtomicU64,
+}
 
 impl Plan for OneSlowRenewal {
     fn fate(&self, request: &mut Request) -> Fault {
-        let is_it = request.kind() == Kind::Renew && request.has(&name(0));
-        if is_it && self.0.fetch_add(1, Ordering::SeqCst) == 1 {
+        let is_it = request.kind() == Kind::Renew && request.has(self.of);
+        if is_it && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == self.turn {
             return Fault::SwallowReply;
         }
         Fault::Pass
@@ -199,7 +207,8 @@ impl Plan for OneSlowRenewal {
 #[test]
 fn one_renewal_without_an_answer_among_500_delays_the_others_by_one_command_at_most() {
     let server = RedisServer::start();
-    let proxy = Proxy::new(server.port(), Arc::new(OneSlowRenewal(AtomicU64::new(0))));
+    let plan = OneSlowRenewal { of: "crowd:0", turn: 2, seen: AtomicU64::new(0) };
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
     let mut crowd = Crowd::hold(&server, &proxy.url());
     let least = crowd.least(&[]);
     assert_eq!(proxy.count(Kind::Renew, Fault::SwallowReply), 1);
@@ -208,4 +217,27 @@ fn one_renewal_without_an_answer_among_500_delays_the_others_by_one_command_at_m
     assert!((1..=100).contains(&failed));
     // Two thirds of the lease, less the fifth that a command may take, less the retry.
     crowd.conclude("one renewal without an answer", &[], least, 4);
+}
+
+#[test]
+fn a_renewal_of_a_long_lease_that_gets_no_answer_costs_no_short_one() {
+    let server = RedisServer::start();
+    let plan = OneSlowRenewal { of: "long", turn: 1, seen: AtomicU64::new(0) };
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
+    let client = distlock::connect(&proxy.url()).unwrap();
+    let [short, long] = [1, 6].map(|seconds| scaled(Duration::from_secs(seconds)));
+    let hold = |name, lease| {
+        client.mutex(name).unwrap().lock_with(&LockOptions::new().watched(lease)).unwrap()
+    };
+    let (kept, slow) = (hold("short", short), hold("long", long));
+    let swallowed = || proxy.count(Kind::Renew, Fault::SwallowReply);
+    let (mut least, watch) = (short, Stopwatch::start());
+    while watch.elapsed() < long {
+        least = least.min(kept.remaining());
+        let_pass(short / 200);
+    }
+    assert_eq!(swallowed(), 1);
+    println!("the least that was left of {short:?} meanwhile: {least:.1?}");
+    kept.unlock().unwrap();
+    slow.unlock().unwrap();
 }

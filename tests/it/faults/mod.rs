@@ -7,3 +7,4 @@ mod network;
 mod orphans;
 mod scene;
 mod server;
+mod told;
