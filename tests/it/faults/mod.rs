@@ -2,9 +2,12 @@
 
 mod answers;
 mod crowd;
+mod interrupts;
 mod ledger;
 mod network;
 mod orphans;
+mod own;
 mod scene;
 mod server;
+mod table;
 mod told;

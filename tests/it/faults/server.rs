@@ -1,18 +1,16 @@
 //! A server in trouble: for each kind what is said, and how long that takes at most.
 
 use super::scene::{COMMAND, LEASE, OUTAGE, Row, Scene, client_of, refused};
+use super::table::{Case, examine};
 use crate::harness::process::{RedisServer, free_port};
 use crate::harness::time::{Stopwatch, eventually, let_pass};
 use distlock::{DistLock, Error, LossCause};
-use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(10);
-
-type Case = (&'static str, fn() -> Row);
 
 const CASES: &[Case] = &[
     ("down at the start: try_lock", down_at_the_start),
@@ -56,33 +54,9 @@ const CASES: &[Case] = &[
     ("eviction", eviction),
 ];
 
-/// All of them, some at a time; what took too long or was answered wrongly is named at the end.
 #[test]
 fn every_fault_of_a_server_is_answered_rightly_and_in_time() {
-    const AT_A_TIME: usize = 4;
-    let (next, rows, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
-            scope.spawn(|| {
-                while let Some((name, case)) = CASES.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    match catch_unwind(AssertUnwindSafe(case)) {
-                        Ok(row) => rows.lock().push((*name, row)),
-                        Err(_) => wrong.lock().push(*name),
-                    }
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner();
-    rows.sort_by_key(|(name, _)| CASES.iter().position(|(case, _)| case == name));
-    println!("{:45} {:>9} {:>9}  said", "fault", "took ms", "bound ms");
-    for (name, Row { said, took, bound }) in &rows {
-        let (took, bound) = (took.as_secs_f64() * 1e3, bound.as_secs_f64() * 1e3);
-        println!("{name:45} {took:9.1} {bound:9.1}  {said}");
-    }
-    let mut wrong = wrong.into_inner();
-    wrong.extend(rows.iter().filter(|(_, row)| row.took > row.bound).map(|(name, _)| *name));
-    assert!(wrong.is_empty(), "{wrong:?}");
+    examine(CASES);
 }
 
 fn down_at_the_start() -> Row {
