@@ -1,6 +1,6 @@
 //! An interrupt at every step of a wait: how soon it ends, and that nothing is left.
 
-use super::scene::{COMMAND, Row, client_of};
+use super::scene::{Row, client_of, command};
 use super::table::{Case, examine};
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
@@ -149,7 +149,7 @@ fn busy(step: Step) -> Row {
     holder.unlock().unwrap();
     client.mutex("a").unwrap().try_lock().unwrap().unwrap().unlock().unwrap();
     // What is under way is waited for.
-    Row::new(error, ended.since(fired), COMMAND)
+    Row::new(error, ended.since(fired), command())
 }
 
 /// While nobody does: it gets it, or not, and either way there is nothing that nobody knows of.
@@ -172,8 +172,8 @@ fn free(step: Step) -> Row {
     };
     let mut probe = server.probe();
     eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
-    always("nothing comes back", COMMAND, || !probe.exists("a"));
-    Row::new(said, ended.since(fired), COMMAND)
+    always("nothing comes back", command(), || !probe.exists("a"));
+    Row::new(said, ended.since(fired), command())
 }
 
 fn no_answer() -> Row {
@@ -264,13 +264,14 @@ fn frozen() -> Row {
     server.resume();
     let mut probe = server.probe();
     eventually("nothing is left", LONG, || !probe.exists("a"));
-    always("nothing comes back", COMMAND, || !probe.exists("a"));
-    Row::new(error, took, COMMAND)
+    always("nothing comes back", command(), || !probe.exists("a"));
+    Row::new(error, took, command())
 }
 
 fn down() -> Row {
     let mut server = server();
-    let url = format!("{}?outage_limit=1m&command_timeout={}ms", server.url(), COMMAND.as_millis());
+    let url =
+        format!("{}?outage_limit=1m&command_timeout={}ms", server.url(), command().as_millis());
     let client = distlock::connect(&url).unwrap();
     server.kill();
     // After a second the pauses have grown to their longest, which is half a second.

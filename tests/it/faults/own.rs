@@ -1,6 +1,6 @@
 //! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and how long that takes.
 
-use super::scene::{COMMAND, LEASE, Row, Scene, client_of};
+use super::scene::{Row, Scene, client_of, command, lease};
 use super::table::{Case, examine};
 use crate::documents::named::tests;
 use crate::harness::process::RedisServer;
@@ -150,7 +150,7 @@ fn unlock_after_loss() -> Row {
     let successor = overtake(&scene);
     let watch = Stopwatch::start();
     let error = guard.unlock().unwrap_err();
-    let row = Row::new(&error, watch.elapsed(), COMMAND);
+    let row = Row::new(&error, watch.elapsed(), command());
     assert!(error.is_lost(), "{error:?}");
     successor.verify().unwrap();
     row
@@ -163,7 +163,7 @@ fn unlock_detached_after_loss() -> Row {
     let successor = overtake(&scene);
     let watch = Stopwatch::start();
     let error = lock.unlock().unwrap_err();
-    let row = Row::new(&error, watch.elapsed(), COMMAND);
+    let row = Row::new(&error, watch.elapsed(), command());
     assert!(error.is_lost() && lock.unlock().unwrap_err().is_not_held(), "{error:?}");
     successor.verify().unwrap();
     row
@@ -178,7 +178,7 @@ fn panic_with_a_guard() -> Row {
         resume_unwind(Box::new("on purpose"));
     }));
     assert!(panicked.is_err() && lock.hold_count() == 0);
-    freed(&scene, &watch, "nothing: it is free, and not poisoned", COMMAND)
+    freed(&scene, &watch, "nothing: it is free, and not poisoned", command())
 }
 
 fn panic_in_run() -> Row {
@@ -189,7 +189,7 @@ fn panic_in_run() -> Row {
         lock.run(|_| resume_unwind(Box::new("on purpose"))).unwrap();
     }));
     assert!(panicked.is_err() && lock.hold_count() == 0);
-    freed(&scene, &watch, "nothing: it is free, and not poisoned", COMMAND)
+    freed(&scene, &watch, "nothing: it is free, and not poisoned", command())
 }
 
 fn drop_while_frozen() -> Row {
@@ -198,7 +198,7 @@ fn drop_while_frozen() -> Row {
     scene.server.pause();
     let watch = Stopwatch::start();
     drop(guard);
-    let row = Row::new("nothing: it is freed later", watch.elapsed(), COMMAND);
+    let row = Row::new("nothing: it is freed later", watch.elapsed(), command());
     scene.server.resume();
     freed(&scene, &Stopwatch::start(), "", LONG);
     row
@@ -209,7 +209,7 @@ fn leaked() -> Row {
     let lock = scene.client.mutex("a").unwrap();
     std::mem::forget(lock.lock().unwrap());
     let mut probe = scene.server.probe();
-    always("it is held for longer than a lease", LEASE * 2, || probe.exists("a"));
+    always("it is held for longer than a lease", lease() * 2, || probe.exists("a"));
     let watch = Stopwatch::start();
     let again = lock.try_lock().unwrap().expect("it is this thread's");
     assert_eq!(lock.hold_count(), 2);
@@ -221,7 +221,7 @@ fn leaked_by_a_thread_that_ends() -> Row {
     let scene = Scene::new();
     let lock = scene.client.mutex("a").unwrap();
     thread::spawn(move || std::mem::forget(lock.lock().unwrap())).join().unwrap();
-    freed(&scene, &Stopwatch::start(), "given back at the next renewal", LEASE / 3 + COMMAND)
+    freed(&scene, &Stopwatch::start(), "given back at the next renewal", lease() / 3 + command())
 }
 
 /// Events of losses of a client with the usual settings.
@@ -241,7 +241,7 @@ fn with_losses(server: &RedisServer) -> (Client, Arc<Mutex<Vec<LossCause>>>) {
 
 fn builder(server: &RedisServer) -> distlock::ClientBuilder {
     let settings =
-        |config: distlock::Config| config.with_watchdog(LEASE).with_command_timeout(COMMAND);
+        |config: distlock::Config| config.with_watchdog(lease()).with_command_timeout(command());
     distlock::builder().url(&server.url()).unwrap().configure(settings)
 }
 
@@ -250,8 +250,12 @@ fn a_thread_ends_with(holds: usize) -> Row {
     let (client, losses) = with_losses(&scene.server);
     let lock = client.mutex("a").unwrap();
     thread::spawn(move || (0..holds).for_each(|_| lock.lock().unwrap().detach())).join().unwrap();
-    let row =
-        freed(&scene, &Stopwatch::start(), "an event: its holder has ended", LEASE / 3 + COMMAND);
+    let row = freed(
+        &scene,
+        &Stopwatch::start(),
+        "an event: its holder has ended",
+        lease() / 3 + command(),
+    );
     eventually("it is told", LONG, || *losses.lock() == [LossCause::HolderEnded]);
     row
 }
@@ -269,10 +273,10 @@ fn client_dropped_before_guard() -> Row {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     drop(client);
     let mut probe = server.probe();
-    always("it is renewed", LEASE * 2, || probe.exists("a") && guard.is_valid());
+    always("it is renewed", lease() * 2, || probe.exists("a") && guard.is_valid());
     let watch = Stopwatch::start();
     guard.unlock().unwrap();
-    Row::new("nothing: renewed, and unlocked", watch.elapsed(), COMMAND)
+    Row::new("nothing: renewed, and unlocked", watch.elapsed(), command())
 }
 
 fn client_dropped_with_detached() -> Row {
@@ -282,7 +286,7 @@ fn client_dropped_with_detached() -> Row {
     drop(client);
     let mut probe = server.probe();
     eventually("it is free", LONG, || !probe.exists("a"));
-    Row::new("nothing: it is given back", watch.elapsed(), COMMAND)
+    Row::new("nothing: it is given back", watch.elapsed(), command())
 }
 
 fn client_dropped_while_frozen() -> Row {
@@ -291,10 +295,11 @@ fn client_dropped_while_frozen() -> Row {
     server.pause();
     let watch = Stopwatch::start();
     drop(client);
-    let row = Row::new("nothing: it ends, at the latest with the lease", watch.elapsed(), COMMAND);
+    let row =
+        Row::new("nothing: it ends, at the latest with the lease", watch.elapsed(), command());
     server.resume();
     let mut probe = server.probe();
-    eventually("it is free", LEASE, || !probe.exists("a"));
+    eventually("it is free", lease(), || !probe.exists("a"));
     row
 }
 
@@ -303,10 +308,10 @@ fn kept_in_spite_of(handler: impl Fn(&Event) + Send + Sync + 'static) -> Row {
     let client = builder(&scene.server).events(Arc::new(handler)).connect().unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let mut probe = scene.server.probe();
-    always("it is renewed", LEASE * 2, || probe.exists("a") && guard.state() == GuardState::Held);
+    always("it is renewed", lease() * 2, || probe.exists("a") && guard.state() == GuardState::Held);
     let watch = Stopwatch::start();
     guard.unlock().unwrap();
-    Row::new("nothing: renewed, and unlocked", watch.elapsed(), COMMAND)
+    Row::new("nothing: renewed, and unlocked", watch.elapsed(), command())
 }
 
 fn handler_that_hangs() -> Row {
@@ -336,13 +341,13 @@ fn clock_jumps_past_the_lease() -> Row {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let losses = guard.losses();
     let watch = Stopwatch::start();
-    clock.advance(LEASE * 2);
+    clock.advance(lease() * 2);
     assert!(!guard.is_valid() && guard.remaining().is_zero(), "the first look knows");
     let loss = losses.recv_timeout(scaled(LONG)).unwrap();
     let row = Row::new(format!("lost: {}", loss.cause()), watch.elapsed(), AT_ONCE);
     assert_eq!(loss.cause(), LossCause::Expired);
     assert!(guard.unlock().unwrap_err().is_lost());
-    freed(&scene, &watch, "", LEASE);
+    freed(&scene, &watch, "", lease());
     row
 }
 
@@ -351,9 +356,9 @@ fn clock_jumps_by_half_a_lease() -> Row {
     let (client, clock) = with_a_clock(&scene.server);
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let watch = Stopwatch::start();
-    clock.advance(LEASE / 2);
-    eventually("it is renewed at once", LONG, || guard.remaining() > LEASE * 9 / 10);
-    let row = Row::new("nothing: renewed at once", watch.elapsed(), COMMAND);
+    clock.advance(lease() / 2);
+    eventually("it is renewed at once", LONG, || guard.remaining() > lease() * 9 / 10);
+    let row = Row::new("nothing: renewed at once", watch.elapsed(), command());
     guard.unlock().unwrap();
     row
 }
@@ -369,19 +374,19 @@ fn time_of_day_is_set_back() -> Row {
     let watch = Stopwatch::start();
     let next = client.mutex("a").unwrap().lock().unwrap();
     assert!(next.fencing_token() > token);
-    Row::new("nothing: leases and tokens do not count on it", watch.elapsed(), COMMAND)
+    Row::new("nothing: leases and tokens do not count on it", watch.elapsed(), command())
 }
 
 fn over_before_the_answer(options: &LockOptions) -> Row {
     let server = RedisServer::start();
     client_of(&server.url()).mutex("b").unwrap().lock().unwrap().unlock().unwrap();
-    let late = Fault::DelayReply(COMMAND * 2 / 3);
+    let late = Fault::DelayReply(command() * 2 / 3);
     let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), late);
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     let lock = client_of(&proxy.url()).mutex("a").unwrap();
     let watch = Stopwatch::start();
     let error = lock.try_lock_with(options).unwrap_err();
-    let row = Row::new(&error, watch.elapsed(), COMMAND);
+    let row = Row::new(&error, watch.elapsed(), command());
     assert!(error.is_unavailable(), "{error:?}");
     assert!(row.said.contains("its answer took") && row.said.contains("lease of 150ms"), "{error}");
     assert_eq!(lock.hold_count(), 0);

@@ -1,6 +1,6 @@
 //! When a holder is told: of what the server knows, by the next renewal; where it cannot be asked, at the local deadline.
 
-use super::scene::{COMMAND, LEASE, Scene};
+use super::scene::{Scene, command, lease};
 use crate::harness::time::{let_pass, ms};
 use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ impl Told {
         let mut scene = Scene::new();
         let guard = scene.client.mutex("a").unwrap().lock().unwrap();
         let losses = guard.losses();
-        let_pass(LEASE / 3 + LEASE / 18 * phase);
+        let_pass(lease() / 3 + lease() / 18 * phase);
         fault(&mut scene);
         let began = SystemClock.now();
         let mut deadline = began;
@@ -42,7 +42,7 @@ impl Told {
                     .then(|| scene.server.probe().command_calls("hexists"));
                 return Self { loss, began, at, deadline, renewals };
             }
-            assert!(at.since(began) < LEASE * 4, "nothing is told");
+            assert!(at.since(began) < lease() * 4, "nothing is told");
             // From a moment before the look, so that a pause between the two makes it too early, not too late.
             let left = guard.remaining();
             if !left.is_zero() {
@@ -95,7 +95,7 @@ fn what_the_server_knows_is_told_by_the_next_renewal() {
         assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
         assert_eq!(told.renewals, Some(1), "{what}: not by the next one");
         // One may be under way at that moment; and a server that was just away is asked again within moments.
-        assert!(took < LEASE / 3 + COMMAND + ms(250), "{what}: {took:?}");
+        assert!(took < lease() / 3 + command() + ms(250), "{what}: {took:?}");
         assert!(told.at < told.deadline, "{what}: before the deadline could tell");
     }
 }
@@ -105,7 +105,7 @@ fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
     let faults: [(&str, Fault); 3] = [
         ("killed", |scene| scene.server.kill()),
         ("frozen", |scene| scene.server.pause()),
-        ("answers nobody", |scene| scene.tell(&["CLIENT", "PAUSE", "10000", "ALL"])),
+        ("answers nobody", |scene| scene.pause_clients(lease() * 8)),
     ];
     for (what, told) in observe(&faults) {
         assert_eq!(told.loss.cause(), LossCause::Expired, "{what}");
