@@ -30,9 +30,9 @@ impl Told {
         let guard = scene.client.mutex("a").unwrap().lock().unwrap();
         let losses = guard.losses();
         let_pass(lease() / 3 + lease() / 18 * phase);
+        let mut deadline = SystemClock.now() + guard.remaining();
         fault(&mut scene);
         let began = SystemClock.now();
-        let mut deadline = began;
         loop {
             // In this order: what is told now was true before.
             let told = losses.try_recv();
