@@ -4,7 +4,7 @@ use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::{Kind, Request};
-use crate::harness::time::{Stopwatch, eventually, let_pass, scaled};
+use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, scaled};
 use distlock::{Client, DistLock, Event, GuardState, LockGuard, LockOptions, LossCause};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -124,39 +124,43 @@ impl Crowd {
 
 #[test]
 fn one_key_of_another_type_among_500_delays_no_renewal() {
-    let server = RedisServer::start();
-    let mut crowd = Crowd::hold(&server, &server.url());
-    let broken = [LOCKS / 2];
-    let since = Stopwatch::start();
-    crowd.probe.command(&["SET", &name(broken[0]), "text"]);
-    crowd.told(&broken, &since);
-    let least = crowd.least(&broken);
-    assert_eq!(crowd.record.failed.load(Ordering::SeqCst), 0);
-    crowd.conclude("one key of another type", &broken, least, 5);
+    fairly(|| {
+        let server = RedisServer::start();
+        let mut crowd = Crowd::hold(&server, &server.url());
+        let broken = [LOCKS / 2];
+        let since = Stopwatch::start();
+        crowd.probe.command(&["SET", &name(broken[0]), "text"]);
+        crowd.told(&broken, &since);
+        let least = crowd.least(&broken);
+        assert_eq!(crowd.record.failed.load(Ordering::SeqCst), 0);
+        crowd.conclude("one key of another type", &broken, least, 5);
+    });
 }
 
 #[test]
 fn ten_keys_that_are_broken_in_all_ways_among_500_delay_no_renewal() {
-    let server = RedisServer::start();
-    let mut crowd = Crowd::hold(&server, &server.url());
-    // In every batch, and first and last.
-    let broken = [0, 1, 99, 100, 150, 199, 250, 301, 402, LOCKS - 1];
-    let since = Stopwatch::start();
-    for (turn, at) in broken.iter().enumerate() {
-        let key = &name(*at);
-        crowd.probe.command(&["DEL", key]);
-        match turn % 5 {
-            0 => crowd.probe.command(&["SET", key, "text"]),
-            1 => crowd.probe.command(&["RPUSH", key, "a"]),
-            2 => crowd.probe.command(&["HSET", key, "stranger:1", "1"]),
-            3 => crowd.probe.command(&["XADD", key, "*", "a", "b"]),
-            _ => crowd.probe.command(&["DEL", key]),
-        };
-    }
-    crowd.told(&broken, &since);
-    let least = crowd.least(&broken);
-    assert_eq!(crowd.record.failed.load(Ordering::SeqCst), 0);
-    crowd.conclude("ten broken keys", &broken, least, 5);
+    fairly(|| {
+        let server = RedisServer::start();
+        let mut crowd = Crowd::hold(&server, &server.url());
+        // In every batch, and first and last.
+        let broken = [0, 1, 99, 100, 150, 199, 250, 301, 402, LOCKS - 1];
+        let since = Stopwatch::start();
+        for (turn, at) in broken.iter().enumerate() {
+            let key = &name(*at);
+            crowd.probe.command(&["DEL", key]);
+            match turn % 5 {
+                0 => crowd.probe.command(&["SET", key, "text"]),
+                1 => crowd.probe.command(&["RPUSH", key, "a"]),
+                2 => crowd.probe.command(&["HSET", key, "stranger:1", "1"]),
+                3 => crowd.probe.command(&["XADD", key, "*", "a", "b"]),
+                _ => crowd.probe.command(&["DEL", key]),
+            };
+        }
+        crowd.told(&broken, &since);
+        let least = crowd.least(&broken);
+        assert_eq!(crowd.record.failed.load(Ordering::SeqCst), 0);
+        crowd.conclude("ten broken keys", &broken, least, 5);
+    });
 }
 
 /// Takes the lock `doubt` and never says so, and never lets it be given back.
@@ -174,17 +178,19 @@ impl Plan for Doubt {
 
 #[test]
 fn a_clean_up_that_gets_no_answer_delays_no_renewal() {
-    let server = RedisServer::start();
-    let proxy = Proxy::new(server.port(), Arc::new(Doubt));
-    let mut crowd = Crowd::hold(&server, &proxy.url());
-    assert!(crowd.client.mutex("doubt").unwrap().try_lock().unwrap_err().is_unavailable());
-    let swallowed = || proxy.count(Kind::Close, Fault::SwallowRequest);
-    eventually("a clean-up hangs", LONG, || swallowed() > 0);
-    let least = crowd.least(&[]);
-    println!("clean-ups without an answer: {}", swallowed());
-    assert!(swallowed() > 1, "it is tried on");
-    assert_eq!(crowd.record.failed.load(Ordering::SeqCst), 0);
-    crowd.conclude("a clean-up without an answer", &[], least, 5);
+    fairly(|| {
+        let server = RedisServer::start();
+        let proxy = Proxy::new(server.port(), Arc::new(Doubt));
+        let mut crowd = Crowd::hold(&server, &proxy.url());
+        assert!(crowd.client.mutex("doubt").unwrap().try_lock().unwrap_err().is_unavailable());
+        let swallowed = || proxy.count(Kind::Close, Fault::SwallowRequest);
+        eventually("a clean-up hangs", LONG, || swallowed() > 0);
+        let least = crowd.least(&[]);
+        println!("clean-ups without an answer: {}", swallowed());
+        assert!(swallowed() > 1, "it is tried on");
+        assert_eq!(crowd.record.failed.load(Ordering::SeqCst), 0);
+        crowd.conclude("a clean-up without an answer", &[], least, 5);
+    });
 }
 
 /// Swallows the answer to one renewal: of those that renew this lock, the one whose turn it is.
@@ -206,38 +212,42 @@ impl Plan for OneSlowRenewal {
 
 #[test]
 fn one_renewal_without_an_answer_among_500_delays_the_others_by_one_command_at_most() {
-    let server = RedisServer::start();
-    let plan = OneSlowRenewal { of: "crowd:0", turn: 2, seen: AtomicU64::new(0) };
-    let proxy = Proxy::new(server.port(), Arc::new(plan));
-    let mut crowd = Crowd::hold(&server, &proxy.url());
-    let least = crowd.least(&[]);
-    assert_eq!(proxy.count(Kind::Renew, Fault::SwallowReply), 1);
-    let failed = crowd.record.failed.load(Ordering::SeqCst);
-    println!("renewals without an answer, all in one request: {failed}");
-    assert!((1..=100).contains(&failed));
-    // Two thirds of the lease, less the fifth that a command may take, less the retry.
-    crowd.conclude("one renewal without an answer", &[], least, 4);
+    fairly(|| {
+        let server = RedisServer::start();
+        let plan = OneSlowRenewal { of: "crowd:0", turn: 2, seen: AtomicU64::new(0) };
+        let proxy = Proxy::new(server.port(), Arc::new(plan));
+        let mut crowd = Crowd::hold(&server, &proxy.url());
+        let least = crowd.least(&[]);
+        assert_eq!(proxy.count(Kind::Renew, Fault::SwallowReply), 1);
+        let failed = crowd.record.failed.load(Ordering::SeqCst);
+        println!("renewals without an answer, all in one request: {failed}");
+        assert!((1..=100).contains(&failed));
+        // Two thirds of the lease, less the fifth that a command may take, less the retry.
+        crowd.conclude("one renewal without an answer", &[], least, 4);
+    });
 }
 
 #[test]
 fn a_renewal_of_a_long_lease_that_gets_no_answer_costs_no_short_one() {
-    let server = RedisServer::start();
-    let plan = OneSlowRenewal { of: "long", turn: 1, seen: AtomicU64::new(0) };
-    let proxy = Proxy::new(server.port(), Arc::new(plan));
-    let client = distlock::connect(&proxy.url()).unwrap();
-    let [short, long] = [1, 6].map(|seconds| scaled(Duration::from_secs(seconds)));
-    let hold = |name, lease| {
-        client.mutex(name).unwrap().lock_with(&LockOptions::new().watched(lease)).unwrap()
-    };
-    let (kept, slow) = (hold("short", short), hold("long", long));
-    let swallowed = || proxy.count(Kind::Renew, Fault::SwallowReply);
-    let (mut least, watch) = (short, Stopwatch::start());
-    while watch.elapsed() < long {
-        least = least.min(kept.remaining());
-        let_pass(short / 200);
-    }
-    assert_eq!(swallowed(), 1);
-    println!("the least that was left of {short:?} meanwhile: {least:.1?}");
-    kept.unlock().unwrap();
-    slow.unlock().unwrap();
+    fairly(|| {
+        let server = RedisServer::start();
+        let plan = OneSlowRenewal { of: "long", turn: 1, seen: AtomicU64::new(0) };
+        let proxy = Proxy::new(server.port(), Arc::new(plan));
+        let client = distlock::connect(&proxy.url()).unwrap();
+        let [short, long] = [1, 6].map(|seconds| scaled(Duration::from_secs(seconds)));
+        let hold = |name, lease| {
+            client.mutex(name).unwrap().lock_with(&LockOptions::new().watched(lease)).unwrap()
+        };
+        let (kept, slow) = (hold("short", short), hold("long", long));
+        let swallowed = || proxy.count(Kind::Renew, Fault::SwallowReply);
+        let (mut least, watch) = (short, Stopwatch::start());
+        while watch.elapsed() < long {
+            least = least.min(kept.remaining());
+            let_pass(short / 200);
+        }
+        assert_eq!(swallowed(), 1);
+        println!("the least that was left of {short:?} meanwhile: {least:.1?}");
+        kept.unlock().unwrap();
+        slow.unlock().unwrap();
+    });
 }

@@ -1,7 +1,7 @@
 //! When a holder is told: of what the server knows, by the next renewal; where it cannot be asked, at the local deadline.
 
 use super::scene::{Scene, command, lease};
-use crate::harness::time::{let_pass, ms};
+use crate::harness::time::{fairly, let_pass, ms};
 use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
 use parking_lot::Mutex;
 use std::thread;
@@ -69,8 +69,7 @@ fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
             for phase in PHASES {
                 let seen = &seen;
                 scope.spawn(move || {
-                    let told = Told::of(*fault, phase);
-                    seen.lock().push((*what, told));
+                    seen.lock().push((*what, Told::of(*fault, phase)));
                 });
             }
         });
@@ -80,42 +79,46 @@ fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
 
 #[test]
 fn what_the_server_knows_is_told_by_the_next_renewal() {
-    let faults: [(&str, Fault); 5] = [
-        ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
-        ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
-        ("key of another owner", |scene| {
-            counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]])
-        }),
-        ("key of another type", |scene| counted(scene, &[&["SET", "a", "text"]])),
-        ("server restarted empty", |scene| scene.server.restart()),
-    ];
-    for (what, told) in observe(&faults) {
-        let took = told.at.since(told.began);
-        println!("{what}: told after {took:.1?}, renewals since: {:?}", told.renewals);
-        assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
-        assert_eq!(told.renewals, Some(1), "{what}: not by the next one");
-        // One may be under way at that moment; and a server that was just away is asked again within moments.
-        assert!(took < lease() / 3 + command() + ms(250), "{what}: {took:?}");
-        assert!(told.at < told.deadline, "{what}: before the deadline could tell");
-    }
+    fairly(|| {
+        let faults: [(&str, Fault); 5] = [
+            ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
+            ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
+            ("key of another owner", |scene| {
+                counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]])
+            }),
+            ("key of another type", |scene| counted(scene, &[&["SET", "a", "text"]])),
+            ("server restarted empty", |scene| scene.server.restart()),
+        ];
+        for (what, told) in observe(&faults) {
+            let took = told.at.since(told.began);
+            println!("{what}: told after {took:.1?}, renewals since: {:?}", told.renewals);
+            assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
+            assert_eq!(told.renewals, Some(1), "{what}: not by the next one");
+            // One may be under way at that moment; and a server that was just away is asked again within moments.
+            assert!(took < lease() / 3 + command() + ms(250), "{what}: {took:?}");
+            assert!(told.at < told.deadline, "{what}: before the deadline could tell");
+        }
+    });
 }
 
 #[test]
 fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
-    let faults: [(&str, Fault); 3] = [
-        ("killed", |scene| scene.server.kill()),
-        ("frozen", |scene| scene.server.pause()),
-        ("answers nobody", |scene| scene.pause_clients(lease() * 8)),
-    ];
-    for (what, told) in observe(&faults) {
-        assert_eq!(told.loss.cause(), LossCause::Expired, "{what}");
-        assert!(told.at >= told.deadline, "{what}: told before the deadline");
-        let after = told.at.since(told.deadline);
-        println!(
-            "{what}: told {:.1?} after it began, {after:.1?} after the deadline",
-            told.at.since(told.began)
-        );
-        assert!(after < ms(1_000), "{what}: {after:?} after the deadline");
-        assert!(told.loss.last_failure().is_some(), "{what}: why it could not be renewed");
-    }
+    fairly(|| {
+        let faults: [(&str, Fault); 3] = [
+            ("killed", |scene| scene.server.kill()),
+            ("frozen", |scene| scene.server.pause()),
+            ("answers nobody", |scene| scene.pause_clients(lease() * 8)),
+        ];
+        for (what, told) in observe(&faults) {
+            assert_eq!(told.loss.cause(), LossCause::Expired, "{what}");
+            assert!(told.at >= told.deadline, "{what}: told before the deadline");
+            let after = told.at.since(told.deadline);
+            println!(
+                "{what}: told {:.1?} after it began, {after:.1?} after the deadline",
+                told.at.since(told.began)
+            );
+            assert!(after < ms(1_000), "{what}: {after:?} after the deadline");
+            assert!(told.loss.last_failure().is_some(), "{what}: why it could not be renewed");
+        }
+    });
 }
