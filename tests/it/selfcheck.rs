@@ -164,7 +164,7 @@ fn a_call_that_outstays_its_time_is_found_out() {
 #[test]
 fn what_always_fails_fails_also_where_the_machine_may_be_to_blame() {
     let mut times = 0;
-    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let failed = catch_unwind(AssertUnwindSafe(|| {
         fairly(|| {
             times += 1;
             let_pass(ms(10));

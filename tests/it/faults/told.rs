@@ -84,7 +84,7 @@ fn what_the_server_knows_is_told_by_the_next_renewal() {
             ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
             ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
             ("key of another owner", |scene| {
-                counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]])
+                counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]]);
             }),
             ("key of another type", |scene| counted(scene, &[&["SET", "a", "text"]])),
             ("server restarted empty", |scene| scene.server.restart()),
