@@ -2,7 +2,7 @@
 
 use crate::harness::child::Example;
 use crate::harness::process::RedisServer;
-use crate::harness::time::{Stopwatch, always, eventually, let_pass, timed};
+use crate::harness::time::{Stopwatch, always, eventually, fairly, let_pass, ms, timed};
 use lock_core::{Clock, SystemClock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -159,4 +159,17 @@ fn a_call_that_outstays_its_time_is_found_out() {
     let message = *overstayed.unwrap_err().downcast::<String>().unwrap();
     assert!(message.contains("too late"), "{message}");
     assert!(on_time < SystemClock.now());
+}
+
+#[test]
+fn what_always_fails_fails_also_where_the_machine_may_be_to_blame() {
+    let mut times = 0;
+    let failed = catch_unwind(AssertUnwindSafe(|| {
+        fairly(|| {
+            times += 1;
+            let_pass(ms(10));
+            std::panic::resume_unwind(Box::new("on purpose"));
+        });
+    }));
+    assert!(failed.is_err() && (1..=3).contains(&times), "{times}");
 }

@@ -75,10 +75,11 @@ pub(super) fn client(subject: &dyn Subject) -> Client {
     connect(subject.client(&context()))
 }
 
-/// The same from a builder that was prepared.
+/// The same from a builder that was prepared. A request may take longer than whatever is to be [`prompt`], so that a
+/// store which keeps it waiting is told from one that is slow.
 pub(super) fn connect(builder: ClientBuilder) -> Client {
     builder
-        .configure(|config| config.with_watchdog(long()))
+        .configure(|config| config.with_watchdog(long()).with_command_timeout(ms(2_000)))
         .connect()
         .expect("the store can be opened")
 }

@@ -27,8 +27,27 @@ const IDLE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The shortest time that a batch of renewals is given, however short its leases are.
+/// The shortest time that a batch of renewals is given, however short the leases are.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
+
+/// The leases that a lane renewed lately, and when.
+///
+/// Renewals of a lane go one after the other: one that gets no answer keeps the others waiting, and must not do so for
+/// longer than the shortest lease among them can bear, whatever its own is.
+#[derive(Default)]
+struct Recent(HashMap<LeaseTime, Moment>);
+
+impl Recent {
+    /// How long this batch may take: a third of the shortest lease that somebody relies on, and never more than `most`.
+    fn time_for(&mut self, batch: &[RenewJob], now: Moment, most: Duration) -> Duration {
+        let time = |lease: LeaseTime| (lease.duration() / 3).max(SHORTEST_RENEWAL);
+        // What was not renewed for as long as it lasts is not held any more.
+        self.0.retain(|lease, last| now.since(*last) < lease.duration());
+        let leases = batch.iter().map(|job| job.lease);
+        self.0.extend(leases.filter(|lease| time(*lease) < most).map(|lease| (lease, now)));
+        self.0.keys().map(|lease| time(*lease)).min().unwrap_or(most)
+    }
+}
 
 /// All lanes of a client.
 pub(crate) struct Lanes {
@@ -219,6 +238,7 @@ impl Lanes {
 
     fn run(&self, queue: &Queue, engine: &Weak<Engine>) {
         let mut idle_since = None;
+        let mut recent = Recent::default();
         loop {
             let now = self.clock.now();
             let stopping = self.state.lock().stopping;
@@ -228,7 +248,7 @@ impl Lanes {
             }
             // A panic, of a backend's receipt perhaps, must not end the renewals of all other locks of this node.
             let _reported = catch_unwind(AssertUnwindSafe(|| match step {
-                Step::Renew(batch) => self.renew_batch(queue.lane, batch, engine),
+                Step::Renew(batch) => self.renew_batch(queue.lane, batch, &mut recent, engine),
                 Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
                 Step::Sleep(until) => {
                     let _woken: Woken = self.clock.wait(&queue.signal, until);
@@ -238,7 +258,13 @@ impl Lanes {
         }
     }
 
-    fn renew_batch(&self, lane: Lane, mut batch: Vec<RenewJob>, engine: &Weak<Engine>) {
+    fn renew_batch(
+        &self,
+        lane: Lane,
+        mut batch: Vec<RenewJob>,
+        recent: &mut Recent,
+        engine: &Weak<Engine>,
+    ) {
         batch.retain(|job| {
             let may_be_renewed = !job.tenure.has_ended();
             if !may_be_renewed {
@@ -249,9 +275,11 @@ impl Lanes {
             }
             may_be_renewed
         });
-        let Some(shortest) = batch.iter().map(|job| job.lease.duration() / 3).min() else { return };
+        if batch.is_empty() {
+            return;
+        }
         let sent = self.clock.now();
-        let by = sent + self.command_timeout.min(shortest.max(SHORTEST_RENEWAL));
+        let by = sent + recent.time_for(&batch, sent, self.command_timeout);
         let renewing: Vec<_> =
             batch.iter().map(|job| Renewing::new(job.tenure.id(job.lease))).collect();
         let answers = ask(|| Ok(self.backend.renew(lane, &renewing, by)));

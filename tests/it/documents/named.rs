@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// The names of all test functions and of all cases of the conformance suite.
-fn tests() -> BTreeSet<String> {
+pub(crate) fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for folder in ["tests", "src", "lock-core", "lock-redis", "lock-cluster"] {
         collect(&root().join(folder), &mut names);

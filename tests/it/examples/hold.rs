@@ -217,14 +217,15 @@ fn answer_or_lost(child: &mut Child) -> (bool, u64) {
 #[test]
 fn a_paused_store_costs_nothing_but_renewals() {
     let server = RedisServer::start();
-    let url = format!("{}?watchdog=3s&command_timeout=500ms", server.url());
+    let lease = scaled(Duration::from_secs(3));
+    let url = format!("{}?watchdog={}ms&command_timeout=500ms", server.url(), lease.as_millis());
     let mut child = hold(&["--url", &url]);
     held(&mut child);
     server.pause();
-    let_pass(scaled(Duration::from_millis(1_500)));
+    let_pass(lease / 2);
     assert!(ask(&mut child, "check").0, "the lease is not over");
     server.resume();
-    let_pass(scaled(Duration::from_secs(3)));
+    let_pass(lease);
     assert!(ask(&mut child, "check").0, "it was renewed again");
     child.send("release");
     child.expect_event("released", SOON);

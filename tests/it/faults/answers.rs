@@ -1,6 +1,6 @@
 //! One lost, late or garbled answer: the lock is got and given back all the same, and nothing is left.
 
-use super::scene::{COMMAND, client_of};
+use super::scene::{client_of, command};
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::resp::Kind;
@@ -17,11 +17,11 @@ const SLACK: Duration = Duration::from_millis(300);
 fn all() -> [Fault; 9] {
     [
         Fault::Cut,
-        Fault::Delay(COMMAND * 2),
+        Fault::Delay(command() * 2),
         Fault::SwallowRequest,
-        Fault::Late(COMMAND * 2),
+        Fault::Late(command() * 2),
         Fault::CutReply,
-        Fault::DelayReply(COMMAND * 2),
+        Fault::DelayReply(command() * 2),
         Fault::SwallowReply,
         Fault::HalfReply,
         Fault::Garbage,
@@ -46,7 +46,7 @@ fn an_acquire_that_meets_any_fault_is_repeated_and_leaves_nothing_behind() {
         let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
         let took = watch.elapsed();
         println!("acquire meets {fault:?}: got after {took:.1?}");
-        assert!(took < COMMAND + SLACK, "{fault:?}: {took:?}");
+        assert!(took < command() + SLACK, "{fault:?}: {took:?}");
         guard.verify().unwrap();
         let owners = server.probe().hgetall("a");
         assert_eq!(owners.len(), 1);
@@ -54,7 +54,7 @@ fn an_acquire_that_meets_any_fault_is_repeated_and_leaves_nothing_behind() {
         assert_eq!(proxy.count(Kind::Acquire, fault), 1, "{}", proxy.account());
         // Whatever of the first request is still under way comes to nothing.
         let mut probe = server.probe();
-        always("it is free", COMMAND * 2, || !probe.exists("a"));
+        always("it is free", command() * 2, || !probe.exists("a"));
         assert_eq!(proxy.arrived_late(Kind::Acquire), u64::from(matches!(fault, Fault::Late(_))));
     }
 }
@@ -67,7 +67,7 @@ fn a_release_that_meets_any_fault_is_told_truly_and_done_soon() {
         let watch = Stopwatch::start();
         let outcome = guard.unlock();
         let took = watch.elapsed();
-        assert!(took < COMMAND + SLACK, "{fault:?}: {took:?}");
+        assert!(took < command() + SLACK, "{fault:?}: {took:?}");
         // A connection that breaks leaves time to ask again; silence does not.
         let is_known = matches!(fault, Fault::Cut | Fault::CutReply | Fault::Garbage);
         match &outcome {
@@ -81,6 +81,6 @@ fn a_release_that_meets_any_fault_is_told_truly_and_done_soon() {
             "release meets {fault:?}: {} after {took:.1?}, free after {freed:.1?}",
             if is_known { "done" } else { "not confirmed" }
         );
-        assert!(freed < COMMAND * 2 + SLACK, "{fault:?}: {freed:?}");
+        assert!(freed < command() * 2 + SLACK, "{fault:?}: {freed:?}");
     }
 }

@@ -1,8 +1,13 @@
 //! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
 
 mod answers;
+mod crowd;
+mod interrupts;
 mod ledger;
 mod network;
 mod orphans;
+mod own;
 mod scene;
 mod server;
+mod table;
+mod told;

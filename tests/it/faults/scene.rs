@@ -6,11 +6,21 @@ use crate::harness::time::{Stopwatch, ms};
 use distlock::{Client, DistLock, Error, LossCause};
 use std::time::Duration;
 
-pub(super) const LEASE: Duration = Duration::from_millis(1_500);
-pub(super) const COMMAND: Duration = Duration::from_millis(300);
-pub(super) const OUTAGE: Duration = Duration::from_millis(600);
-/// What a busy machine may add to any bound.
-const SLACK: Duration = Duration::from_millis(250);
+/// The lease of every lock.
+pub(super) fn lease() -> Duration {
+    ms(1_500)
+}
+
+/// How long a command may take.
+pub(super) fn command() -> Duration {
+    ms(300)
+}
+
+/// How long an outage may last for who waits without an end.
+pub(super) fn outage() -> Duration {
+    ms(600)
+}
+
 const LONG: Duration = Duration::from_secs(10);
 
 /// What was said about a fault, how long that took, and how long it may take.
@@ -22,7 +32,7 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(said: impl ToString, took: Duration, bound: Duration) -> Self {
-        Self { said: said.to_string(), took, bound: bound + ms(250).max(SLACK) }
+        Self { said: said.to_string(), took, bound: bound + ms(250) }
     }
 }
 
@@ -45,6 +55,11 @@ impl Scene {
     pub(super) fn tell(&self, words: &[&str]) {
         let answer = self.server.probe().command(words);
         assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
+    }
+
+    /// Has the server answer nobody for so long.
+    pub(super) fn pause_clients(&self, time: Duration) {
+        self.tell(&["CLIENT", "PAUSE", &time.as_millis().to_string(), "ALL"]);
     }
 
     /// Asks once, which must fail in time with an error that `is` of its kind and `says` this.
@@ -75,9 +90,9 @@ impl Scene {
         assert!(!guard.is_valid());
         let bound = if cause == LossCause::Expired {
             assert!(took >= deadline_before, "told after {took:?}, before {deadline_before:?}");
-            deadline_after + Duration::from_secs(1)
+            deadline_after + ms(750) // and what every row is given: a second in all
         } else {
-            LEASE / 3 + COMMAND
+            lease() / 3 + command()
         };
         assert!(guard.unlock().unwrap_err().is_lost());
         Row::new(format!("lost: {}", loss.cause()), took, bound)
@@ -92,12 +107,12 @@ impl Scene {
         let watch = Stopwatch::start();
         guard.verify().unwrap();
         guard.unlock().unwrap();
-        Row::new("nothing: it is held, and unlocked", watch.elapsed(), COMMAND * 2)
+        Row::new("nothing: it is held, and unlocked", watch.elapsed(), command() * 2)
     }
 }
 
 pub(super) fn client_of(url: &str) -> Client {
-    let [lease, command, outage] = [LEASE, COMMAND, OUTAGE].map(|time| time.as_millis());
+    let [lease, command, outage] = [lease(), command(), outage()].map(|time| time.as_millis());
     let settings = format!(
         "watchdog={lease}ms&command_timeout={command}ms&connect_timeout={command}ms&outage_limit={outage}ms"
     );
@@ -109,7 +124,7 @@ pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Ro
     let lock = client.mutex("a").unwrap();
     let watch = Stopwatch::start();
     let error = lock.try_lock().unwrap_err();
-    let row = Row::new(&error, watch.elapsed(), COMMAND);
+    let row = Row::new(&error, watch.elapsed(), command());
     assert!(is(&error) && error.to_string().contains(says), "{error:?}");
     row
 }

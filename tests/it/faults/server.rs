@@ -1,18 +1,16 @@
 //! A server in trouble: for each kind what is said, and how long that takes at most.
 
-use super::scene::{COMMAND, LEASE, OUTAGE, Row, Scene, client_of, refused};
+use super::scene::{Row, Scene, client_of, command, lease, outage, refused};
+use super::table::{Case, examine};
 use crate::harness::process::{RedisServer, free_port};
 use crate::harness::time::{Stopwatch, eventually, let_pass};
 use distlock::{DistLock, Error, LossCause};
-use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(10);
-
-type Case = (&'static str, fn() -> Row);
 
 const CASES: &[Case] = &[
     ("down at the start: try_lock", down_at_the_start),
@@ -40,7 +38,7 @@ const CASES: &[Case] = &[
     ("CLIENT KILL of everything, all the time", client_kill),
     ("CLIENT PAUSE: try_lock", client_pause),
     ("CLIENT PAUSE while holding", || {
-        Scene::new().lost(LossCause::Expired, |s| s.tell(&["CLIENT", "PAUSE", "5000", "ALL"]))
+        Scene::new().lost(LossCause::Expired, |s| s.pause_clients(lease() * 4))
     }),
     ("maxclients reached", max_clients),
     ("`timeout` closes idle links", idle_links),
@@ -56,33 +54,9 @@ const CASES: &[Case] = &[
     ("eviction", eviction),
 ];
 
-/// All of them, some at a time; what took too long or was answered wrongly is named at the end.
 #[test]
 fn every_fault_of_a_server_is_answered_rightly_and_in_time() {
-    const AT_A_TIME: usize = 4;
-    let (next, rows, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
-            scope.spawn(|| {
-                while let Some((name, case)) = CASES.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    match catch_unwind(AssertUnwindSafe(case)) {
-                        Ok(row) => rows.lock().push((*name, row)),
-                        Err(_) => wrong.lock().push(*name),
-                    }
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner();
-    rows.sort_by_key(|(name, _)| CASES.iter().position(|(case, _)| case == name));
-    println!("{:45} {:>9} {:>9}  said", "fault", "took ms", "bound ms");
-    for (name, Row { said, took, bound }) in &rows {
-        let (took, bound) = (took.as_secs_f64() * 1e3, bound.as_secs_f64() * 1e3);
-        println!("{name:45} {took:9.1} {bound:9.1}  {said}");
-    }
-    let mut wrong = wrong.into_inner();
-    wrong.extend(rows.iter().filter(|(_, row)| row.took > row.bound).map(|(name, _)| *name));
-    assert!(wrong.is_empty(), "{wrong:?}");
+    examine(CASES);
 }
 
 fn down_at_the_start() -> Row {
@@ -94,8 +68,8 @@ fn down_and_waited_for() -> Row {
     let client = client_of(&format!("redis://127.0.0.1:{}", free_port()));
     let watch = Stopwatch::start();
     let error = client.mutex("a").unwrap().lock().unwrap_err();
-    assert!(error.is_unavailable() && watch.elapsed() >= OUTAGE, "{error:?}");
-    Row::new(error, watch.elapsed(), OUTAGE + COMMAND)
+    assert!(error.is_unavailable() && watch.elapsed() >= outage(), "{error:?}");
+    Row::new(error, watch.elapsed(), outage() + command())
 }
 
 fn dies_while_waiting() -> Row {
@@ -113,7 +87,7 @@ fn dies_while_waiting() -> Row {
     let error = waiting.join().unwrap().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     // It sleeps for as long as the holder's lease may last, and finds out when it asks.
-    Row::new(error, watch.elapsed(), LEASE + OUTAGE + COMMAND)
+    Row::new(error, watch.elapsed(), lease() + outage() + command())
 }
 
 fn frozen() -> Row {
@@ -129,9 +103,9 @@ fn frozen() -> Row {
 fn frozen_and_back() -> Row {
     Scene::new().kept(|scene| {
         scene.server.pause();
-        let_pass(LEASE / 2);
+        let_pass(lease() / 2);
         scene.server.resume();
-        let_pass(LEASE);
+        let_pass(lease());
     })
 }
 
@@ -158,7 +132,7 @@ fn loading() -> Row {
             let watch = Stopwatch::start();
             let error = client.mutex("a").unwrap().try_lock().err()?;
             assert!(error.is_unavailable(), "{error:?}");
-            let row = Row::new(&error, watch.elapsed(), COMMAND);
+            let row = Row::new(&error, watch.elapsed(), command());
             row.said.contains("still reading its data").then_some(row)
         });
         restarting.join().unwrap();
@@ -181,7 +155,7 @@ fn out_of_memory_while_holding() -> Row {
     // Neither a renewal nor a release needs memory.
     Scene::new().kept(|scene| {
         scene.tell(&["CONFIG", "SET", "maxmemory", "1"]);
-        let_pass(LEASE * 2);
+        let_pass(lease() * 2);
     })
 }
 
@@ -255,13 +229,13 @@ fn script_flush() -> Row {
                 let watch = Stopwatch::start();
                 let guard = scene.client.mutex("a").unwrap().lock().unwrap();
                 guard.verify().unwrap();
-                guard.extend(LEASE).unwrap();
+                guard.extend(lease()).unwrap();
                 guard.unlock().unwrap();
                 longest = longest.max(watch.elapsed());
             }
         },
     );
-    Row::new("nothing: 200 cycles, the longest one", longest, COMMAND)
+    Row::new("nothing: 200 cycles, the longest one", longest, command())
 }
 
 /// Runs a script without an end while `work` is done, and kills it.
@@ -292,8 +266,8 @@ fn busy() -> Row {
 
 fn busy_while_holding() -> Row {
     Scene::new().kept(|scene| {
-        with_a_long_script(scene, || let_pass(LEASE / 3));
-        let_pass(LEASE);
+        with_a_long_script(scene, || let_pass(lease() / 3));
+        let_pass(lease());
     })
 }
 
@@ -310,7 +284,7 @@ fn client_kill() -> Row {
     let mut longest = Duration::ZERO;
     beside(kill, || {
         let (all, waited) = (Stopwatch::start(), &mut longest);
-        while all.elapsed() < LEASE * 2 {
+        while all.elapsed() < lease() * 2 {
             let mine = scene.client.mutex("passed on").unwrap().lock().unwrap();
             let theirs = thread::spawn({
                 let other = other.clone();
@@ -325,13 +299,13 @@ fn client_kill() -> Row {
     });
     assert!(guard.is_valid());
     guard.verify().or_else(|_| guard.verify()).unwrap();
-    Row::new("nothing: held on; the longest passing on", longest, LEASE + COMMAND)
+    Row::new("nothing: held on; the longest passing on", longest, lease() + command())
 }
 
 fn client_pause() -> Row {
     let scene = Scene::new();
     scene.works("b");
-    scene.tell(&["CLIENT", "PAUSE", "1000", "ALL"]);
+    scene.pause_clients(command() * 3);
     let row = scene.refused(Error::is_unavailable, "did not answer in time");
     scene.works("a");
     row
@@ -356,7 +330,7 @@ fn idle_links() -> Row {
     eventually("the idle link is closed", LONG, || probe.connections() == 0);
     let watch = Stopwatch::start();
     scene.client.mutex("a").unwrap().try_lock().unwrap().unwrap().unlock().unwrap();
-    Row::new("nothing: the next lock is taken", watch.elapsed(), COMMAND)
+    Row::new("nothing: the next lock is taken", watch.elapsed(), command())
 }
 
 fn another_type() -> Row {
@@ -373,16 +347,16 @@ fn lost_expiry() -> Row {
     eventually("it has an end again", LONG, || probe.pttl("a").is_some());
     let took = watch.elapsed();
     guard.unlock().unwrap();
-    Row::new("nothing: it has an end again", took, LEASE / 3 + COMMAND)
+    Row::new("nothing: it has an end again", took, lease() / 3 + command())
 }
 
 fn stranger_for_ever() -> Row {
     let scene = Scene::new();
     scene.tell(&["HSET", "a", "stranger:1", "1"]);
     let watch = Stopwatch::start();
-    let answer = scene.client.mutex("a").unwrap().try_lock_for(COMMAND).unwrap();
+    let answer = scene.client.mutex("a").unwrap().try_lock_for(command()).unwrap();
     assert!(answer.is_none());
-    Row::new("busy", watch.elapsed(), COMMAND * 2)
+    Row::new("busy", watch.elapsed(), command() * 2)
 }
 
 fn another_owner() -> Row {

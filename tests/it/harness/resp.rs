@@ -54,12 +54,13 @@ impl Request {
 
     pub(crate) fn kind(&self) -> Kind {
         match (self.keys(), self.arguments()) {
-            (Some(3), 5) => Kind::Acquire,
-            (Some(3), 6) => Kind::Close,
-            (Some(1), 3) => Kind::Release,
+            // First: of three locks at once it has as many keys and arguments as a close.
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
+            (Some(3), 5) => Kind::Acquire,
+            (Some(3), 6) => Kind::Close,
+            (Some(1), 3) => Kind::Release,
             _ => Kind::Other,
         }
     }
@@ -73,6 +74,11 @@ impl Request {
             Kind::Renew | Kind::Other => return None,
         };
         Some(String::from_utf8_lossy(&self.words[at]).into_owned())
+    }
+
+    /// Whether one of its words is this one.
+    pub(crate) fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|it| it == word.as_bytes())
     }
 
     /// Puts another word in the place of the last one.

@@ -7,6 +7,7 @@ use crate::backend::{
     LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
+use crate::conformance::desk::ms;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
@@ -308,7 +309,7 @@ impl Backend for Opened {
         let number = self.store.next.fetch_add(1, Ordering::Relaxed);
         let (client, key) = (self.number, self.key(name));
         self.with(|state, now| {
-            let since = now + Duration::from_millis(300);
+            let since = now + ms(300);
             state.watchers.push(Watcher { number, client, key, since, wake });
         });
         let registration = Registration { store: Arc::clone(&self.store), number };
@@ -336,7 +337,7 @@ impl Backend for Opened {
 /// "For ever" is long enough to be noticed here, and not for ever.
 fn leak_a_thread(clock: Arc<dyn Clock>) {
     let _detached = std::thread::spawn(move || {
-        let until = clock.now() + Duration::from_secs(30);
+        let until = clock.now() + ms(30_000);
         let _due = clock.wait(&Arc::new(Signal::new()), until);
     });
 }

@@ -75,7 +75,9 @@ pub(crate) fn one_lost_lock_leaves_the_others(subject: &dyn Subject) {
 /// A lock that may be renewed so often is given up after that: the holder is told, and the lease ends.
 pub(crate) fn renewals_may_be_used_up(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    let guard = take_with(&one, &LockOptions::new().watched_at_most(short(), 2));
+    // Longer than elsewhere: the first renewal may have to open a connection, and if both came late, the lease would simply
+    // have ended.
+    let guard = take_with(&one, &LockOptions::new().watched_at_most(ms(900), 2));
     let loss = guard.losses().recv_timeout(patience()).expect("the holder is told");
     assert_eq!(loss.cause(), LossCause::RenewalsUsedUp);
     let next = take_soon(&other);

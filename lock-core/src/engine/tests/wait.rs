@@ -236,6 +236,26 @@ fn a_renewal_of_a_short_lease_is_given_a_third_of_it() {
 }
 
 #[test]
+fn a_renewal_of_a_long_lease_is_given_no_longer_than_the_short_ones_can_wait_for() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let long = client.mutex("long").unwrap().lock().unwrap();
+    let short = LockOptions::new().watched(SECOND * 3 / 10);
+    let short = client.mutex("short").unwrap().lock_with(&short).unwrap();
+    advance(&client, &clock, 10 * SECOND - SECOND / 50);
+    let extend = |seconds| {
+        let before = store.count("renew");
+        long.extend(seconds * SECOND).unwrap();
+        assert_eq!(store.count("renew"), before + 1);
+        store.time_given("renew")
+    };
+    assert_eq!(extend(60), SECOND / 10, "the short one is due any moment");
+    short.unlock().unwrap();
+    advance(&client, &clock, SECOND / 2);
+    assert_eq!(extend(120), 2 * SECOND, "nobody has a short lease any more");
+}
+
+#[test]
 fn a_fired_interrupt_refuses_also_a_nested_hold() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
