@@ -27,6 +27,9 @@ impl Config {
             }
             "outage_limit" => (self.outage_limit == Some(Duration::ZERO))
                 .then(|| "outage_limit 0s leaves no time to try: give it at least 1ms".to_owned()),
+            "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
+                format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
+            }),
             "connect_timeout" => timeout(option, self.connect_timeout),
             "command_timeout" => timeout(option, self.command_timeout),
             "pool" => (!(1..=Self::LARGEST_POOL).contains(&self.pool))

@@ -101,6 +101,7 @@ mod tests {
         let set = [
             ("DISTLOCK_WATCHDOG", "1s"),
             ("DISTLOCK_OUTAGE_LIMIT", "2s"),
+            ("DISTLOCK_HAND_OFF", "7ms"),
             ("DISTLOCK_CONNECT_TIMEOUT", "3s"),
             ("DISTLOCK_COMMAND_TIMEOUT", "4s"),
             ("DISTLOCK_POOL", "5"),

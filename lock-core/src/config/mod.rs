@@ -52,6 +52,7 @@ pub struct Config {
     address: Address,
     watchdog: Duration,
     outage_limit: Option<Duration>,
+    hand_off: Duration,
     connect_timeout: Duration,
     command_timeout: Duration,
     pool: u32,
@@ -85,6 +86,10 @@ impl Config {
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
     /// The default bound on one command.
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+    /// The default time for which a lock passes from thread to thread of a client.
+    pub const DEFAULT_HAND_OFF: Duration = Duration::from_millis(5);
+    /// The longest such time: whoever waits elsewhere hears nothing of the lock while it lasts.
+    pub const LONGEST_HAND_OFF: Duration = Duration::from_secs(1);
     /// The longest that one of the time-outs may be: a call that may take longer is one that hangs.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
@@ -167,6 +172,14 @@ impl Config {
     #[must_use]
     pub fn with_outage_limit(mut self, limit: Duration) -> Self {
         self.outage_limit = Some(limit);
+        self
+    }
+
+    /// For how long at a stretch a lock passes from thread to thread of this client, without a word to the store, before
+    /// others have a go at it; zero: it never does. Default: 5 ms.
+    #[must_use]
+    pub fn with_hand_off(mut self, stretch: Duration) -> Self {
+        self.hand_off = stretch;
         self
     }
 
@@ -255,6 +268,12 @@ impl Config {
         self.outage_limit.unwrap_or(self.watchdog)
     }
 
+    /// See [`with_hand_off`](Self::with_hand_off).
+    #[must_use]
+    pub fn hand_off(&self) -> Duration {
+        self.hand_off
+    }
+
     /// See [`with_connect_timeout`](Self::with_connect_timeout).
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
@@ -304,6 +323,7 @@ impl Default for Config {
             address: Address::memory(),
             watchdog: Self::DEFAULT_WATCHDOG,
             outage_limit: None,
+            hand_off: Self::DEFAULT_HAND_OFF,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,
             pool: Self::DEFAULT_POOL,

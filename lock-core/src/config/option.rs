@@ -6,9 +6,10 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 8] = [
+pub(super) const OPTIONS: [&str; 9] = [
     "watchdog",
     "outage_limit",
+    "hand_off",
     "connect_timeout",
     "command_timeout",
     "pool",
@@ -49,6 +50,7 @@ impl Config {
         match option {
             "watchdog" => self.watchdog = duration(option, value)?,
             "outage_limit" => self.outage_limit = Some(duration(option, value)?),
+            "hand_off" => self.hand_off = duration(option, value)?,
             "connect_timeout" => self.connect_timeout = duration(option, value)?,
             "command_timeout" => self.command_timeout = duration(option, value)?,
             "pool" => {

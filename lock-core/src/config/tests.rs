@@ -30,6 +30,7 @@ fn nonsense_is_refused_by_name() {
     assert!(refusal("memory://?watchdog=99999999999999999999ms").contains("too large"));
     assert!(refusal("memory://?command_timeout=0s").contains("command_timeout 0ns"));
     assert!(refusal("memory://?connect_timeout=2h").contains("3600s"));
+    assert!(refusal("memory://?hand_off=2s").contains("hand_off 2s"));
     assert!(refusal("memory://?pool=many").contains("many"));
     assert!(refusal("memory://?pool=0").contains("pool 0"));
     assert!(refusal("memory://?wachdog=3s").contains("`wachdog`"));
@@ -42,13 +43,14 @@ fn nonsense_is_refused_by_name() {
 #[test]
 fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
     let by_url = Config::from_url(
-        "memory://?watchdog=10s&outage_limit=11s&connect_timeout=12s&command_timeout=13s&pool=14\
+        "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s&command_timeout=13s&pool=14\
          &client_name=me&prefix=p:&tokens=off",
     )
     .unwrap();
     let by_setter = Config::default()
         .with_watchdog(Duration::from_secs(10))
         .with_outage_limit(Duration::from_secs(11))
+        .with_hand_off(Duration::from_millis(8))
         .with_connect_timeout(Duration::from_secs(12))
         .with_command_timeout(Duration::from_secs(13))
         .with_pool(14)
@@ -64,6 +66,7 @@ fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
             config.command_timeout(),
         ];
         assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13]);
+        assert_eq!(config.hand_off(), Duration::from_millis(8));
         assert_eq!((config.pool(), config.client_name()), (14, "me"));
         assert_eq!((config.prefix(), config.tokens()), ("p:", TokenPolicy::Off));
     }

@@ -26,8 +26,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The shortest sleep on a busy lock: a lease that has less than a millisecond left is reported as zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How many tokens are set aside for hand-offs, where others of this client wait: more than can take their turns until
-/// the time is used up in which a client may keep a lock. They are microseconds: if their holder dies, the counter is
+/// How many tokens are set aside for hand-offs, where others of this client wait: about as many as can take their
+/// turns in the 5 ms for which a client keeps a lock by default. They are microseconds: if their holder dies, the counter is
 /// ahead of the clock by a millisecond.
 const SET_ASIDE: u32 = 1_000;
 
@@ -471,7 +471,7 @@ impl<'a> Wait<'a> {
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
-            entry.vacate(&tenure, now, Duration::ZERO);
+            entry.vacate(&tenure, now, self.engine.settings.hand_off, Duration::ZERO);
             return Err(error);
         }
         self.tell_acquired(&tenure, now);

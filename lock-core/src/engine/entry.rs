@@ -71,10 +71,6 @@ pub(crate) struct Wanted {
     pub(crate) watched: Option<LeaseTime>,
 }
 
-/// How long a client may have a lock, from thread to thread, before it lets others have a go. Long against a round trip,
-/// short for whoever waits elsewhere.
-pub(crate) const BUDGET: Duration = Duration::from_millis(5);
-
 /// The most holds on one holding, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
@@ -150,14 +146,15 @@ impl Entry {
         &self,
         tenure: &Arc<Tenure>,
         clock: &dyn Clock,
+        budget: Duration,
         follow: impl FnOnce(&Wanted, Moment) -> Option<Tenure>,
     ) -> Option<Moment> {
         let mut state = self.lock();
         state.queue.front()?;
         // Read under the lock: the watchdog, which takes it, too, cannot have come by since.
         let now = clock.now();
-        if state.current().is_none_or(|current| !Arc::ptr_eq(current, tenure)) || state.is_over(now)
-        {
+        let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, tenure));
+        if !is_current || state.is_over(now, budget) {
             return None;
         }
         let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
@@ -190,12 +187,18 @@ impl Entry {
     }
 
     /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
-    /// long enough, the head leaves it to others for `pause` first: they hear of the release later than it does.
-    pub(crate) fn vacate(&self, tenure: &Arc<Tenure>, now: Moment, pause: Duration) {
+    /// long enough, the head leaves it to others for a `pause` first: they hear of the release later than it does.
+    pub(crate) fn vacate(
+        &self,
+        tenure: &Arc<Tenure>,
+        now: Moment,
+        budget: Duration,
+        pause: Duration,
+    ) {
         let mut state = self.lock();
         if state.current.as_ref().is_some_and(|it| Arc::ptr_eq(&it.tenure, tenure)) {
             state.current = None;
-            if state.is_over(now) {
+            if !budget.is_zero() && state.is_over(now, budget) {
                 state.stretch = None;
                 state.stand_back = Some(now + pause);
             }
@@ -247,8 +250,8 @@ impl EntryState {
     }
 
     /// Whether this client has had the lock for as long as it may without letting others have a go.
-    fn is_over(&self, now: Moment) -> bool {
-        self.stretch.is_some_and(|since| now >= since + BUDGET)
+    fn is_over(&self, now: Moment, budget: Duration) -> bool {
+        self.stretch.is_some_and(|since| now >= since + budget)
     }
 
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.

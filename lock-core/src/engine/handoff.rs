@@ -4,8 +4,8 @@
 //! own, from those that the store set aside with the grant. What one learns by handing on is local knowledge: that the
 //! lease was good. If the store says later that the lock was gone, an event tells of all that had it on this grant.
 //!
-//! It is passed on only on equal terms and while nothing about it is open, and for at most
-//! [`BUDGET`](super::entry::BUDGET) at a stretch, because whoever waits in another process hears nothing of it.
+//! It is passed on only on equal terms and while nothing about it is open, and for a setting's time at a
+//! stretch, because whoever waits in another process hears nothing of it.
 
 use super::Engine;
 use super::entry::{Entry, Wanted};
@@ -18,7 +18,9 @@ impl Engine {
     /// go back to the store.
     pub(super) fn hand_on(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> bool {
         let Some(since) =
-            entry.hand_on(tenure, &*self.clock, |wanted, now| follow(tenure, wanted, now))
+            entry.hand_on(tenure, &*self.clock, self.settings.hand_off, |wanted, now| {
+                follow(tenure, wanted, now)
+            })
         else {
             return false;
         };
@@ -37,8 +39,8 @@ fn follow(tenure: &Tenure, wanted: &Wanted, now: Moment) -> Option<Tenure> {
     if wanted.watched != Some(ttl) || inner.lease != ttl || tenure.is_doubtful() {
         return None;
     }
-    // The answer to a renewal would come back to one who has it no more. None is due yet: a third of the shortest watched
-    // lease is longer than the time for which a lock is handed on.
+    // The answer to a renewal would come back to one who has it no more. By default none is due yet: a third of the
+    // shortest watched lease is longer than the time for which a lock is handed on.
     if now >= renew_at || inner.renewing || tenure.recorded_state() != GuardState::Held {
         return None;
     }

@@ -64,6 +64,7 @@ struct Detached {
 struct Settings {
     lease: Lease,
     outage_limit: Duration,
+    hand_off: Duration,
     command_timeout: Duration,
     tokens: bool,
 }
@@ -80,6 +81,7 @@ impl Engine {
         let settings = Settings {
             lease: Lease::watched(config.watchdog()),
             outage_limit: config.outage_limit(),
+            hand_off: config.hand_off(),
             command_timeout: config.command_timeout(),
             tokens: abilities.tokens && config.tokens() != TokenPolicy::Off,
         };

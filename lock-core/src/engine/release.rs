@@ -74,7 +74,7 @@ impl Engine {
         tenure.close_listeners();
         let now = self.clock.now();
         let pause = (now.since(sent) * 6).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
-        entry.vacate(tenure, now, pause);
+        entry.vacate(tenure, now, self.settings.hand_off, pause);
         match &outcome {
             Ok(()) => self.tell_released(tenure, now),
             Err(error) => {

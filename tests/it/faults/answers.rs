@@ -68,19 +68,9 @@ fn a_release_that_meets_any_fault_is_told_truly_and_done_soon() {
         let outcome = guard.unlock();
         let took = watch.elapsed();
         assert!(took < command() + SLACK, "{fault:?}: {took:?}");
-        // A connection that breaks leaves time to ask again; silence does not.
-        let is_known = matches!(fault, Fault::Cut | Fault::CutReply | Fault::Garbage);
-        match &outcome {
-            Ok(()) => assert!(is_known, "{fault:?}"),
-            Err(error) => assert!(error.is_unavailable() && !is_known, "{fault:?}: {error:?}"),
-        }
-        let mut probe = server.probe();
-        eventually("it is freed in the background", LONG, || !probe.exists("a"));
-        let freed = watch.elapsed();
-        println!(
-            "release meets {fault:?}: {} after {took:.1?}, free after {freed:.1?}",
-            if is_known { "done" } else { "not confirmed" }
-        );
-        assert!(freed < command() * 2 + SLACK, "{fault:?}: {freed:?}");
+        // Also after silence there is time to ask again.
+        outcome.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+        assert!(!server.probe().exists("a"));
+        println!("release meets {fault:?}: done after {took:.1?}");
     }
 }

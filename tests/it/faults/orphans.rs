@@ -29,7 +29,11 @@ fn run(ledger: &Arc<Ledger>, enough: impl Fn(&Counts) -> bool) -> Outcome {
     let server = RedisServer::start();
     let plan: Arc<Ledger> = Arc::clone(ledger);
     let proxy = Proxy::new(server.port(), plan);
-    let url = format!("{}?command_timeout=50ms&watchdog={}ms", proxy.url(), LEASE.as_millis());
+    let url = format!(
+        "{}?command_timeout=50ms&hand_off=0s&watchdog={}ms",
+        proxy.url(),
+        LEASE.as_millis()
+    );
     let many = ["--processes", "4", "--workers", "8", "--jobs", "1000000", "--url", &url];
     let watch = Stopwatch::start();
     let mut child: Child = Example::new("batch_workers").args(&many).spawn();

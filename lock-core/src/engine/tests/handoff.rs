@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::FencingToken;
-use crate::engine::entry::BUDGET;
+
+const BUDGET: Duration = crate::Config::DEFAULT_HAND_OFF;
 
 /// A client of which one thread holds the lock with tokens set aside, because another one waited when it was granted.
 fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
@@ -344,4 +345,25 @@ fn nested_holds_are_ended_before_it_goes_on() {
     assert_eq!(client.waiting("x").unwrap(), 1);
     inner.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn where_it_is_switched_off_everybody_asks_the_store() {
+    let (store, _clock) = Recorded::new();
+    let configure = |config: crate::Config| config.with_hand_off(Duration::ZERO);
+    let client = store.builder().configure(configure).connect().unwrap();
+    let threads: Vec<_> = {
+        let _busy = client.owned_mutex("x").unwrap().lock().unwrap();
+        (0..3).map(|_| waits(&client, LockOptions::new())).collect()
+    };
+    for thread in threads {
+        store.clock.advance(SECOND / 10);
+        let stand_back = || {
+            store.clock.advance(SECOND / 10);
+            thread.is_finished()
+        };
+        eventually("it has it", stand_back);
+        drop(thread.join().unwrap().unwrap());
+    }
+    assert_eq!(asked(&store), (4, 4));
 }
