@@ -61,7 +61,7 @@ fn the_table_of_settings_is_what_the_code_does() {
             }
         }
     }
-    assert_eq!(limits, 8, "limits that are written as options are");
+    assert_eq!(limits, 9, "limits that are written as options are");
     assert_eq!(rows[0][3], "2^53 - 1 ms", "the longest lease");
     let longest = (1_u64 << 53) - 1;
     assert!(is_taken("watchdog", &format!("{longest}ms")));

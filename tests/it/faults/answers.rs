@@ -4,7 +4,7 @@ use super::scene::{client_of, command};
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::resp::Kind;
-use crate::harness::time::{Stopwatch, always, eventually};
+use crate::harness::time::{Stopwatch, always};
 use distlock::DistLock;
 use std::sync::Arc;
 use std::time::Duration;
