@@ -16,6 +16,7 @@ use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ impl Engine {
     ) -> Result<Option<Arc<Tenure>>, Error> {
         let plan = self.plan(options)?;
         self.refuse_if_forked()?;
-        let signal = SIGNAL.try_with(Arc::clone).unwrap_or_default();
+        let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
         let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
         if let Some(interrupt) = &interrupt {
             interrupt.check()?;
@@ -115,6 +116,10 @@ impl Engine {
 
     fn plan(&self, options: &LockOptions) -> Result<Plan, Error> {
         let lease = options.lease.unwrap_or(self.settings.lease);
+        let time = match options.lease {
+            Some(lease) => lease.time()?,
+            None => self.settings.lease_time,
+        };
         if !self.abilities.owned && matches!(lease, Lease::Watched { .. }) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -123,7 +128,7 @@ impl Engine {
         }
         let start = self.clock.now();
         let deadline = options.wait.map(|wait| start + wait);
-        Ok(Plan { start, deadline, lease, time: lease.time()? })
+        Ok(Plan { start, deadline, lease, time })
     }
 
     /// This thread holds the lock and took one hold more. A shorter lease never shortens the holding, a longer one
@@ -134,7 +139,8 @@ impl Engine {
         tenure: Arc<Tenure>,
         plan: &Plan,
     ) -> Result<Arc<Tenure>, Error> {
-        let result = if self.still_holds(entry, &tenure) {
+        // By the clock as it was a moment ago; another look would be no newer for whoever gets the answer.
+        let result = if tenure.is_valid_at(plan.start) || self.still_holds(entry, &tenure) {
             match self.needs_longer(&tenure, plan) {
                 Some(lease) => {
                     self.extend(entry, &tenure, lease).map(|()| watch_longer(&tenure, plan))
@@ -397,7 +403,7 @@ impl<'a> Wait<'a> {
             };
         }
         // A message may be lost, so the holder's lease bounds the sleep, and never more than one of our own does.
-        let lease = self.engine.settings.lease.time().map_or(LONGEST_PAUSE, LeaseTime::duration);
+        let lease = self.engine.settings.lease_time.duration();
         let bound = left.map_or(lease, |left| left.min(lease));
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }

@@ -20,7 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
 use crate::error::Error;
 use crate::event::Events;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
 use crate::owner::{ClientId, OwnerId};
 use crate::watchdog::Timer;
@@ -63,6 +63,7 @@ struct Detached {
 /// The settings that the engine itself reads.
 struct Settings {
     lease: Lease,
+    lease_time: LeaseTime,
     outage_limit: Duration,
     hand_off: Duration,
     command_timeout: Duration,
@@ -76,17 +77,19 @@ impl Engine {
         clock: Arc<dyn Clock>,
         client: ClientId,
         events: Events,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, Error> {
         let abilities = backend.abilities();
+        let lease = Lease::watched(config.watchdog());
         let settings = Settings {
-            lease: Lease::watched(config.watchdog()),
+            lease,
+            lease_time: lease.time()?,
             outage_limit: config.outage_limit(),
             hand_off: config.hand_off(),
             command_timeout: config.command_timeout(),
             tokens: abilities.tokens && config.tokens() != TokenPolicy::Off,
         };
         let lanes = Lanes::new(Arc::clone(&backend), Arc::clone(&clock), settings.command_timeout);
-        Arc::new_cyclic(|this| Self {
+        Ok(Arc::new_cyclic(|this| Self {
             timer: Arc::new(Timer::new(Arc::clone(&clock), Weak::clone(this))),
             backend,
             abilities,
@@ -100,7 +103,7 @@ impl Engine {
             lanes: Arc::new(lanes),
             this: Weak::clone(this),
             process: std::process::id(),
-        })
+        }))
     }
 
     /// What we know of this name.

@@ -33,16 +33,16 @@ const LONGEST_STAND_BACK: Duration = Duration::from_millis(50);
 impl Engine {
     /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
     pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
-        // The parent holds it. Whatever a forked child does to it must not reach the store.
-        self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
         let held = self.still_holds(entry, tenure);
         let ended = entry.end_hold(tenure);
-        if !held {
-            return Err(tenure.lost_error());
-        }
         match ended {
-            Ended::Nested => Ok(()),
-            Ended::Last => self.release(entry, tenure),
+            Ended::Nested if held => Ok(()),
+            // The parent holds it. Whatever a forked child does to it must not reach the store. Asked only here, because to
+            // ask who we are is a system call, and dearer than all the rest of a nested hold.
+            _ => {
+                self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
+                if held { self.release(entry, tenure) } else { Err(tenure.lost_error()) }
+            }
         }
     }
 
