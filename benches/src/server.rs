@@ -4,6 +4,7 @@ use crate::raw::{Raw, Reply, request};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -32,24 +33,28 @@ pub(crate) struct Counters {
 impl Server {
     pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory of our own");
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let port = port.local_addr().expect("it is bound").port();
+        let port = free_port();
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let process = Command::new(&binary)
+        // The shell kills the server when nobody holds its other end any more, in whatever way we ended.
+        let process = Command::new("sh")
+            .args(["-c", "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server", "sh", &binary])
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
             .args(["--appendonly", "no", "--maxclients", "20000", "--loglevel", "warning"])
             .arg("--dir")
             .arg(directory.path())
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            // A group of its own, so that Ctrl-C does not end the shell before it can do its work.
+            .process_group(0)
             .spawn()
-            .unwrap_or_else(|error| {
-                panic!("`{binary}` does not start ({error}): install redis-server")
-            });
+            .expect("`sh` starts");
         let server = Self { process, port, _directory: directory };
         let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            assert!(Instant::now() < end, "redis-server does not listen on port {port}");
+            assert!(
+                Instant::now() < end,
+                "`{binary}` does not listen on port {port}: is redis-server installed?"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         server
@@ -65,7 +70,9 @@ impl Server {
         let (mut ours, mut theirs) = (CpuSet::new(), CpuSet::new());
         (0..count - 1).for_each(|cpu| ours.set(cpu));
         theirs.set(count - 1);
-        let server = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let text = info(&mut Raw::connect(self.port), "server");
+        let server = text.lines().find_map(|line| line.strip_prefix("process_id:"));
+        let server = server.and_then(|text| text.trim().parse().ok()).and_then(Pid::from_raw);
         // Refused in some containers: then it is not pinned, and the figures are noisier.
         let _refused = sched_setaffinity(server, &theirs).is_err();
         let _refused = sched_setaffinity(None, &ours).is_err();
@@ -82,9 +89,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _gone = self.process.kill();
+        drop(self.process.stdin.take());
         let _reaped = self.process.wait();
     }
+}
+
+/// A port that nobody listens on, below those that the system gives to outgoing connections: who dials one of those
+/// before the server listens may connect to itself.
+fn free_port() -> u16 {
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(free).expect("it never ends")
 }
 
 impl Counters {

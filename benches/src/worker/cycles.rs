@@ -75,9 +75,9 @@ fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
     })
 }
 
-/// The name of a thread's own lock.
+/// The name of a thread's own lock. Other processes have others: a column may hold some between its turns.
 fn own(index: usize) -> String {
-    format!("own:{index:06}")
+    format!("own:{:07}:{index:06}", std::process::id())
 }
 
 struct Ours<F> {

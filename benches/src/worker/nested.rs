@@ -11,7 +11,7 @@ use std::time::Instant;
 pub(super) fn run(task: &Task) {
     let store = if task.who == "memory" { "memory://".to_owned() } else { url(task.port) };
     let client = distlock::connect(&store).expect("a URL of ours");
-    let lock = client.mutex("nested").expect("a name");
+    let lock = client.mutex(format!("nested:{}", std::process::id())).expect("a name");
     let _outer = lock.lock().expect("the store is there");
     let local = ReentrantMutex::new(());
     let _held = local.lock();
