@@ -37,6 +37,7 @@ fn counted(server: &Server, worker: &[&str], cycles: u64) -> u64 {
         .output()
         .unwrap_or_else(|error| panic!("`valgrind` does not start ({error}): install valgrind"));
     let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the worker fails under valgrind:\n{text}");
     let line = text.lines().find_map(|line| line.split_once("Collected : "));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());
     number.unwrap_or_else(|| panic!("valgrind does not say how many it counted:\n{text}"))

@@ -96,9 +96,9 @@ pub(crate) fn check(port: u16) -> String {
     ours.map(|words| words.join(" ")).join("\n")
 }
 
-/// Whether an acquire was answered with a grant.
+/// Whether an acquire was answered with a grant: a number, the token.
 pub(crate) fn is_granted(reply: &Reply) -> bool {
-    matches!(reply, Reply::List(items) if matches!(items.first(), Some(Reply::Int(1))))
+    matches!(reply, Reply::Int(_))
 }
 
 pub(crate) fn url(port: u16) -> String {

@@ -77,8 +77,8 @@ impl Work {
                 let children = if self.solo { &mut own } else { &mut all[index] };
                 let time = if round == 0 { self.turn / 2 } else { self.turn };
                 let mut sample = turn(server, children, time, self.solo);
-                // It locks without a script, and no script of its own sets anything: so they are requests.
-                if self.columns[index].name == "rslock" {
+                // They lock without a script, and the scripts that they use here set nothing: so these are requests.
+                if ["rslock", "rlock"].contains(&self.columns[index].name) {
                     add(&mut sample, "requests_each", "sets_each");
                 }
                 if self.solo {
