@@ -72,25 +72,23 @@ impl Redisson {
             &[lease.as_bytes(), owner.as_bytes(), mode, keep.as_bytes(), set_aside.as_bytes()],
             by,
         )?;
-        match reply {
-            Reply::Int(1) => return Ok(Answer::Granted(Grant::new(None))),
+        match &reply {
+            // No token: those are never less than the server's time.
+            Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
             Reply::Int(first) => {
-                let tokens = token_range(first, reserve);
+                let tokens = token_range(*first, reserve);
                 let tokens = tokens.ok_or_else(|| unexpected(link, &ACQUIRE))?;
                 let grant = Grant::new(Some(tokens));
-                return Ok(Answer::Granted(if reserve == 0 {
+                Ok(Answer::Granted(if reserve == 0 {
                     grant
                 } else {
                     grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
-                }));
+                }))
             }
-            _ => {}
-        }
-        match reply.as_ints().as_deref() {
-            Some(&[0, pttl]) => Ok(Answer::Busy(remaining(pttl))),
-            // Closed to this owner: how long the lock itself is busy says nothing to it.
-            Some([2]) => Ok(Answer::Busy(None)),
-            _ => Err(unexpected(link, &ACQUIRE)),
+            other => match other.as_ints().as_deref() {
+                Some(&[0, pttl]) => Ok(Answer::Busy(remaining(pttl))),
+                _ => Err(unexpected(link, &ACQUIRE)),
+            },
         }
     }
 
@@ -269,7 +267,7 @@ fn unexpected(link: &mut Link, script: &Script) -> Failure {
     Failure::Unknown(link.server().garbage(&why))
 }
 
-/// What PTTL says of a key that is there: -1 is "for ever".
+/// What PTTL says: -1 is "for ever"; -2, "not there", is what an owner hears that is closed.
 fn remaining(pttl: i64) -> Option<Duration> {
     u64::try_from(pttl).ok().map(Duration::from_millis)
 }

@@ -244,6 +244,10 @@ fn a_closed_owner_is_granted_nothing_any_more() {
     assert!(matches!(bench.acquire("a", late.owner), Answer::Busy(None)));
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
     assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
+    // Closed by a request that was refused half way, so that the lock is still its own.
+    let (held, _) = bench.take("b");
+    server.probe().command(&["SET", &format!("distlock_closed:{{b}}:{}", held.owner), "1"]);
+    assert!(matches!(bench.acquire("b", held.owner), Answer::Busy(None)));
     assert!(matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)), "another owner");
 }
 
