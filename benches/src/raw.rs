@@ -1,7 +1,8 @@
 //! The reference: one plain socket, requests prebuilt, answers read and hardly looked at. What it sends is, byte for
 //! byte, what the library sends: the words come from the server's own MONITOR (see `learn.rs`).
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
+use std::io::ErrorKind::{TimedOut, WouldBlock};
+use std::io::{BufRead, BufReader, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
@@ -42,24 +43,22 @@ impl Raw {
         self.read().expect("the server answers")
     }
 
-    /// The next answer; `None` if there is none within `wait`. Only between answers, never inside one.
+    /// The next answer, if it begins within `wait`; zero asks for what is there. For connections that are only listened
+    /// to: the time-out stays.
     pub(crate) fn next_within(&mut self, wait: Duration) -> Option<Reply> {
-        self.0.get_ref().set_read_timeout(Some(wait)).expect("not zero");
-        let waited = self.0.fill_buf().map(|_| ());
-        self.0.get_ref().set_read_timeout(None).expect("none is allowed");
-        match waited {
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                None
-            }
-            _ => Some(self.read().expect("the server answers")),
-        }
+        let socket = self.0.get_ref();
+        socket.set_nonblocking(wait.is_zero()).expect("a socket takes it");
+        // As a time-out, nothing is shorter than a tick of the system.
+        socket.set_read_timeout(Some(wait).filter(|wait| !wait.is_zero())).expect("not zero");
+        let nothing = self.0.fill_buf().is_err_and(|e| [WouldBlock, TimedOut].contains(&e.kind()));
+        self.0.get_ref().set_nonblocking(false).expect("a socket takes it");
+        (!nothing).then(|| self.read().expect("the server answers"))
     }
 
     pub(crate) fn read(&mut self) -> Result<Reply> {
         let mut line = Vec::with_capacity(32);
         self.0.read_until(b'\n', &mut line)?;
-        let text =
-            std::str::from_utf8(&line).expect("a reply starts with a line of text").trim_end();
+        let text = std::str::from_utf8(&line).expect("it starts with text").trim_end();
         let number = |text: &str| text.parse::<i64>().expect("a number");
         Ok(match text.as_bytes().first() {
             Some(b':') => Reply::Int(number(&text[1..])),

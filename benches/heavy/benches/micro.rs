@@ -28,10 +28,14 @@ fn nested(c: &mut Criterion) {
     let client = client();
     let lock = client.mutex("nested").expect("a name");
     let _outer = lock.lock().expect("it is free");
-    c.bench_function("nested lock + unlock", |b| b.iter(|| lock.lock().and_then(|guard| guard.unlock())));
+    c.bench_function("nested lock + unlock", |b| {
+        b.iter(|| lock.lock().and_then(|guard| guard.unlock()))
+    });
     let local = ReentrantMutex::new(());
     let _held = local.lock();
-    c.bench_function("nested parking_lot::ReentrantMutex", |b| b.iter(|| drop(black_box(local.lock()))));
+    c.bench_function("nested parking_lot::ReentrantMutex", |b| {
+        b.iter(|| drop(black_box(local.lock())))
+    });
 }
 
 /// What a program asks before each step of its work.
@@ -46,8 +50,11 @@ fn validity(c: &mut Criterion) {
 fn among_many(c: &mut Criterion) {
     for others in [1_000, 100_000] {
         let client = client();
-        let hold = |index: usize| client.owned_mutex(format!("other:{index}")).and_then(|lock| lock.lock());
-        let _held: Vec<OwnedGuard> = (0..others).map(|index| hold(index).expect("it is free")).collect();
+        let hold = |index: usize| {
+            client.owned_mutex(format!("other:{index}")).and_then(|lock| lock.lock())
+        };
+        let _held: Vec<OwnedGuard> =
+            (0..others).map(|index| hold(index).expect("it is free")).collect();
         let lock = client.mutex("one").expect("a name");
         c.bench_function(&format!("lock + unlock among {others} held locks"), |b| {
             b.iter(|| lock.lock().and_then(|guard| guard.unlock()));
@@ -69,7 +76,11 @@ fn contended(c: &mut Criterion) {
             });
         }
         c.bench_function("lock + unlock, three others want it", |b| {
-            b.iter_batched(|| (), |()| lock.lock().and_then(|guard| guard.unlock()), BatchSize::SmallInput);
+            b.iter_batched(
+                || (),
+                |()| lock.lock().and_then(|guard| guard.unlock()),
+                BatchSize::SmallInput,
+            );
         });
         done.store(true, Ordering::Relaxed);
     });

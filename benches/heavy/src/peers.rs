@@ -59,7 +59,8 @@ fn main() {
     };
     let [_worker, work, who] = &arguments[..3] else { panic!("worker WORK WHO") };
     let port = u16::try_from(option("port").expect("--port")).expect("a port");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("two threads");
     let peer = runtime.block_on(Peer::connect(who, port));
     let tasks = option("threads").unwrap_or(1);
@@ -82,7 +83,13 @@ fn main() {
 /// Came in, began to leave, task.
 type Visit = [u64; 3];
 
-fn turn(runtime: &Runtime, peer: &Peer, tasks: usize, one_lock: bool, time: Duration) -> (Vec<Visit>, Value) {
+fn turn(
+    runtime: &Runtime,
+    peer: &Peer,
+    tasks: usize,
+    one_lock: bool,
+    time: Duration,
+) -> (Vec<Visit>, Value) {
     let (cpu, start) = (clock(ClockId::ProcessCPUTime), Instant::now());
     let mut set = JoinSet::new();
     for task in 0..tasks {
@@ -107,7 +114,7 @@ fn turn(runtime: &Runtime, peer: &Peer, tasks: usize, one_lock: bool, time: Dura
     let all = runtime.block_on(set.join_all());
     let cycles: u64 = all.iter().map(|(_, count)| count).sum();
     let cpu = (clock(ClockId::ProcessCPUTime) - cpu) as f64 / 1e9;
-    let answer = json!({ "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu });
+    let answer = json!({ "contenders": tasks, "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu });
     (all.into_iter().flat_map(|(visits, _)| visits).collect(), answer)
 }
 

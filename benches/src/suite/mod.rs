@@ -59,44 +59,66 @@ impl Work {
         server.flush();
         eprintln!("{}", self.title);
         let mut samples = vec![Vec::new(); self.columns.len()];
-        let start = |column: &Column| -> Vec<Child> {
-            (0..column.processes)
-                .map(|_| Child::start(&column.program, &column.arguments))
-                .collect()
-        };
-        let mut all: Vec<_> =
-            if self.solo { Vec::new() } else { self.columns.iter().map(start).collect() };
+        let mut all: Vec<Vec<Child>> =
+            if self.solo { Vec::new() } else { self.columns.iter().map(Column::start).collect() };
         // The first turn makes connections, loads scripts and warms caches; it is not counted.
-        for round in 0..=self.rounds {
+        for children in &mut all {
+            turn(server, children, self.turn / 2, self.solo);
+        }
+        for round in 1..=self.rounds {
+            let mut fresh = vec![Sample::new(); self.columns.len()];
             // Each round begins with another column, so that none always follows the same.
             for index in (0..self.columns.len()).map(|i| (i + round) % self.columns.len()) {
-                if self.solo && round == 0 {
-                    continue;
-                }
-                let mut own = if self.solo { start(&self.columns[index]) } else { Vec::new() };
-                let children = if self.solo { &mut own } else { &mut all[index] };
-                let time = if round == 0 { self.turn / 2 } else { self.turn };
-                let mut sample = turn(server, children, time, self.solo);
-                // They lock without a script, and the scripts that they use here set nothing: so these are requests.
-                if ["rslock", "rlock"].contains(&self.columns[index].name) {
-                    add(&mut sample, "requests_each", "sets_each");
-                }
+                fresh[index] = match all.get_mut(index) {
+                    Some(children) => turn(server, children, self.turn, self.solo),
+                    None => turn(server, &mut self.columns[index].start(), self.turn, self.solo),
+                };
                 if self.solo {
-                    drop(own);
                     server.flush();
                 }
-                if round > 0 {
-                    let head = json!({ "work": self.name, "column": self.columns[index].name, "round": round });
-                    let mut line = head.as_object().expect("it is one").clone();
-                    line.extend(sample.clone());
-                    writeln!(out, "{}", Value::Object(line))
-                        .expect("there is room for the samples");
-                    samples[index].push(sample);
-                }
+            }
+            self.complete(&mut fresh);
+            for ((column, samples), sample) in self.columns.iter().zip(&mut samples).zip(fresh) {
+                let head = json!({ "work": self.name, "column": column.name, "round": round });
+                let mut line = head.as_object().expect("it is one").clone();
+                line.extend(sample.clone());
+                writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
+                samples.push(sample);
             }
         }
         Measured { work: self, samples }
     }
+
+    /// Adds what follows from the samples of all columns of a round.
+    fn complete(&self, round: &mut [Sample]) {
+        let quiet = self.columns.iter().position(|column| column.name == "nobody");
+        let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
+        for (column, sample) in self.columns.iter().zip(round) {
+            // They lock without a script, and the scripts that they use here set nothing: so these are requests.
+            if ["rslock", "rlock"].contains(&column.name) {
+                let sum = figure(sample, "requests_each") + figure(sample, "sets_each");
+                sample.insert("requests_each".to_owned(), json!(sum));
+                if sample.contains_key("changes") {
+                    visits::per_change(sample);
+                }
+            }
+            // Less what the pings cost.
+            if let Some(quiet) = quiet {
+                let net = (figure(sample, "server_s_per_min") - quiet).max(0.0);
+                sample.insert("server_net_s_per_min".to_owned(), json!(net));
+            }
+        }
+    }
+}
+
+impl Column {
+    fn start(&self) -> Vec<Child> {
+        (0..self.processes).map(|_| Child::start(&self.program, &self.arguments)).collect()
+    }
+}
+
+fn figure(sample: &Sample, key: &str) -> f64 {
+    sample.get(key).and_then(Value::as_f64).unwrap_or_default()
 }
 
 /// One turn of one column.
@@ -113,12 +135,7 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
     let mut sample = derived(&answers, before, server.counters());
     let logs: Vec<_> = answers.iter().filter_map(|answer| answer["log"].as_str()).collect();
     if !logs.is_empty() {
-        let cycles = sample["cycles"].as_f64().unwrap_or_default();
-        visits::add(
-            &mut sample,
-            &logs.iter().map(|log| Path::new(*log)).collect::<Vec<_>>(),
-            cycles,
-        );
+        visits::add(&mut sample, &logs.iter().map(Path::new).collect::<Vec<_>>());
     }
     if let Some(pings) = pings {
         sample.extend(pings);
@@ -156,12 +173,6 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
 /// All tables, as Markdown.
 pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
     page::tables(&measured.iter().map(summary::Summary::of).collect::<Vec<_>>(), scale)
-}
-
-fn add(sample: &mut Sample, to: &str, from: &str) {
-    let figure = |key: &str| sample.get(key).and_then(Value::as_f64).unwrap_or_default();
-    let sum = figure(to) + figure(from);
-    sample.insert(to.to_owned(), json!(sum));
 }
 
 /// Writes the summaries, the chart and the page.

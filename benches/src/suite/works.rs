@@ -53,7 +53,7 @@ const HANDOFF: &[(&str, &str)] = &[
 ];
 const HELD: &[(&str, &str)] = &[
     ("client_s_per_min", "client s/min"),
-    ("server_s_per_min", "server s/min"),
+    ("server_net_s_per_min", "server s/min"),
     ("ping_p50_us", "another's PING p50 us"),
     ("ping_p99_us", "PING p99 us"),
     ("ping_max_us", "PING max us"),

@@ -83,7 +83,7 @@ fn turn(task: &Task, contenders: &mut [Box<dyn Contender>], time: Duration) -> (
         threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
     });
     let answer = json!({
-        "cycles": visits.len(), "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
+        "cycles": visits.len(), "contenders": task.threads, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
     });
     (visits, answer)
 }
@@ -115,7 +115,7 @@ impl PublishRetry {
 impl Contender for PublishRetry {
     fn cycle(&mut self, inside: &mut dyn FnMut()) {
         // What was published before this look says nothing new.
-        while self.messages.next_within(Duration::from_nanos(1)).is_some() {}
+        while self.messages.next_within(Duration::ZERO).is_some() {}
         while !is_granted(&self.raw.call(&self.requests.acquire)) {
             self.messages.next_within(LOOK_AGAIN);
         }
