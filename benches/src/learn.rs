@@ -132,3 +132,20 @@ fn is_owner(word: &str) -> bool {
         client.len() == 36 && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Server;
+
+    #[test]
+    fn the_raw_socket_sends_what_the_library_sends() {
+        let words = check(Server::start().port);
+        assert!(words.lines().all(|line| line.starts_with("EVALSHA ")), "{words}");
+    }
+
+    #[test]
+    fn the_reference_is_small_enough_to_be_read() {
+        assert!(include_str!("raw.rs").lines().count() <= 80);
+    }
+}

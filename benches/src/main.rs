@@ -1,5 +1,7 @@
 //! The benchmarks: `cargo run --release -p distlock-benches -- all`. See the README beside this.
 
+#![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
+
 mod instructions;
 mod learn;
 mod raw;
