@@ -123,6 +123,12 @@ const GOALS: &[Goal] = &[
         AtMost(2.0),
     ),
     goal(
+        "10,000 threads waiting for 1,000 locks, failures",
+        ["crowd", "ours", "failed"],
+        None,
+        AtMost(0.0),
+    ),
+    goal(
         "10,000 threads waiting for 1,000 locks, connections",
         ["crowd", "ours", "connections"],
         None,

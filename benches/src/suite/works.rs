@@ -64,6 +64,7 @@ const HELD: &[(&str, &str)] = &[
 const CROWD: &[(&str, &str)] = &[
     ("connections", "connections"),
     ("rate", "served/s"),
+    ("failed", "failed"),
     ("memory", "bytes/waiter"),
     ("thread_memory", "bytes/idle thread"),
     ("threads", "other threads"),
