@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Longer than a link is trusted without a look.
 const IDLE: Duration = Duration::from_millis(1_100);
 
-const GRANTED: &[u8] = b"*1\r\n:1\r\n";
+const GRANTED: &[u8] = b":1\r\n";
 
 fn attempt(bench: &Bench) -> Result<Answer, Failure> {
     bench.acquire_with("a", bench.owner(), lease(30_000), Tokens::None)
