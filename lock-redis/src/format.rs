@@ -72,10 +72,12 @@ impl Redisson {
             &[lease.as_bytes(), owner.as_bytes(), mode, keep.as_bytes(), set_aside.as_bytes()],
             by,
         )?;
-        match reply.as_ints().as_deref() {
-            Some([1]) => Ok(Answer::Granted(Grant::new(None))),
-            Some(&[1, first, last]) => {
-                let tokens = token_range(first, last).ok_or_else(|| unexpected(link, &ACQUIRE))?;
+        match &reply {
+            // No token: those are never less than the server's time.
+            Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
+            Reply::Int(first) => {
+                let tokens = token_range(*first, reserve);
+                let tokens = tokens.ok_or_else(|| unexpected(link, &ACQUIRE))?;
                 let grant = Grant::new(Some(tokens));
                 Ok(Answer::Granted(if reserve == 0 {
                     grant
@@ -83,10 +85,10 @@ impl Redisson {
                     grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
                 }))
             }
-            Some(&[0, pttl]) => Ok(Answer::Busy(remaining(pttl))),
-            // Closed to this owner: how long the lock itself is busy says nothing to it.
-            Some([2]) => Ok(Answer::Busy(None)),
-            _ => Err(unexpected(link, &ACQUIRE)),
+            other => match other.as_ints().as_deref() {
+                Some(&[0, pttl]) => Ok(Answer::Busy(remaining(pttl))),
+                _ => Err(unexpected(link, &ACQUIRE)),
+            },
         }
     }
 
@@ -265,12 +267,14 @@ fn unexpected(link: &mut Link, script: &Script) -> Failure {
     Failure::Unknown(link.server().garbage(&why))
 }
 
-/// What PTTL says of a key that is there: -1 is "for ever".
+/// What PTTL says: -1 is "for ever"; -2, "not there", is what an owner hears that is closed.
 fn remaining(pttl: i64) -> Option<Duration> {
     u64::try_from(pttl).ok().map(Duration::from_millis)
 }
 
-fn token_range(first: i64, last: i64) -> Option<TokenRange> {
-    let token = |value| u64::try_from(value).ok().map(FencingToken::new);
-    TokenRange::new(token(first)?, token(last)?)
+/// The token `first` and those that were set aside behind it.
+fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
+    let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
+    let last = first.checked_add(u64::from(reserve))?;
+    TokenRange::new(FencingToken::new(first), FencingToken::new(last))
 }

@@ -48,6 +48,28 @@ fn the_counter_goes_a_day_after_the_time_it_stands_for() {
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + DAY);
 }
 
+/// It is reckoned anew when a minute begins, or when tokens are set aside beyond one: not at each grant.
+#[test]
+fn the_counters_life_is_a_day_less_a_minute_at_least() {
+    const MINUTE: u32 = 60_000_000;
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut probe = server.probe();
+    let mut life_after = |token: u64| {
+        probe.command(&["PEXPIRETIME", COUNTER]).int() - i64::try_from(token).unwrap() / 1000
+    };
+    for _ in 0..100 {
+        let life = life_after(cycle(&bench));
+        assert!((DAY - 60_000..=DAY).contains(&life), "{life}");
+    }
+    let old = SystemClock.unix_time().as_micros() as u64 - 2 * u64::from(MINUTE);
+    server.probe().command(&["SET", COUNTER, &old.to_string(), "EX", "100"]);
+    assert_eq!(life_after(cycle(&bench)), DAY, "the counter stood still for two minutes");
+    let (held, (_, last)) = take_with_reserve(&bench, MINUTE);
+    assert_eq!(life_after(last), DAY, "the range ends in another minute");
+    bench.release(&held);
+}
+
 #[test]
 fn a_counter_that_redisson_made_counts_on_and_never_expires() {
     let server = RedisServer::start();

@@ -1,0 +1,90 @@
+//! Micro-benchmarks of what costs no round trip, through the public API on the in-memory store: the engine, its queue
+//! and its timer wheel, with nothing else in the way.
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use distlock::{Client, DistLock, LockOptions, OwnedGuard};
+use parking_lot::ReentrantMutex;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn client() -> Client {
+    distlock::connect("memory://").expect("a URL of ours")
+}
+
+/// An entry, a tenure, a timer, and the store: all there is to a lock but the wire.
+fn cycle(c: &mut Criterion) {
+    let client = client();
+    let lock = client.mutex("cycle").expect("a name");
+    c.bench_function("lock + unlock", |b| b.iter(|| lock.lock().and_then(|guard| guard.unlock())));
+    let fixed = LockOptions::new().lease(Duration::from_secs(30));
+    c.bench_function("lock + unlock, fixed lease: no timer", |b| {
+        b.iter(|| lock.lock_with(&fixed).and_then(|guard| guard.unlock()));
+    });
+    c.bench_function("a handle for a name", |b| b.iter(|| client.mutex("another")));
+}
+
+fn nested(c: &mut Criterion) {
+    let client = client();
+    let lock = client.mutex("nested").expect("a name");
+    let _outer = lock.lock().expect("it is free");
+    c.bench_function("nested lock + unlock", |b| {
+        b.iter(|| lock.lock().and_then(|guard| guard.unlock()))
+    });
+    let local = ReentrantMutex::new(());
+    let _held = local.lock();
+    c.bench_function("nested parking_lot::ReentrantMutex", |b| {
+        b.iter(|| drop(black_box(local.lock())))
+    });
+}
+
+/// What a program asks before each step of its work.
+fn validity(c: &mut Criterion) {
+    let client = client();
+    let guard = client.owned_mutex("asked").and_then(|lock| lock.lock()).expect("it is free");
+    c.bench_function("guard.is_valid()", |b| b.iter(|| black_box(guard.is_valid())));
+    c.bench_function("guard.remaining()", |b| b.iter(|| black_box(guard.remaining())));
+}
+
+/// The timer wheel and the map of names, with many others in them: both are meant not to notice.
+fn among_many(c: &mut Criterion) {
+    for others in [1_000, 100_000] {
+        let client = client();
+        let hold = |index: usize| {
+            client.owned_mutex(format!("other:{index}")).and_then(|lock| lock.lock())
+        };
+        let _held: Vec<OwnedGuard> =
+            (0..others).map(|index| hold(index).expect("it is free")).collect();
+        let lock = client.mutex("one").expect("a name");
+        c.bench_function(&format!("lock + unlock among {others} held locks"), |b| {
+            b.iter(|| lock.lock().and_then(|guard| guard.unlock()));
+        });
+    }
+}
+
+/// The local queue: another thread always wants the lock, too.
+fn contended(c: &mut Criterion) {
+    let client = client();
+    let lock = client.mutex("contended").expect("a name");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    drop(lock.lock().expect("the store is there"));
+                }
+            });
+        }
+        c.bench_function("lock + unlock, three others want it", |b| {
+            b.iter_batched(
+                || (),
+                |()| lock.lock().and_then(|guard| guard.unlock()),
+                BatchSize::SmallInput,
+            );
+        });
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+criterion_group!(micro, cycle, nested, validity, among_many, contended);
+criterion_main!(micro);

@@ -1,0 +1,132 @@
+//! The benchmarks: `cargo run --release -p distlock-benches -- all`. See the README beside this.
+
+#![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
+
+mod instructions;
+mod learn;
+mod raw;
+mod server;
+mod suite;
+mod worker;
+
+use clap::{Parser, Subcommand};
+use server::Server;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use suite::{Scale, Work};
+
+#[derive(Parser)]
+#[command(about = "What distlock costs, beside a raw socket and its peers")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Measures everything and writes the page, the chart and the figures.
+    All(Options),
+    /// Measures what is named, as in `run alone own-8`, and prints it.
+    Run {
+        /// The beginnings of the names of what is measured.
+        works: Vec<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Checks that the raw socket sends what the library sends.
+    Check,
+    /// Measures scripts on trial: directories with an `acquire.lua` and a `release.lua`.
+    Scripts {
+        directories: Vec<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Counts instructions of the hot paths, with valgrind.
+    Instructions,
+    #[command(hide = true)]
+    Worker(worker::Task),
+}
+
+#[derive(clap::Args)]
+struct Options {
+    /// A few minutes instead of half an hour.
+    #[arg(long)]
+    quick: bool,
+    /// Without the columns of other crates, which take a while to build.
+    #[arg(long)]
+    no_peers: bool,
+    /// Leaves it to the system which processor the server and the clients run on.
+    #[arg(long)]
+    no_pin: bool,
+    /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the build directory.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
+    docs: PathBuf,
+}
+
+fn main() {
+    match Arguments::parse().task {
+        Task::Worker(task) => worker::run(&task),
+        Task::Check => println!("{}", learn::check(Server::start().port)),
+        Task::Instructions => instructions::print(),
+        Task::All(options) => measure(&options, |_| true, &[]),
+        Task::Run { works, options } => {
+            let wanted =
+                |work: &Work| works.iter().any(|name| work.name.starts_with(name.as_str()));
+            measure(&options, wanted, &[]);
+        }
+        Task::Scripts { directories, options } => {
+            measure(&options, |work| work.name == "scripts", &directories);
+        }
+    }
+}
+
+fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String]) {
+    let scale = if options.quick { Scale::Quick } else { Scale::Full };
+    let peers = (!options.no_peers && trials.is_empty()).then(build_peers);
+    let server = Server::start();
+    if !options.no_pin {
+        server.pin();
+    }
+    learn::check(server.port);
+    let path = build_directory().join("samples.jsonl");
+    let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
+    let works = if trials.is_empty() {
+        suite::works(server.port, peers.as_deref(), scale)
+    } else {
+        vec![suite::scripts(server.port, trials, scale)]
+    };
+    let all = works.len();
+    let chosen: Vec<_> = works.into_iter().filter(wanted).collect();
+    let complete = chosen.len() == all && trials.is_empty();
+    let measured: Vec<_> =
+        chosen.into_iter().map(|work| work.measure(&server, &mut samples)).collect();
+    println!("{}", suite::tables(&measured, scale));
+    if complete {
+        suite::publish(&measured, scale, &options.docs);
+    }
+    eprintln!("samples: {}", path.display());
+}
+
+/// Builds the program that drives the other crates, and says where it is.
+fn build_peers() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("heavy/Cargo.toml");
+    let target = build_directory().join("heavy");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--locked", "--bin", "peers", "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(&target)
+        .status()
+        .expect("cargo starts");
+    assert!(status.success(), "the peers do not build; `--no-peers` goes without them");
+    target.join("release/peers")
+}
+
+/// Where this program was built.
+fn build_directory() -> PathBuf {
+    let own = std::env::current_exe().expect("this program is a file");
+    own.parent().expect("in a directory").to_owned()
+}

@@ -1,0 +1,145 @@
+//! [`Server`]: a redis-server for the benchmarks, and what it says of itself.
+
+use crate::raw::{Raw, Reply, request};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A server on a free port of the loopback, without persistence. Killed when dropped.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) port: u16,
+    _directory: TempDir,
+}
+
+/// What a server has done since it started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Processor time, in seconds.
+    pub(crate) cpu: f64,
+    /// Requests from clients; what scripts call is not counted.
+    pub(crate) requests: f64,
+    /// SET, sent by clients and called by scripts.
+    pub(crate) sets: f64,
+    /// Time inside EVALSHA, in microseconds.
+    pub(crate) script_us: f64,
+    pub(crate) clients: f64,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory of our own");
+        let port = free_port();
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        // The shell kills the server when nobody holds its other end any more, in whatever way we ended.
+        let process = Command::new("sh")
+            .args(["-c", "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server", "sh", &binary])
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
+            .args(["--appendonly", "no", "--maxclients", "20000", "--loglevel", "warning"])
+            .arg("--dir")
+            .arg(directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // A group of its own, so that Ctrl-C does not end the shell before it can do its work.
+            .process_group(0)
+            .spawn()
+            .expect("`sh` starts");
+        let server = Self { process, port, _directory: directory };
+        let end = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(
+                Instant::now() < end,
+                "`{binary}` does not listen on port {port}: is redis-server installed?"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    /// Gives the server the last processor for itself and this process, with all that it starts, the others: so the
+    /// scheduler's choice, which differs from run to run, is none of the figures. Not where there is only one.
+    pub(crate) fn pin(&self) {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        if count < 2 {
+            return;
+        }
+        let (mut ours, mut theirs) = (CpuSet::new(), CpuSet::new());
+        (0..count - 1).for_each(|cpu| ours.set(cpu));
+        theirs.set(count - 1);
+        let text = info(&mut Raw::connect(self.port), "server");
+        let server = text.lines().find_map(|line| line.strip_prefix("process_id:"));
+        let server = server.and_then(|text| text.trim().parse().ok()).and_then(Pid::from_raw);
+        // Refused in some containers: then it is not pinned, and the figures are noisier.
+        let _refused = sched_setaffinity(server, &theirs).is_err();
+        let _refused = sched_setaffinity(None, &ours).is_err();
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters::of(&mut Raw::connect(self.port))
+    }
+
+    pub(crate) fn flush(&self) {
+        Raw::connect(self.port).call(&request(&["FLUSHALL"]));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _reaped = self.process.wait();
+    }
+}
+
+/// A port that nobody listens on, below those that the system gives to outgoing connections: who dials one of those
+/// before the server listens may connect to itself.
+fn free_port() -> u16 {
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(free).expect("it never ends")
+}
+
+impl Counters {
+    /// Asks the server at the other end.
+    pub(crate) fn of(raw: &mut Raw) -> Self {
+        let mut counters = Self::default();
+        // In three requests: servers before 7.0 know no more than one section at a time.
+        for line in ["cpu", "clients", "commandstats"].map(|part| info(raw, part)).concat().lines()
+        {
+            let Some((key, value)) = line.split_once(':') else { continue };
+            match key {
+                "used_cpu_user" | "used_cpu_sys" => counters.cpu += number(value),
+                // But not this one.
+                "connected_clients" => counters.clients = number(value) - 1.0,
+                "cmdstat_evalsha" => {
+                    counters.script_us += field(value, "usec=");
+                    counters.requests += field(value, "calls=");
+                }
+                "cmdstat_eval" | "cmdstat_subscribe" | "cmdstat_unsubscribe" | "cmdstat_ping" => {
+                    counters.requests += field(value, "calls=");
+                }
+                "cmdstat_set" => counters.sets += field(value, "calls="),
+                _ => {}
+            }
+        }
+        counters
+    }
+}
+
+fn info(raw: &mut Raw, part: &str) -> String {
+    match raw.call(&request(&["INFO", part])) {
+        Reply::Text(text) => String::from_utf8(text).expect("INFO is text"),
+        other => panic!("INFO answers {other:?}"),
+    }
+}
+
+fn number(text: &str) -> f64 {
+    text.trim().parse().expect("INFO has numbers")
+}
+
+fn field(text: &str, name: &str) -> f64 {
+    let (_, rest) = text.split_once(name).expect("a field of commandstats");
+    number(rest.split(',').next().expect("split gives one at least"))
+}

@@ -1,0 +1,188 @@
+//! The suite: which works there are, and how their columns take turns.
+
+mod chart;
+mod child;
+mod goals;
+mod page;
+mod ping;
+mod summary;
+mod visits;
+mod works;
+
+use crate::server::{Counters, Server};
+use child::Child;
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) use works::{Scale, scripts, works};
+
+/// One table: the same work done by several columns in turns.
+pub(crate) struct Work {
+    /// Short and without spaces.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    /// The first one is what the others are divided by.
+    columns: Vec<Column>,
+    /// How long a turn is.
+    turn: Duration,
+    /// How many turns each column has.
+    rounds: usize,
+    /// Each turn has a server of its own kind of quiet: only one column's workers exist at a time, and another client
+    /// pings meanwhile.
+    solo: bool,
+    /// What is shown of it, and how it is called.
+    metrics: &'static [(&'static str, &'static str)],
+}
+
+/// Somebody who does the work.
+struct Column {
+    name: &'static str,
+    program: PathBuf,
+    arguments: Vec<String>,
+    processes: usize,
+}
+
+/// What one turn of one column gave.
+type Sample = Map<String, Value>;
+
+/// All samples of one work, in the order of its columns.
+pub(crate) struct Measured {
+    work: Work,
+    samples: Vec<Vec<Sample>>,
+}
+
+impl Work {
+    /// Lets the columns take turns, and writes each sample to `out` as it comes.
+    pub(crate) fn measure(self, server: &Server, out: &mut dyn Write) -> Measured {
+        server.flush();
+        eprintln!("{}", self.title);
+        let mut samples = vec![Vec::new(); self.columns.len()];
+        let mut all: Vec<Vec<Child>> =
+            if self.solo { Vec::new() } else { self.columns.iter().map(Column::start).collect() };
+        // The first turn makes connections, loads scripts and warms caches; it is not counted.
+        for children in &mut all {
+            turn(server, children, self.turn / 2, self.solo);
+        }
+        for round in 1..=self.rounds {
+            let mut fresh = vec![Sample::new(); self.columns.len()];
+            // Each round begins with another column, so that none always follows the same.
+            for index in (0..self.columns.len()).map(|i| (i + round) % self.columns.len()) {
+                fresh[index] = match all.get_mut(index) {
+                    Some(children) => turn(server, children, self.turn, self.solo),
+                    None => turn(server, &mut self.columns[index].start(), self.turn, self.solo),
+                };
+                if self.solo {
+                    server.flush();
+                }
+            }
+            self.complete(&mut fresh);
+            for ((column, samples), sample) in self.columns.iter().zip(&mut samples).zip(fresh) {
+                let head = json!({ "work": self.name, "column": column.name, "round": round });
+                let mut line = head.as_object().expect("it is one").clone();
+                line.extend(sample.clone());
+                writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
+                samples.push(sample);
+            }
+        }
+        Measured { work: self, samples }
+    }
+
+    /// Adds what follows from the samples of all columns of a round.
+    fn complete(&self, round: &mut [Sample]) {
+        let quiet = self.columns.iter().position(|column| column.name == "nobody");
+        let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
+        for (column, sample) in self.columns.iter().zip(round) {
+            // They lock without a script, and the scripts that they use here set nothing: so these are requests.
+            if ["rslock", "rlock"].contains(&column.name) {
+                let sum = figure(sample, "requests_each") + figure(sample, "sets_each");
+                sample.insert("requests_each".to_owned(), json!(sum));
+                if sample.contains_key("changes") {
+                    visits::per_change(sample);
+                }
+            }
+            // Less what the pings cost.
+            if let Some(quiet) = quiet {
+                let net = (figure(sample, "server_s_per_min") - quiet).max(0.0);
+                sample.insert("server_net_s_per_min".to_owned(), json!(net));
+            }
+        }
+    }
+}
+
+impl Column {
+    fn start(&self) -> Vec<Child> {
+        (0..self.processes).map(|_| Child::start(&self.program, &self.arguments)).collect()
+    }
+}
+
+fn figure(sample: &Sample, key: &str) -> f64 {
+    sample.get(key).and_then(Value::as_f64).unwrap_or_default()
+}
+
+/// One turn of one column.
+fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> Sample {
+    let before = server.counters();
+    children.iter_mut().for_each(|child| child.begin(time));
+    let (answers, pings) = if solo {
+        let pings = ping::Pings::start(server.port);
+        let answers: Vec<_> = children.iter_mut().map(Child::end).collect();
+        (answers, Some(pings.stop()))
+    } else {
+        (children.iter_mut().map(Child::end).collect(), None)
+    };
+    let mut sample = derived(&answers, before, server.counters());
+    let logs: Vec<_> = answers.iter().filter_map(|answer| answer["log"].as_str()).collect();
+    if !logs.is_empty() {
+        visits::add(&mut sample, &logs.iter().map(Path::new).collect::<Vec<_>>());
+    }
+    if let Some(pings) = pings {
+        sample.extend(pings);
+    }
+    sample
+}
+
+/// What all the processes of a column did together, and what each cycle cost.
+fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
+    let mut sample = Map::new();
+    for answer in answers.iter().filter_map(Value::as_object) {
+        for (key, value) in answer.iter().filter(|(_, value)| value.is_number()) {
+            let sum = sample.get(key).and_then(Value::as_f64).unwrap_or_default();
+            sample.insert(key.clone(), json!(sum + value.as_f64().unwrap_or_default()));
+        }
+    }
+    let sum = |key: &str| sample.get(key).and_then(Value::as_f64);
+    let seconds = sum("seconds").unwrap_or_default() / answers.len() as f64;
+    let cycles = sum("cycles").unwrap_or_default().max(1.0);
+    let (cpu, server) = (sum("cpu").unwrap_or_default(), after.cpu - before.cpu);
+    let more = json!({
+        "seconds": seconds,
+        "rate": cycles / seconds,
+        "client_us": cpu * 1e6 / cycles,
+        "server_us": sum("server_us").unwrap_or(server * 1e6 / cycles),
+        "client_s_per_min": cpu * 60.0 / seconds,
+        "server_s_per_min": server * 60.0 / seconds,
+        "requests_each": (after.requests - before.requests) / cycles,
+        "sets_each": (after.sets - before.sets) / cycles,
+    });
+    sample.extend(more.as_object().expect("it is one").clone());
+    sample
+}
+
+/// All tables, as Markdown.
+pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
+    page::tables(&measured.iter().map(summary::Summary::of).collect::<Vec<_>>(), scale)
+}
+
+/// Writes the summaries, the chart and the page.
+pub(crate) fn publish(measured: &[Measured], scale: Scale, docs: &Path) {
+    let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
+    let lines: String = summaries.iter().flat_map(|summary| summary.lines()).collect();
+    let write = |name: &str, text: &str| {
+        std::fs::write(docs.join(name), text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    };
+    write("performance.jsonl", &lines);
+    write("performance.svg", &chart::draw(&summaries));
+    page::rewrite(&docs.join("PERFORMANCE.md"), &page::tables(&summaries, scale));
+}

@@ -1,0 +1,92 @@
+//! The tables of `docs/PERFORMANCE.md`. What stands outside the marks is written by hand and stays.
+
+use super::Scale;
+use super::goals::verdicts;
+use super::summary::{Spread, Summary};
+use std::fmt::Write;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- measured: written by the benchmarks -->";
+const END: &str = "<!-- end of what was measured -->";
+
+/// All tables, as Markdown.
+pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
+    let mut text = String::from(
+        "## Goals\n\n| what | goal | median | least - most | met |\n|---|---|---|---|---|\n",
+    );
+    for verdict in verdicts(summaries) {
+        let Spread { median, least, most } = verdict.measured;
+        let (median, least, most) = (short(median), short(least), short(most));
+        let met = if verdict.met { "yes" } else { "**no**" };
+        line(
+            &mut text,
+            format_args!(
+                "| {} | {} | {median} | {least} - {most} | {met} |",
+                verdict.what, verdict.bound
+            ),
+        );
+    }
+    text.push_str("\n![rates, divided by the first column of each table](performance.svg)\n");
+    for summary in summaries {
+        table(&mut text, summary);
+    }
+    if scale == Scale::Quick {
+        text.push_str("\nFrom a quick run (`--quick`): short turns, few rounds, fewer locks.\n");
+    }
+    text
+}
+
+fn table(text: &mut String, summary: &Summary<'_>) {
+    let work = summary.work;
+    let heads: Vec<_> = work.metrics.iter().map(|(_, head)| *head).collect();
+    line(text, format_args!("\n## {}\n", work.title));
+    line(text, format_args!("{} rounds; least and most in brackets.\n", work.rounds));
+    line(text, format_args!("| | {} | ratio |", heads.join(" | ")));
+    line(text, format_args!("|---{}|---|", "|---".repeat(heads.len())));
+    let first = work.columns[0].name;
+    for column in summary.columns() {
+        let figure = |(metric, _): &(&str, &str)| {
+            summary.figure(column, metric).map_or("-".to_owned(), |spread| short(spread.median))
+        };
+        let figures: Vec<_> = work.metrics.iter().map(figure).collect();
+        let ratio = summary.ratio(column, first, work.metrics[0].0);
+        let ratio = ratio.map_or("-".to_owned(), |Spread { median, least, most }| {
+            format!("{} ({} - {})", short(median), short(least), short(most))
+        });
+        line(text, format_args!("| {column} | {} | {ratio} |", figures.join(" | ")));
+    }
+}
+
+/// Three digits that matter.
+pub(super) fn short(figure: f64) -> String {
+    match figure.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 1e6 => format!("{:.2} M", figure / 1e6),
+        size if size >= 100.0 => {
+            let digits = format!("{figure:.0}");
+            let split = digits.len().saturating_sub(3);
+            if split == 0 || figure < 0.0 {
+                digits
+            } else {
+                format!("{},{}", &digits[..split], &digits[split..])
+            }
+        }
+        size if size >= 10.0 => format!("{figure:.1}"),
+        size if size >= 0.1 => format!("{figure:.2}"),
+        _ => format!("{figure:.4}"),
+    }
+}
+
+fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
+    writeln!(text, "{what}").expect("a String takes everything");
+}
+
+/// Puts the tables between the marks, or at the end of a page that has none.
+pub(super) fn rewrite(page: &Path, tables: &str) {
+    let old = std::fs::read_to_string(page)
+        .unwrap_or_else(|_| format!("# Performance\n\n{BEGIN}\n{END}\n"));
+    let (head, rest) = old.split_once(BEGIN).unwrap_or((&old, ""));
+    let tail = rest.split_once(END).map_or("\n", |(_, tail)| tail);
+    let new = format!("{head}{BEGIN}\n\n{tables}\n{END}{tail}");
+    std::fs::write(page, new).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+}

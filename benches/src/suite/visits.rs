@@ -1,0 +1,81 @@
+//! What the log of visits to one lock says: changes of owner, hand-off times, shares, and whether two were in at a time.
+
+use super::{Sample, figure};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+struct Visit {
+    entered: u64,
+    left: u64,
+    process: usize,
+    thread: u64,
+}
+
+/// Adds to `sample` what the logs of all processes say together.
+pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
+    let mut visits: Vec<_> =
+        logs.iter().enumerate().flat_map(|(process, log)| read(process, log)).collect();
+    visits.sort_unstable_by_key(|visit| visit.entered);
+    let mut handoffs = Vec::new();
+    let (mut changes, mut violations) = (0_u64, 0_u64);
+    for pair in visits.windows(2) {
+        let [one, next] = pair else { continue };
+        violations += u64::from(next.entered < one.left);
+        changes += u64::from((one.process, one.thread) != (next.process, next.thread));
+        if one.process != next.process {
+            handoffs.push(next.entered.saturating_sub(one.left) as f64 / 1e3);
+        }
+    }
+    assert_eq!(violations, 0, "two had the lock at the same time");
+    handoffs.sort_unstable_by(f64::total_cmp);
+    let at = |part: f64| handoffs.get((handoffs.len().saturating_sub(1) as f64 * part) as usize);
+    let seconds = figure(sample, "seconds");
+    let threads = figure(sample, "contenders") as usize;
+    let more = json!({
+        "changes": changes,
+        "process_changes": handoffs.len(),
+        "changes_per_s": changes as f64 / seconds,
+        "process_changes_per_s": handoffs.len() as f64 / seconds,
+        "handoff_p50_us": at(0.5),
+        "handoff_p99_us": at(0.99),
+        "thread_share": shares(&visits, threads, |visit| (visit.process, visit.thread)),
+        "process_share": shares(&visits, logs.len(), |visit| (visit.process, 0)),
+    });
+    sample.extend(more.as_object().expect("it is one").clone());
+    per_change(sample);
+}
+
+fn read(process: usize, log: &Path) -> Vec<Visit> {
+    let bytes = std::fs::read(log).expect("the worker wrote it");
+    let visit = |chunk: &[u8]| {
+        let number = |at: usize| u64::from_le_bytes(chunk[at..at + 8].try_into().expect("eight"));
+        Visit { entered: number(0), left: number(8), process, thread: number(16) }
+    };
+    bytes.chunks_exact(24).map(visit).collect()
+}
+
+/// What each change of owner cost.
+pub(super) fn per_change(sample: &mut Sample) {
+    let cycles = figure(sample, "cycles");
+    for (name, each, changes) in [
+        ("requests_per_change", "requests_each", "changes"),
+        ("requests_per_process_change", "requests_each", "process_changes"),
+        ("server_us_per_change", "server_us", "changes"),
+    ] {
+        let cost = figure(sample, each) * cycles / figure(sample, changes).max(1.0);
+        sample.insert(name.to_owned(), json!(cost));
+    }
+}
+
+/// How far the share that is farthest from a fair one is away from it: 0 is fair, 1 is nothing at all or twice as much.
+fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u64)) -> f64 {
+    let mut counts = BTreeMap::new();
+    for visit in visits {
+        *counts.entry(who(visit)).or_insert(0_u64) += 1;
+    }
+    let fair = visits.len() as f64 / contenders.max(1) as f64;
+    let worst = counts.values().map(|&count| (count as f64 / fair - 1.0).abs()).fold(0.0, f64::max);
+    // Who never came in is not in the log.
+    if counts.len() < contenders { worst.max(1.0) } else { worst }
+}

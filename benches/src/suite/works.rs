@@ -1,0 +1,222 @@
+//! [`works`]: what is measured, by whom, for how long.
+
+use super::{Column, Work};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How much time the suite takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// About two minutes: for a look after a change.
+    Quick,
+    /// About twenty minutes: for the page.
+    Full,
+}
+
+impl Scale {
+    fn rounds(self, quick: usize, full: usize) -> usize {
+        if self == Self::Quick { quick } else { full }
+    }
+}
+
+/// What the columns are made of.
+struct Maker<'a> {
+    port: u16,
+    own: PathBuf,
+    peers: Option<&'a Path>,
+    scale: Scale,
+}
+
+const CYCLES: &[(&str, &str)] = &[
+    ("rate", "cycles/s"),
+    ("client_us", "client us/cycle"),
+    ("server_us", "server us/cycle"),
+    ("requests_each", "requests/cycle"),
+];
+const CONTENDED: &[(&str, &str)] = &[
+    ("changes_per_s", "changes of owner/s"),
+    ("requests_per_change", "requests/change"),
+    ("server_us_per_change", "server us/change"),
+    ("thread_share", "worst thread's distance from a fair share"),
+];
+const PROCESSES: &[(&str, &str)] = &[
+    ("changes_per_s", "changes of owner/s"),
+    ("process_changes_per_s", "changes of process/s"),
+    ("requests_per_change", "requests/change"),
+    ("requests_per_process_change", "requests/change of process"),
+    ("process_share", "worst process's distance from a fair share"),
+];
+const HANDOFF: &[(&str, &str)] = &[
+    ("handoff_p50_us", "p50 us"),
+    ("handoff_p99_us", "p99 us"),
+    ("requests_per_process_change", "requests/hand-off"),
+];
+const HELD: &[(&str, &str)] = &[
+    ("client_s_per_min", "client s/min"),
+    ("server_net_s_per_min", "server s/min"),
+    ("ping_p50_us", "another's PING p50 us"),
+    ("ping_p99_us", "PING p99 us"),
+    ("ping_max_us", "PING max us"),
+    ("threads", "threads"),
+    ("memory", "bytes/lock"),
+    ("lost", "lost"),
+];
+const CROWD: &[(&str, &str)] = &[
+    ("connections", "connections"),
+    ("rate", "served/s"),
+    ("failed", "failed"),
+    ("memory", "bytes/waiter"),
+    ("thread_memory", "bytes/idle thread"),
+    ("threads", "other threads"),
+    ("requests_each", "requests/waiter"),
+];
+const NESTED: &[(&str, &str)] = &[("rate", "cycles/s"), ("requests_each", "requests/cycle")];
+const SCRIPTS: &[(&str, &str)] =
+    &[("server_us", "server us/cycle"), ("script_us", "of that in EVALSHA")];
+
+/// All works, in the order of the page. `peers` is the program that drives the other crates.
+pub(crate) fn works(port: u16, peers: Option<&Path>, scale: Scale) -> Vec<Work> {
+    let own = std::env::current_exe().expect("this program is a file");
+    let maker = Maker { port, own, peers, scale };
+    let mut works = vec![maker.alone()];
+    works.extend([1, 8, 32, 128].map(|threads| maker.own_locks(threads)));
+    works.extend([maker.contended(), maker.processes(), maker.handoff()]);
+    let held: &[usize] =
+        if scale == Scale::Quick { &[1_000, 10_000] } else { &[1_000, 10_000, 100_000] };
+    works.extend(held.iter().map(|&locks| maker.held(locks)));
+    works.extend([maker.nested(), maker.crowd(), maker.scripts(&[])]);
+    works
+}
+
+/// Ours, Redisson's, and trials: directories with `acquire.lua` and `release.lua`.
+pub(crate) fn scripts(port: u16, trials: &[String], scale: Scale) -> Work {
+    let own = std::env::current_exe().expect("this program is a file");
+    Maker { port, own, peers: None, scale }.scripts(trials)
+}
+
+impl Maker<'_> {
+    fn column(&self, work: &str, name: &'static str, options: &[(&str, usize)]) -> Column {
+        let mut arguments = vec!["worker".to_owned(), work.to_owned(), name.to_owned()];
+        for (option, value) in [("port", usize::from(self.port))].iter().chain(options) {
+            arguments.extend([format!("--{option}"), value.to_string()]);
+        }
+        Column { name, program: self.own.clone(), arguments, processes: 1 }
+    }
+
+    /// The columns of the other crates, if their program was built.
+    fn peers(&self, work: &str, options: &[(&str, usize)]) -> Vec<Column> {
+        let Some(program) = self.peers else { return Vec::new() };
+        ["rslock", "rlock"]
+            .into_iter()
+            .map(|name| Column { program: program.to_owned(), ..self.column(work, name, options) })
+            .collect()
+    }
+
+    fn work(
+        &self,
+        name: &str,
+        title: &str,
+        columns: Vec<Column>,
+        metrics: &'static [(&str, &str)],
+    ) -> Work {
+        Work {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            columns,
+            turn: Duration::from_millis(250),
+            rounds: self.scale.rounds(8, 40),
+            solo: false,
+            metrics,
+        }
+    }
+
+    fn alone(&self) -> Work {
+        let ours = ["raw", "ours", "ours-drop", "raw-async"];
+        let mut columns: Vec<_> = ours.map(|who| self.column("cycles", who, &[])).into();
+        columns.extend(self.peers("cycles", &[]));
+        self.work("alone", "Uncontended lock and unlock, one thread", columns, CYCLES)
+    }
+
+    fn own_locks(&self, threads: usize) -> Work {
+        let options = [("threads", threads)];
+        let ours = ["raw", "ours", "ours-drop", "pipeline"];
+        let mut columns: Vec<_> = ours.map(|who| self.column("cycles", who, &options)).into();
+        columns.extend(self.peers("cycles", &options));
+        let title = format!("{threads} threads, each with its own lock");
+        self.work(&format!("own-{threads}"), &title, columns, CYCLES)
+    }
+
+    fn contended(&self) -> Work {
+        let options = [("threads", 8)];
+        let ours = ["publish-retry", "gate", "ours"];
+        let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
+        columns.extend(self.peers("contend", &options));
+        let work = self.work("contended", "One lock, 8 threads of one process", columns, CONTENDED);
+        Work { turn: Duration::from_millis(500), rounds: self.scale.rounds(6, 20), ..work }
+    }
+
+    fn processes(&self) -> Work {
+        let columns = ["publish-retry", "gate", "ours"]
+            .map(|who| Column { processes: 8, ..self.column("contend", who, &[("threads", 4)]) });
+        let title = "One lock, 8 processes with 4 threads each";
+        let work = self.work("processes", title, columns.into(), PROCESSES);
+        Work { turn: Duration::from_secs(1), rounds: self.scale.rounds(5, 15), ..work }
+    }
+
+    fn handoff(&self) -> Work {
+        // Whoever has left stays away long enough for the other to come in.
+        let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
+        let columns = ["publish-retry", "ours"]
+            .map(|who| Column { processes: 2, ..self.column("contend", who, &options) });
+        let title = "From `unlock()` in one process to the end of `lock()` in another";
+        let work = self.work("handoff", title, columns.into(), HANDOFF);
+        Work { turn: Duration::from_secs(1), rounds: self.scale.rounds(4, 15), ..work }
+    }
+
+    fn held(&self, locks: usize) -> Work {
+        let quick = self.scale == Scale::Quick;
+        // A whole number of renewals of each lock, so that it does not matter when the turn begins.
+        let (lease, turn) = if quick { (6_000, 4) } else { (30_000, 20) };
+        let options = [("locks", locks), ("lease", lease)];
+        let columns = ["raw", "ours", "nobody"].map(|who| self.column("hold", who, &options));
+        let title = format!("{locks} held locks under the watchdog, lease {} s", lease / 1000);
+        let work = self.work(&format!("held-{locks}"), &title, columns.into(), HELD);
+        Work {
+            turn: Duration::from_secs(turn),
+            rounds: self.scale.rounds(1, 3),
+            solo: true,
+            ..work
+        }
+    }
+
+    fn nested(&self) -> Work {
+        let columns = ["parking_lot", "ours", "memory"].map(|who| self.column("nested", who, &[]));
+        let work = self.work("nested", "Nested lock and unlock", columns.into(), NESTED);
+        Work { turn: Duration::from_millis(50), rounds: self.scale.rounds(10, 40), ..work }
+    }
+
+    fn crowd(&self) -> Work {
+        let (threads, locks) =
+            if self.scale == Scale::Quick { (2_000, 200) } else { (10_000, 1_000) };
+        let columns = vec![self.column(
+            "crowd",
+            "ours",
+            &[("threads", threads), ("locks", locks), ("lease", 600_000)],
+        )];
+        let title = format!("{threads} threads that wait for {locks} locks");
+        let work = self.work("crowd", &title, columns, CROWD);
+        Work { rounds: self.scale.rounds(1, 3), solo: true, ..work }
+    }
+
+    fn scripts(&self, trials: &[String]) -> Work {
+        let mut columns: Vec<_> =
+            ["redisson", "ours"].map(|who| self.column("scripts", who, &[])).into();
+        for trial in trials {
+            let name: &'static str = format!("dir:{trial}").leak();
+            columns.push(self.column("scripts", name, &[]));
+        }
+        let title = "Server time of acquire and release, against Redisson's two scripts";
+        let work = self.work("scripts", title, columns, SCRIPTS);
+        Work { turn: Duration::from_millis(100), rounds: self.scale.rounds(10, 40), ..work }
+    }
+}

@@ -1,0 +1,136 @@
+//! All threads, of all processes, want one lock. Each notes when it came in and when it began to leave, on a clock that
+//! all processes share; from that the parent counts changes of owner, shares, hand-off times, and whether two were in at
+//! a time.
+
+use super::{Task, cpu_time, nanos, pause, serve};
+use crate::learn::{Requests, is_granted, url};
+use crate::raw::{Raw, Reply, request};
+use distlock::DistLock;
+use parking_lot::{Mutex, MutexGuard};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "contended";
+/// A waiter looks again after so long, should it have missed a message.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Takes the lock, calls `inside`, and gives it back.
+trait Contender: Send {
+    fn cycle(&mut self, inside: &mut dyn FnMut());
+}
+
+pub(super) fn run(task: &Task) {
+    let mut contenders = contenders(task);
+    let log = tempfile::NamedTempFile::new().expect("a file of our own");
+    serve(|time| {
+        let (visits, answer) = turn(task, &mut contenders, time);
+        let bytes: Vec<u8> =
+            visits.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        std::fs::write(log.path(), bytes).expect("there is room for a log");
+        let mut answer = answer;
+        answer["log"] = json!(log.path());
+        answer
+    });
+}
+
+fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
+    if task.who == "ours" {
+        let client = distlock::connect(&url(task.port)).expect("a URL of ours");
+        let lock = || Box::new(client.mutex(NAME).expect("a name")) as Box<dyn Contender>;
+        return (0..task.threads).map(|_| lock()).collect();
+    }
+    let pair = task.learn();
+    let gate = Arc::new(Mutex::new(()));
+    (0..task.threads)
+        .map(|index| -> Box<dyn Contender> {
+            let number = std::process::id() as usize * 1000 + index;
+            let retry = PublishRetry::new(task.port, pair.requests(NAME, number));
+            match task.who.as_str() {
+                "publish-retry" => Box::new(retry),
+                "gate" => Box::new(Gated(Arc::clone(&gate), retry)),
+                other => panic!("no column is called {other:?}"),
+            }
+        })
+        .collect()
+}
+
+/// Came in, began to leave, thread.
+type Visit = [u64; 3];
+
+fn turn(task: &Task, contenders: &mut [Box<dyn Contender>], time: Duration) -> (Vec<Visit>, Value) {
+    let (cpu, start) = (cpu_time(), Instant::now());
+    let end = start + time;
+    let visits: Vec<Visit> = std::thread::scope(|scope| {
+        let threads: Vec<_> = contenders
+            .iter_mut()
+            .zip(0..)
+            .map(|(contender, thread)| {
+                scope.spawn(move || {
+                    let mut visits = Vec::new();
+                    while Instant::now() < end {
+                        contender.cycle(&mut || {
+                            let entered = nanos();
+                            pause(task.hold);
+                            visits.push([entered, nanos(), thread]);
+                        });
+                        pause(task.pause);
+                    }
+                    visits
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let answer = json!({
+        "cycles": visits.len(), "contenders": task.threads, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
+    });
+    (visits, answer)
+}
+
+impl Contender for distlock::Mutex {
+    fn cycle(&mut self, inside: &mut dyn FnMut()) {
+        let guard = self.lock().expect("the store is there");
+        inside();
+        guard.unlock().expect("it is ours");
+    }
+}
+
+/// What Redisson's clients do: whoever finds it busy waits for the message of a release and tries again. Each thread
+/// has a connection for requests and one for messages, and stays subscribed.
+struct PublishRetry {
+    raw: Raw,
+    messages: Raw,
+    requests: Requests,
+}
+
+impl PublishRetry {
+    fn new(port: u16, requests: Requests) -> Self {
+        let mut messages = Raw::connect(port);
+        messages.call(&request(&["SUBSCRIBE", &format!("redisson_lock__channel:{{{NAME}}}")]));
+        Self { raw: Raw::connect(port), messages, requests }
+    }
+}
+
+impl Contender for PublishRetry {
+    fn cycle(&mut self, inside: &mut dyn FnMut()) {
+        // What was published before this look says nothing new.
+        while self.messages.next_within(Duration::ZERO).is_some() {}
+        while !is_granted(&self.raw.call(&self.requests.acquire)) {
+            self.messages.next_within(LOOK_AGAIN);
+        }
+        inside();
+        assert!(matches!(self.raw.call(&self.requests.release), Reply::Int(1)), "it was ours");
+    }
+}
+
+/// The same, but of the threads of a process only one at a time contends, in turns.
+struct Gated(Arc<Mutex<()>>, PublishRetry);
+
+impl Contender for Gated {
+    fn cycle(&mut self, inside: &mut dyn FnMut()) {
+        let turn = self.0.lock();
+        self.1.cycle(inside);
+        MutexGuard::unlock_fair(turn);
+    }
+}

@@ -1,0 +1,176 @@
+//! Each thread locks and unlocks a lock of its own.
+
+use super::{Task, cpu_time, serve};
+use crate::learn::{Pair, Requests, is_granted, url};
+use crate::raw::{Raw, Reply};
+use distlock::{Client, DistLock, LockGuard, Mutex};
+use serde_json::{Value, json};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Does something and says how many cycles that were.
+trait Step: Send {
+    fn step(&mut self) -> u64;
+}
+
+pub(super) fn run(task: &Task) {
+    let mut steps = steps(task);
+    if let Some(cycles) = task.cycles {
+        for _ in 0..cycles {
+            steps[0].step();
+        }
+        return;
+    }
+    serve(|time| turn(&mut steps, time));
+}
+
+fn steps(task: &Task) -> Vec<Box<dyn Step>> {
+    let each = |make: &dyn Fn(usize) -> Box<dyn Step>| (0..task.threads).map(make).collect();
+    let pair = || task.learn();
+    match task.who.as_str() {
+        "ours" => ours(task, &url(task.port), |guard| guard.unlock().expect("it is ours")),
+        "ours-drop" => ours(task, &url(task.port), drop),
+        "memory" => ours(task, "memory://", |guard| guard.unlock().expect("it is ours")),
+        "raw" => {
+            let pair = pair();
+            each(&|index| {
+                Box::new(Plain(Raw::connect(task.port), pair.requests(&own(index), index)))
+            })
+        }
+        "raw-async" => {
+            let pair = pair();
+            each(&|index| {
+                let requests = pair.requests(&own(index), index);
+                Box::new(Unawaited { raw: Raw::connect(task.port), requests, owed: false })
+            })
+        }
+        "pipeline" => vec![Box::new(Pipeline::new(task, &pair()))],
+        other => panic!("no column is called {other:?}"),
+    }
+}
+
+fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
+    let barrier = Barrier::new(steps.len() + 1);
+    let cpu = cpu_time();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = steps
+            .iter_mut()
+            .map(|step| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    let end = Instant::now() + time;
+                    let mut cycles = 0;
+                    while Instant::now() < end {
+                        cycles += step.step();
+                    }
+                    cycles
+                })
+            })
+            .collect();
+        barrier.wait();
+        let start = Instant::now();
+        let cycles: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        json!({ "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu })
+    })
+}
+
+/// The name of a thread's own lock. Other processes have others: a column may hold some between its turns.
+fn own(index: usize) -> String {
+    format!("own:{:07}:{index:06}", std::process::id())
+}
+
+struct Ours<F> {
+    _client: Client,
+    lock: Mutex,
+    end: F,
+}
+
+impl<F: Fn(LockGuard) + Send> Step for Ours<F> {
+    fn step(&mut self) -> u64 {
+        (self.end)(self.lock.lock().expect("the store is there"));
+        1
+    }
+}
+
+fn ours(
+    task: &Task,
+    url: &str,
+    end: impl Fn(LockGuard) + Copy + Send + 'static,
+) -> Vec<Box<dyn Step>> {
+    let client = distlock::connect(url).expect("a URL of ours");
+    let one = |index| -> Box<dyn Step> {
+        let lock = client.mutex(own(index)).expect("a name");
+        Box::new(Ours { _client: client.clone(), lock, end })
+    };
+    (0..task.threads).map(one).collect()
+}
+
+struct Plain(Raw, Requests);
+
+impl Step for Plain {
+    fn step(&mut self) -> u64 {
+        assert!(is_granted(&self.0.call(&self.1.acquire)), "nobody else has it");
+        assert!(matches!(self.0.call(&self.1.release), Reply::Int(1)), "it was ours");
+        1
+    }
+}
+
+/// Sends the release and reads its answer with that of the next acquire.
+struct Unawaited {
+    raw: Raw,
+    requests: Requests,
+    owed: bool,
+}
+
+impl Step for Unawaited {
+    fn step(&mut self) -> u64 {
+        self.raw.send(&self.requests.acquire);
+        if self.owed {
+            self.raw.read().expect("the release is answered");
+        }
+        assert!(is_granted(&self.raw.read().expect("an answer")), "nobody else has it");
+        self.raw.send(&self.requests.release);
+        self.owed = true;
+        1
+    }
+}
+
+/// One connection with as many requests under way as there would be threads: while the server works on one half of
+/// them, the answers of the other half are read. What the server can do at most for so many callers.
+struct Pipeline {
+    raw: Raw,
+    /// For each half, all acquires and all releases.
+    halves: [Requests; 2],
+    half: usize,
+}
+
+impl Pipeline {
+    fn new(task: &Task, pair: &Pair) -> Self {
+        let half = (task.threads / 2).max(1);
+        let halves = [0, half].map(|first| {
+            let all: Vec<_> = (first..first + half).map(|i| pair.requests(&own(i), i)).collect();
+            Requests {
+                acquire: all.iter().flat_map(|one| one.acquire.clone()).collect(),
+                release: all.iter().flat_map(|one| one.release.clone()).collect(),
+            }
+        });
+        let mut raw = Raw::connect(task.port);
+        halves.iter().for_each(|half| raw.send(&half.acquire));
+        Self { raw, halves, half }
+    }
+}
+
+impl Step for Pipeline {
+    fn step(&mut self) -> u64 {
+        for releasing in [true, false] {
+            for requests in &self.halves {
+                for _ in 0..self.half {
+                    self.raw.read().expect("an answer");
+                }
+                self.raw.send(if releasing { &requests.release } else { &requests.acquire });
+            }
+        }
+        2 * self.half as u64
+    }
+}

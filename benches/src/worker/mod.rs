@@ -1,0 +1,115 @@
+//! A worker: this program once more, as a child, with the work of one column of one table. It says `ready`, and then
+//! answers each `run MILLISECONDS` with one line of JSON. So every column has a process of its own, whose memory and
+//! processor time are its own, and many short turns of all columns can alternate.
+
+mod contend;
+mod crowd;
+mod cycles;
+mod hold;
+mod nested;
+mod redisson;
+mod scripts;
+
+use crate::learn::Pair;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+/// What a worker is to do. Not every work looks at all of it.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Task {
+    /// The work, as in `cycles`.
+    pub(crate) work: String,
+    /// Who does it, as in `ours`.
+    pub(crate) who: String,
+    /// The server's port.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// How many threads.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// How many locks.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) locks: usize,
+    /// How long a lock is held, in microseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) hold: u64,
+    /// How long a thread does something else after each cycle, in microseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) pause: u64,
+    /// The lease of the watchdog, in milliseconds.
+    #[arg(long, default_value_t = 30_000)]
+    pub(crate) lease: u64,
+    /// Do that many cycles and end, for counting instructions.
+    #[arg(long)]
+    pub(crate) cycles: Option<u64>,
+}
+
+impl Task {
+    /// What the library sends, with this lease.
+    fn learn(&self) -> Pair {
+        Pair::learn(self.port, Duration::from_millis(self.lease))
+    }
+}
+
+/// Runs the work until the parent closes the pipe.
+pub(crate) fn run(task: &Task) {
+    match task.work.as_str() {
+        "cycles" => cycles::run(task),
+        "contend" => contend::run(task),
+        "nested" => nested::run(task),
+        "hold" => hold::run(task),
+        "scripts" => scripts::run(task),
+        "crowd" => crowd::run(task),
+        other => panic!("no work is called {other:?}"),
+    }
+}
+
+/// Answers `run` with what `turn` returns, until the parent is gone.
+fn serve(mut turn: impl FnMut(Duration) -> Value) {
+    say("ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("the parent writes text");
+        let millis = line.strip_prefix("run ").and_then(|text| text.parse().ok());
+        say(&turn(Duration::from_millis(millis.expect("`run MILLISECONDS`"))).to_string());
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("the parent reads");
+}
+
+/// The processor time of this process, in seconds.
+fn cpu_time() -> f64 {
+    seconds_of(ClockId::ProcessCPUTime)
+}
+
+fn seconds_of(clock: ClockId) -> f64 {
+    Duration::try_from(clock_gettime(clock)).expect("after the start").as_secs_f64()
+}
+
+/// Nanoseconds on the clock that all processes of this machine share.
+fn nanos() -> u64 {
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).expect("after the start");
+    u64::try_from(now.as_nanos()).expect("five hundred years")
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is there");
+    line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("in kB") * 1024
+}
+
+/// How many threads this process has.
+fn thread_count() -> usize {
+    std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
+}
+
+fn pause(micros: u64) {
+    if micros > 0 {
+        std::thread::sleep(Duration::from_micros(micros));
+    }
+}

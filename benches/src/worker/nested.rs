@@ -1,0 +1,33 @@
+//! Lock and unlock of what the thread has already.
+
+use super::{Task, cpu_time, serve};
+use crate::learn::url;
+use distlock::DistLock;
+use parking_lot::ReentrantMutex;
+use serde_json::json;
+use std::hint::black_box;
+use std::time::Instant;
+
+pub(super) fn run(task: &Task) {
+    let store = if task.who == "memory" { "memory://".to_owned() } else { url(task.port) };
+    let client = distlock::connect(&store).expect("a URL of ours");
+    let lock = client.mutex(format!("nested:{}", std::process::id())).expect("a name");
+    let _outer = lock.lock().expect("the store is there");
+    let local = ReentrantMutex::new(());
+    let _held = local.lock();
+    let ours = || lock.lock().and_then(|guard| guard.unlock()).expect("it is held");
+    let peer = || drop(black_box(local.lock()));
+    let cycle: &dyn Fn() = if task.who == "parking_lot" { &peer } else { &ours };
+    if let Some(cycles) = task.cycles {
+        return (0..cycles).for_each(|_| cycle());
+    }
+    serve(|time| {
+        let (cpu, start) = (cpu_time(), Instant::now());
+        let mut cycles = 0;
+        while start.elapsed() < time {
+            (0..256).for_each(|_| cycle());
+            cycles += 256;
+        }
+        json!({ "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu })
+    });
+}

@@ -1,0 +1,105 @@
+//! What an acquire and a release cost the server: many of them in a pipeline, so that sockets count for little, and the
+//! server's processor time before and after.
+
+use super::redisson::{LOCK, UNLOCK};
+use super::{Task, serve};
+use crate::learn::Requests;
+use crate::raw::{Raw, Reply, request};
+use crate::server::Counters;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Names that take turns.
+const NAMES: usize = 1000;
+/// Cycles in one pipeline.
+const DEPTH: usize = 50;
+/// Cycles between two looks at the server's clock, which cost something themselves.
+const BLOCK: usize = NAMES;
+
+pub(super) fn run(task: &Task) {
+    let mut raw = Raw::connect(task.port);
+    let (cycles, cleanup) = cycles(task, &mut raw);
+    serve(|time| turn(&mut raw, &cycles, &cleanup, time));
+}
+
+/// The requests for each name, and what removes what they leave, uncounted.
+fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
+    if task.who == "redisson" {
+        return redisson(raw);
+    }
+    let mut pair = task.learn();
+    if let Some(directory) = task.who.strip_prefix("dir:") {
+        let script = |name: &str| {
+            let path = format!("{directory}/{name}.lua");
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        pair = pair.with_scripts(["acquire", "release"].map(|name| load(raw, &script(name))));
+    }
+    ((0..NAMES).map(|index| pair.requests(&name(index), index)).collect(), Vec::new())
+}
+
+fn name(index: usize) -> String {
+    format!("script:{index:06}")
+}
+
+fn redisson(raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
+    let [lock, unlock] = [LOCK, UNLOCK].map(|text| load(raw, text));
+    let mut cleanup = vec!["DEL".to_owned()];
+    let cycles = (0..NAMES)
+        .map(|index| {
+            let key = name(index);
+            let owner = format!("0c2f6b0e-57a4-4a3c-9d4e-2f1f6f4f7a11:{index}");
+            let channel = format!("redisson_lock__channel:{{{key}}}");
+            let latch = format!("redisson_unlock_latch:{{{key}}}:{index:032x}");
+            cleanup.push(latch.clone());
+            Requests {
+                acquire: request(&["EVALSHA", &lock, "1", &key, "30000", &owner]),
+                release: request(&[
+                    "EVALSHA", &unlock, "3", &key, &channel, &latch, "0", "30000", &owner,
+                    "PUBLISH", "16000",
+                ]),
+            }
+        })
+        .collect();
+    (cycles, request(&cleanup))
+}
+
+fn load(raw: &mut Raw, text: &str) -> String {
+    match raw.call(&request(&["SCRIPT", "LOAD", text])) {
+        Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
+        other => panic!("the script is not taken: {other:?}"),
+    }
+}
+
+fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> Value {
+    let pipelines: Vec<Vec<u8>> = cycles
+        .chunks(DEPTH)
+        .map(|some| {
+            some.iter().flat_map(|one| [one.acquire.as_slice(), &one.release].concat()).collect()
+        })
+        .collect();
+    let (start, mut done, mut cpu, mut script) = (Instant::now(), 0, 0.0, 0.0);
+    while start.elapsed() < time {
+        // Redisson's latches must be gone before a name comes again.
+        let rounds = if cleanup.is_empty() { BLOCK / NAMES } else { 1 };
+        let before = Counters::of(raw);
+        for pipeline in pipelines.iter().cycle().take(rounds * pipelines.len()) {
+            raw.send(pipeline);
+            for answer in 0..2 * DEPTH {
+                let reply = raw.read().expect("an answer");
+                assert!(answer % 2 == 0 || matches!(reply, Reply::Int(1)), "not freed: {reply:?}");
+            }
+        }
+        let after = Counters::of(raw);
+        (cpu, script) = (cpu + after.cpu - before.cpu, script + after.script_us - before.script_us);
+        done += rounds * NAMES;
+        if !cleanup.is_empty() {
+            raw.call(cleanup);
+        }
+    }
+    let each = |sum: f64| sum / done as f64;
+    json!({
+        "cycles": done, "seconds": start.elapsed().as_secs_f64(),
+        "server_us": each(cpu * 1e6), "script_us": each(script),
+    })
+}
