@@ -349,9 +349,21 @@ impl<'a> Wait<'a> {
                 Next::Sleep(until) => {
                     // Also at the deadline: it may have been freed at this very moment, so it is looked at once more
                     // before it is said that it was busy.
-                    let _woken: Woken = engine.clock.wait(self.signal, self.at_most(until));
+                    if engine.clock.wait(self.signal, self.at_most(until)) == Woken::Signalled {
+                        self.let_others_go_first(place);
+                    }
                 }
             }
+        }
+    }
+
+    /// After news of a release: waits for a moment if others have waited for longer.
+    fn let_others_go_first(&self, place: &Place<'_>) {
+        let delay = place.delay();
+        if !delay.is_zero() && self.check_interrupt().is_ok() {
+            // More news, or an interrupt, and it is looked at again at once.
+            let until = self.at_most(self.engine.clock.now() + delay);
+            let _woken: Woken = self.engine.clock.wait(self.signal, until);
         }
     }
 
@@ -473,11 +485,12 @@ impl<'a> Wait<'a> {
         }
         let due =
             watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
-        let armed = place.occupy(&tenure, sent, |state| self.engine.timer.arm(entry, state, due));
+        let armed =
+            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, due));
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
-            entry.vacate(&tenure, now, self.engine.settings.hand_off, Duration::ZERO);
+            entry.vacate(&tenure, now, Duration::ZERO, self.engine.settings.hand_off);
             return Err(error);
         }
         self.tell_acquired(&tenure, now);

@@ -5,6 +5,7 @@
 
 use super::Engine;
 use super::tenure::Tenure;
+use super::turns::Turns;
 use crate::backend::{Wake, Watch};
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
@@ -42,10 +43,7 @@ pub(crate) struct EntryState {
     /// A holding that was handed to somebody in the queue who has not come for it yet, and that one's ticket. It is the
     /// current one, too, unless it was lost meanwhile.
     handed: Option<(u64, Arc<Tenure>)>,
-    /// Since when this client has had the lock without letting another client have a go at it.
-    stretch: Option<Moment>,
-    /// Until when the head leaves the lock to other clients.
-    stand_back: Option<Moment>,
+    turns: Turns,
 }
 
 /// A holding and how many holds there are on it.
@@ -154,7 +152,7 @@ impl Entry {
         // Read under the lock: the watchdog, which takes it, too, cannot have come by since.
         let now = clock.now();
         let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, tenure));
-        if !is_current || state.is_over(now, budget) {
+        if !is_current || state.turns.is_over(now, budget) {
             return None;
         }
         let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
@@ -187,24 +185,21 @@ impl Entry {
     }
 
     /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
-    /// long enough, the head leaves it to others for a `pause` first: they hear of the release later than it does.
+    /// long enough, the head leaves it to others first. The release `took` so long.
     pub(crate) fn vacate(
         &self,
         tenure: &Arc<Tenure>,
         now: Moment,
+        took: Duration,
         budget: Duration,
-        pause: Duration,
     ) {
         let mut state = self.lock();
         if state.current.as_ref().is_some_and(|it| Arc::ptr_eq(&it.tenure, tenure)) {
             state.current = None;
-            if !budget.is_zero() && state.is_over(now, budget) {
-                state.stretch = None;
-                state.stand_back = Some(now + pause);
-            }
             if state.queue.is_empty() {
-                state.stretch = None;
-                state.stand_back = None;
+                state.turns.forget();
+            } else {
+                state.turns.released(now, took, budget);
             }
             state.wake_head();
         }
@@ -238,7 +233,7 @@ impl EntryState {
             if occupant.holds > 0 && !tenure.holder.has_ended() {
                 self.lost.push(occupant);
             }
-            self.stretch = None;
+            self.turns.forget();
             self.wake_head();
         }
     }
@@ -247,11 +242,6 @@ impl EntryState {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         Waiter { ticket, wanted, contending: false }
-    }
-
-    /// Whether this client has had the lock for as long as it may without letting others have a go.
-    fn is_over(&self, now: Moment, budget: Duration) -> bool {
-        self.stretch.is_some_and(|since| now >= since + budget)
     }
 
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
@@ -301,14 +291,14 @@ impl Place<'_> {
         if let Some(tenure) = state.current() {
             return Turn::Wait(Some(Arc::clone(tenure)));
         }
-        let stand_back = state.stand_back.filter(|until| deadline.is_none_or(|it| it > *until));
+        let stand_back = state.turns.stand_back(deadline);
         match state.queue.front_mut() {
             Some(head) if head.ticket == self.ticket => {
                 if let Some(until) = stand_back.filter(|until| self.engine.clock.now() < *until) {
                     return Turn::StandBack(until);
                 }
                 head.contending = true;
-                state.stand_back = None;
+                state.turns.goes();
                 Turn::Mine
             }
             _ => Turn::Wait(None),
@@ -335,7 +325,7 @@ impl Place<'_> {
         if state.queue.is_empty() {
             ended = state.watch.take();
             state.outage = None;
-            state.stand_back = None;
+            state.turns.goes();
         }
         if at == Some(0) && state.current.is_none() {
             // Whatever woke us may have been meant for whoever is next: pass it on.
@@ -353,7 +343,12 @@ impl Place<'_> {
 
     /// Another client has the lock.
     pub(crate) fn found_busy(&self) {
-        self.entry.lock().stretch = None;
+        self.entry.lock().turns.found_busy();
+    }
+
+    /// How long to leave a lock that was just released to those who have waited for longer.
+    pub(crate) fn delay(&self) -> Duration {
+        self.entry.lock().turns.delay()
     }
 
     /// Whether the store tells this name's releases already.
@@ -388,11 +383,12 @@ impl Place<'_> {
         self,
         tenure: &Arc<Tenure>,
         sent: Moment,
+        now: Moment,
         then: impl FnOnce(&mut EntryState) -> R,
     ) -> R {
         let mut state = self.entry.lock();
         state.current = Some(Occupant { tenure: Arc::clone(tenure), holds: 1 });
-        state.stretch.get_or_insert(sent);
+        state.turns.granted(sent, now);
         let result = then(&mut state);
         drop(state);
         result // dropping `self` takes us out of the queue, and wakes nobody, because the lock is occupied
@@ -414,7 +410,8 @@ pub(crate) struct EntryWake(pub(crate) Weak<Entry>);
 impl Wake for EntryWake {
     fn wake(&self) {
         let Some(entry) = self.0.upgrade() else { return };
-        let state = entry.lock();
+        let mut state = entry.lock();
+        state.turns.heard();
         if let Some(head) = state.queue.front().filter(|head| head.contending) {
             head.wanted.signal.raise();
         }

@@ -1,7 +1,8 @@
 //! The engine: everything about locking that is the same on every store, written once above [`Backend`].
 //!
 //! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back. An [`entry`] is what this
-//! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread.
+//! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
+//! and [`turns`] says when other clients go first.
 //!
 //! Locks are taken in this order: an entry's, a tenure's, the timer's or a lane's. None is held while the store is
 //! asked, an event is told, or a signal's waiter runs.
@@ -14,6 +15,7 @@ mod release;
 pub(crate) mod tenure;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use crate::backend::{Abilities, Backend, Closing, Failure, TenureId};
 use crate::clock::{Clock, Moment};

@@ -25,11 +25,6 @@ use std::time::Duration;
 /// The pause between two sends of a release.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// For how long a client that has had a lock for long enough leaves it to others: six times what the release took, within
-/// these limits. Whoever waits elsewhere has to hear of it, wake up, and ask.
-const SHORTEST_STAND_BACK: Duration = Duration::from_micros(100);
-const LONGEST_STAND_BACK: Duration = Duration::from_millis(50);
-
 impl Engine {
     /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
     pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
@@ -73,8 +68,7 @@ impl Engine {
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
         tenure.close_listeners();
         let now = self.clock.now();
-        let pause = (now.since(sent) * 6).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
-        entry.vacate(tenure, now, self.settings.hand_off, pause);
+        entry.vacate(tenure, now, now.since(sent), self.settings.hand_off);
         match &outcome {
             Ok(()) => self.tell_released(tenure, now),
             Err(error) => {

@@ -1,0 +1,160 @@
+//! [`Turns`]: how long this client may keep a lock, and how long it leaves it to other clients.
+//!
+//! The store serves whoever asks first after a release, and it tells all who wait in the same order every time: left to
+//! that, the first two would take turns and the others starve. So a client that has had the lock for its time lets others
+//! go first, and whoever hears of a release waits for a moment before it asks - the longer, the more recently it had its
+//! turn. How many others there are it reckons from how many releases it usually hears of between two turns of its own.
+//! All of that is courtesy: it decides who asks first, never who gets in.
+
+use crate::clock::Moment;
+use std::time::Duration;
+
+/// How much later than the client before it one asks: twice what a request takes, within these limits.
+const SHORTEST_STEP: Duration = Duration::from_micros(150);
+const LONGEST_STEP: Duration = Duration::from_millis(5);
+/// The longest that a client leaves a free lock to others.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Written and read under the entry's lock.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// Since when this client has had the lock without letting another client have a go at it.
+    stretch: Option<Moment>,
+    /// Until when the head leaves the lock to other clients.
+    stand_back: Option<Moment>,
+    /// How many releases were heard of since this client had its last turn; its own counts, too.
+    heard: u32,
+    /// How many it usually hears of before it has its turn, in quarters.
+    usual: u32,
+    /// What the last request took.
+    pace: Duration,
+}
+
+impl Turns {
+    /// The store granted the lock to an attempt that was sent at `sent`.
+    pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
+        self.stretch.get_or_insert(sent);
+        self.pace = now.since(sent);
+        if self.heard > 0 {
+            self.usual = self.usual - self.usual / 4 + self.heard;
+        }
+        self.heard = 0;
+    }
+
+    /// Another client has the lock.
+    pub(super) fn found_busy(&mut self) {
+        self.stretch = None;
+    }
+
+    /// The store told of a release.
+    pub(super) fn heard(&mut self) {
+        self.heard = (self.heard + 1).min(1_000);
+    }
+
+    /// Whether this client has had the lock for as long as it may without letting others have a go.
+    pub(super) fn is_over(&self, now: Moment, budget: Duration) -> bool {
+        self.stretch.is_some_and(|since| now >= since + budget)
+    }
+
+    /// The lock went back to the store, with a request that took so long, and somebody here waits for it.
+    pub(super) fn released(&mut self, now: Moment, took: Duration, budget: Duration) {
+        self.pace = took;
+        if !budget.is_zero() && self.is_over(now, budget) {
+            self.stretch = None;
+            // Whoever waits elsewhere has to hear of it, wake up, and ask.
+            let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
+            self.stand_back = Some(now + pause);
+        }
+    }
+
+    /// Nobody here waits any more, or the lock was lost.
+    pub(super) fn forget(&mut self) {
+        self.stretch = None;
+        self.stand_back = None;
+    }
+
+    /// Until when the head leaves the lock to others; not if it must be done before.
+    pub(super) fn stand_back(&self, deadline: Option<Moment>) -> Option<Moment> {
+        self.stand_back.filter(|until| deadline.is_none_or(|deadline| deadline > *until))
+    }
+
+    /// The head goes and asks, or nobody waits any more.
+    pub(super) fn goes(&mut self) {
+        self.stand_back = None;
+    }
+
+    /// How long whoever hears of a release waits before it asks, because others have waited for longer.
+    pub(super) fn delay(&self) -> Duration {
+        let before_us = (self.usual / 4).saturating_sub(self.heard.max(1));
+        (self.step() * before_us).min(LONGEST_PAUSE)
+    }
+
+    fn step(&self) -> Duration {
+        (self.pace * 2).clamp(SHORTEST_STEP, LONGEST_STEP)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    /// One that has its turn after `heard` releases, time after time.
+    fn used_to(heard: u32) -> Turns {
+        let mut turns = Turns::default();
+        for round in 0..40 {
+            (0..heard).for_each(|_| turns.heard());
+            turns.granted(moment(round), moment(round));
+        }
+        turns
+    }
+
+    #[test]
+    fn who_has_waited_longer_asks_earlier() {
+        let mut turns = used_to(8);
+        let mut last = Duration::MAX;
+        for _ in 0..7 {
+            turns.heard();
+            assert!(turns.delay() < last, "{:?}", turns.delay());
+            last = turns.delay();
+        }
+        turns.heard();
+        assert_eq!(turns.delay(), Duration::ZERO);
+        turns.heard();
+        assert_eq!(turns.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_is_alone_or_one_of_two_does_not_wait() {
+        assert_eq!(Turns::default().delay(), Duration::ZERO);
+        let mut turns = used_to(2);
+        turns.heard();
+        turns.heard();
+        assert_eq!(turns.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn others_that_are_gone_are_forgotten() {
+        let mut turns = used_to(20);
+        for _ in 0..40 {
+            turns.heard();
+            turns.granted(moment(0), moment(0));
+        }
+        turns.heard();
+        assert_eq!(turns.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn nothing_is_waited_for_longer_than_the_limit() {
+        let mut turns = used_to(900);
+        assert!(turns.delay() > LONGEST_PAUSE / 2);
+        turns.granted(moment(0), moment(60_000));
+        assert_eq!(turns.delay(), LONGEST_PAUSE);
+        turns.released(moment(70_000), Duration::from_secs(10), Duration::from_millis(5));
+        assert_eq!(turns.stand_back(None), Some(moment(70_050)));
+        assert_eq!(turns.stand_back(Some(moment(70_050))), None);
+    }
+}
