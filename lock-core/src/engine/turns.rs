@@ -10,7 +10,7 @@ use crate::clock::Moment;
 use std::time::Duration;
 
 /// How much later than the client before it one asks: twice what a request takes, within these limits.
-const SHORTEST_STEP: Duration = Duration::from_micros(150);
+const SHORTEST_STEP: Duration = Duration::from_micros(300);
 const LONGEST_STEP: Duration = Duration::from_millis(5);
 /// The longest that a client leaves a free lock to others.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
