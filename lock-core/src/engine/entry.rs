@@ -39,9 +39,9 @@ pub(crate) struct EntryState {
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Alive while somebody queues and the store was found busy once.
     watch: Option<Watch>,
-    /// A holding that was handed to somebody in the queue who has not come for it yet, and that one's ticket. It is the
-    /// current one, too, unless it was lost meanwhile.
-    handed: Option<(u64, Arc<Tenure>)>,
+    /// Holdings that were handed to somebody in the queue who has not come for it yet, and that one's ticket. The newest
+    /// may be the current one; the others were lost meanwhile, and were others' since.
+    handed: Vec<(u64, Arc<Tenure>)>,
     /// Since when this client has had the lock without letting another client have a go at it.
     stretch: Option<Moment>,
     /// Until when the head leaves the lock to other clients.
@@ -160,7 +160,7 @@ impl Entry {
         let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
         let head = state.queue.pop_front().expect("the queue has a head");
         state.current = Some(Occupant { tenure: Arc::clone(&next), holds: 1 });
-        state.handed = Some((head.ticket, next));
+        state.handed.push((head.ticket, next));
         drop(state);
         head.wanted.signal.raise();
         Some(now)
@@ -249,6 +249,12 @@ impl EntryState {
         Waiter { ticket, wanted, contending: false }
     }
 
+    /// What was handed to the one with this ticket.
+    fn take_handed(&mut self, ticket: u64) -> Option<Arc<Tenure>> {
+        let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
+        Some(self.handed.swap_remove(at).1)
+    }
+
     /// Whether this client has had the lock for as long as it may without letting others have a go.
     fn is_over(&self, now: Moment, budget: Duration) -> bool {
         self.stretch.is_some_and(|since| now >= since + budget)
@@ -295,7 +301,7 @@ impl Place<'_> {
     /// by `deadline` does not stand back beyond it.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.entry.lock();
-        if let Some((_, tenure)) = state.handed.take_if(|(ticket, _)| *ticket == self.ticket) {
+        if let Some(tenure) = state.take_handed(self.ticket) {
             return Turn::Handed(tenure);
         }
         if let Some(tenure) = state.current() {
@@ -315,18 +321,20 @@ impl Place<'_> {
         }
     }
 
-    /// Goes to the head of the queue: what we were handed was lost before we came for it.
+    /// Goes to the head of the queue: what we were handed was lost before we came for it. But not before somebody who
+    /// asks the store since: of two who ask one would be handed the lock by the other, and never look for it here.
     pub(crate) fn again(&mut self, wanted: Wanted) {
         let mut state = self.entry.lock();
         let waiter = state.new_waiter(wanted);
         self.ticket = waiter.ticket;
-        state.queue.push_front(waiter);
+        let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
+        state.queue.insert(at, waiter);
     }
 
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Tenure>> {
         let mut state = self.entry.lock();
-        let handed = state.handed.take_if(|(ticket, _)| *ticket == self.ticket);
+        let handed = state.take_handed(self.ticket);
         let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
         if let Some(at) = at {
             state.queue.remove(at);
@@ -343,7 +351,7 @@ impl Place<'_> {
         }
         drop(state);
         drop(ended);
-        handed.map(|(_, tenure)| tenure)
+        handed
     }
 
     /// Whether others of this client wait behind us.

@@ -36,8 +36,18 @@ fn waits(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
+    waits_as("", client, options)
+}
+
+/// The same, in a thread of this name.
+fn waits_as(
+    name: &str,
+    client: &Client,
+    options: LockOptions,
+) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
     let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
-    let waiter = thread::spawn(move || lock.acquire(&options));
+    let thread = thread::Builder::new().name(name.to_owned());
+    let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
     eventually("it queues", || client.waiting("x").unwrap() > queued);
     waiter
 }
@@ -287,9 +297,11 @@ fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
     assert_eq!(lost, Some((3, Some(tokens), Some(last))));
 }
 
-/// A manual clock on which whoever sleeps wakes up late: not while somebody holds the gate.
+/// A manual clock on which the thread called [`LATE`] wakes up late: not while somebody holds the gate.
 #[derive(Debug)]
 struct Sluggish(ManualClock, Mutex<()>);
+
+const LATE: &str = "late";
 
 impl Clock for Sluggish {
     fn now(&self) -> Moment {
@@ -298,36 +310,90 @@ impl Clock for Sluggish {
 
     fn wait(&self, signal: &Arc<crate::Signal>, until: Moment) -> crate::Woken {
         let woken = self.0.wait(signal, until);
-        drop(self.1.lock());
+        if thread::current().name() == Some(LATE) {
+            drop(self.1.lock());
+        }
         woken
     }
 }
 
+/// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and late.
+struct Relay {
+    store: Recorded,
+    clock: Arc<Sluggish>,
+    client: Client,
+    guard: crate::OwnedGuard,
+    late: thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>>,
+}
+
+fn relay() -> Relay {
+    let (store, clock) = Recorded::new();
+    let clock = Arc::new(Sluggish(clock, Mutex::default()));
+    let client = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>).connect().unwrap();
+    let other = store.client().mutex("x").unwrap().lock().unwrap();
+    let first = waits(&client, LockOptions::new());
+    let late = waits_as(LATE, &client, LockOptions::new());
+    eventually("the head waits", || store.watches() == 1);
+    other.unlock().unwrap();
+    Relay { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
+}
+
 #[test]
 fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
-    let (store, clock) = Recorded::new();
-    let sluggish = Arc::new(Sluggish(clock.clone(), Mutex::default()));
-    let client = store.builder().clock(Arc::clone(&sluggish) as Arc<dyn Clock>).connect().unwrap();
-    let (guard, next) = {
-        let other = store.client().mutex("x").unwrap().lock().unwrap();
-        let first = waits(&client, LockOptions::new());
-        let next = waits(&client, LockOptions::new());
-        eventually("the head waits", || store.watches() == 1);
-        other.unlock().unwrap();
-        (first.join().unwrap().unwrap().unwrap(), next)
-    };
+    let Relay { store, clock, client, guard, late } = relay();
     let before = (asked(&store), token(&guard));
-    let gate = sluggish.1.lock();
+    let gate = clock.1.lock();
     guard.unlock().unwrap();
     assert_eq!(asked(&store), before.0, "it was handed on");
-    clock.advance(100 * SECOND);
+    clock.0.advance(100 * SECOND);
     drop(gate);
-    let next = next.join().unwrap().unwrap().unwrap();
+    let next = late.join().unwrap().unwrap().unwrap();
     assert!(next.is_valid() && asked(&store).0 == before.0.0 + 1, "from the store");
     assert!(token(&next).get() > before.1.get() + 1);
     assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
     next.unlock().unwrap();
     assert_eq!(client.waiting("x").unwrap(), 0);
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
+    let Relay { store, clock, client, guard, late } = relay();
+    let next = waits(&client, LockOptions::new());
+    let before = asked(&store).0;
+    let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
+    guard.unlock().unwrap();
+    store.fail_next("acquire", Fault::Hangs);
+    clock.0.advance(100 * SECOND);
+    eventually("the next one asks", || asked(&store).0 == before + 1);
+    drop(late_gate);
+    let queues = || clock.0.sleepers().contains(&(clock.now() + SECOND));
+    eventually("the late one queues", || late.is_finished() || queues());
+    assert_eq!(asked(&store).0, before + 1, "one of a client asks");
+    drop(store_gate);
+    // Whoever asks the store looks for the lock there, and would not find it handed to itself.
+    next.join().unwrap().unwrap().unwrap().unlock().unwrap();
+    late.join().unwrap().unwrap().unwrap().unlock().unwrap();
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns() {
+    let Relay { store, clock, client, guard, late } = relay();
+    let second = waits(&client, LockOptions::new());
+    let third = waits(&client, LockOptions::new());
+    let gate = clock.1.lock();
+    guard.unlock().unwrap();
+    clock.0.advance(100 * SECOND);
+    let second = second.join().unwrap().unwrap().unwrap();
+    let before = asked(&store);
+    second.unlock().unwrap();
+    let third = third.join().unwrap().unwrap().unwrap();
+    assert_eq!(asked(&store), before, "it was handed on");
+    drop(gate);
+    third.unlock().unwrap();
+    eventually("the late one has it", || late.is_finished());
+    late.join().unwrap().unwrap().unwrap().unlock().unwrap();
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
 }
 
