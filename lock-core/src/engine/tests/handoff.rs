@@ -216,6 +216,38 @@ fn what_is_open_goes_through_the_store() {
     assert!(store.count("close") > 0);
 }
 
+#[test]
+fn an_extension_that_was_not_confirmed_is_open_also_if_it_was_for_less_than_the_lease() {
+    let (store, clock) = Recorded::new();
+    let configure = |config: crate::Config| config.with_hand_off(SECOND);
+    let client = store.builder().configure(configure).connect().unwrap();
+    let other = store.client().mutex("x").unwrap().lock().unwrap();
+    let first = waits(&client, LockOptions::new());
+    eventually("the head waits", || store.watches() == 1);
+    let next = waits(&client, LockOptions::new());
+    other.unlock().unwrap();
+    let guard = first.join().unwrap().unwrap().unwrap();
+    clock.advance(SECOND * 9 / 10);
+    store.fail_next("renew", Fault::Swallowed);
+    assert!(guard.extend(29 * SECOND).unwrap_err().is_unavailable());
+    let before = asked(&store);
+    guard.unlock().unwrap();
+    drop(next.join().unwrap().unwrap().unwrap());
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "through the store");
+}
+
+#[test]
+fn tokens_that_a_repetition_was_told_of_are_not_given_back() {
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
+    let used = token(&guard);
+    guard.unlock().unwrap();
+    // The counter may have been moved between the first request and its repetition, by another lock that shares it: what
+    // lies in the range then may be that one's. The clock stands still, so the next token shows where the counter stands.
+    let next = client.owned_mutex("x").unwrap().lock().unwrap();
+    assert_eq!(token(&next).get(), used.get() + 1_001);
+}
+
 fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard) {
     let next = waits(client, LockOptions::new());
     let before = asked(store);
