@@ -67,6 +67,7 @@ struct Waiter {
 pub(crate) struct Wanted {
     pub(crate) holder: Holder,
     pub(crate) signal: Arc<Signal>,
+    pub(crate) since: Moment,
     /// The lease that a holding must have to be taken over from another thread; `None` if only one from the store will do.
     pub(crate) watched: Option<LeaseTime>,
 }
@@ -134,9 +135,9 @@ impl Entry {
             return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
         }
         let waiter = state.new_waiter(wanted());
-        let ticket = waiter.ticket;
+        let (ticket, since) = (waiter.ticket, waiter.wanted.since);
         state.queue.push_back(waiter);
-        Entered::Queued(Place { engine, entry: Arc::clone(self), ticket })
+        Entered::Queued(Place { engine, entry: Arc::clone(self), ticket, since })
     }
 
     /// Passes the lock on to the head of the queue: `tenure`, whose last hold has ended, is followed by what `follow`
@@ -278,6 +279,7 @@ pub(crate) struct Place<'a> {
     engine: &'a Engine,
     entry: Arc<Entry>,
     ticket: u64,
+    since: Moment,
 }
 
 /// Whose turn it is.
@@ -302,6 +304,8 @@ impl Place<'_> {
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.entry.lock();
         if let Some(tenure) = state.take_handed(self.ticket) {
+            drop(state);
+            self.engine.tell_acquired(&tenure, self.since);
             return Turn::Handed(tenure);
         }
         if let Some(tenure) = state.current() {
@@ -351,6 +355,10 @@ impl Place<'_> {
         }
         drop(state);
         drop(ended);
+        if let Some(tenure) = &handed {
+            // Also if it is given back at once, or was lost before: its end is told, too.
+            self.engine.tell_acquired(tenure, self.since);
+        }
         handed
     }
 

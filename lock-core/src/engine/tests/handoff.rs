@@ -430,6 +430,39 @@ fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns(
 }
 
 #[test]
+fn whoever_is_handed_it_is_told_of_in_full_also_if_it_leaves_it() {
+    for is_lost in [false, true] {
+        let (store, clock) = Recorded::new();
+        let clock = Arc::new(Sluggish(clock, Mutex::default()));
+        let (told, events) = crossbeam_channel::unbounded();
+        let handler = Arc::new(move |event: &Event| told.send(event.clone()).unwrap());
+        let builder = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>);
+        let client = builder.events(handler).connect().unwrap();
+        let other = store.client().mutex("x").unwrap().lock().unwrap();
+        let first = waits(&client, LockOptions::new());
+        let interrupt = Interrupt::new();
+        let late = waits_as(LATE, &client, LockOptions::new().interrupt(&interrupt));
+        eventually("the head waits", || store.watches() == 1);
+        other.unlock().unwrap();
+        let guard = first.join().unwrap().unwrap().unwrap();
+        let gate = clock.1.lock();
+        guard.unlock().unwrap();
+        if is_lost {
+            clock.0.advance(100 * SECOND);
+        }
+        interrupt.fire();
+        drop(gate);
+        assert!(late.join().unwrap().unwrap_err().is_interrupted());
+        drop(client);
+        let told: Vec<Event> = events.iter().collect();
+        let count = |which: fn(&Event) -> bool| told.iter().filter(|event| which(event)).count();
+        let taken = count(|event| matches!(event, Event::Acquired { .. }));
+        let ended = count(|event| matches!(event, Event::Released { .. } | Event::Lost { .. }));
+        assert_eq!((taken, ended), (2, 2), "{told:#?}");
+    }
+}
+
+#[test]
 fn nested_holds_are_ended_before_it_goes_on() {
     let (store, _clock) = Recorded::new();
     let (client, guard) = held(&store);
