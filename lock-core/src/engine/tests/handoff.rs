@@ -173,6 +173,30 @@ fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
 }
 
 #[test]
+fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
+    let (store, clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let interrupt = Interrupt::new();
+    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
+    let second = waits(&client, LockOptions::new());
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    let before = asked(&store);
+    let stands_back = || {
+        let soon = clock.now() + SECOND / 20;
+        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+    };
+    eventually("the first stands back", stands_back);
+    interrupt.fire();
+    assert!(first.join().unwrap().unwrap_err().is_interrupted());
+    eventually("the second stands back", stands_back);
+    assert_eq!(asked(&store), before);
+    clock.advance(SECOND / 20);
+    drop(second.join().unwrap().unwrap().unwrap());
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 1));
+}
+
+#[test]
 fn who_has_less_time_than_that_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
