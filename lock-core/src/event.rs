@@ -16,7 +16,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A lock was taken from the store. Nested locking is local and makes no event.
+    /// A lock was taken: from the store, or from the thread of this client that had it before. Nested locking is local and
+    /// makes no event.
     #[non_exhaustive]
     Acquired {
         /// The lock.

@@ -22,5 +22,9 @@ mod life;
 // When the system gives no more file descriptors or threads.
 mod limits;
 
+// What goes to a log, at the finest level.
+#[cfg(feature = "tracing")]
+mod log;
+
 // Who asks the store how often, who is served when, and how fast a wait ends.
 mod waiting;

@@ -60,6 +60,7 @@ impl Plan {
         Wanted {
             holder: holder.clone(),
             signal: Arc::clone(signal),
+            since: self.start,
             watched: watched.then_some(self.time),
         }
     }
@@ -112,6 +113,15 @@ impl Engine {
                 Wait::new(self, &plan, &signal, interrupt.as_ref()).run(place, &holder)
             }
         }
+    }
+
+    /// Tells that somebody who asked for it at `asked` has it.
+    pub(super) fn tell_acquired(&self, tenure: &Tenure, asked: Moment) {
+        self.events.emit(|| Event::Acquired {
+            lock: tenure.name.clone(),
+            token: tenure.token,
+            waited: self.clock.now().since(asked),
+        });
     }
 
     fn plan(&self, options: &LockOptions) -> Result<Plan, Error> {
@@ -241,10 +251,7 @@ impl<'a> Wait<'a> {
         let entry = Arc::clone(place.entry());
         match self.queue(&mut place, holder)? {
             Queued::Mine => {}
-            Queued::Handed(tenure) => {
-                self.tell_acquired(&tenure, self.engine.clock.now());
-                return Ok(Some(tenure));
-            }
+            Queued::Handed(tenure) => return Ok(Some(tenure)),
             Queued::Late => return Ok(None),
         }
         let answer = self.contend(&place, &entry);
@@ -493,16 +500,8 @@ impl<'a> Wait<'a> {
             entry.vacate(&tenure, now, Duration::ZERO, self.engine.settings.hand_off);
             return Err(error);
         }
-        self.tell_acquired(&tenure, now);
+        self.engine.tell_acquired(&tenure, self.plan.start);
         Ok(tenure)
-    }
-
-    fn tell_acquired(&self, tenure: &Tenure, now: Moment) {
-        self.engine.events.emit(|| Event::Acquired {
-            lock: tenure.name.clone(),
-            token: tenure.token,
-            waited: now.since(self.plan.start),
-        });
     }
 
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may do so yet.

@@ -40,9 +40,9 @@ pub(crate) struct EntryState {
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Alive while somebody queues and the store was found busy once.
     watch: Option<Watch>,
-    /// A holding that was handed to somebody in the queue who has not come for it yet, and that one's ticket. It is the
-    /// current one, too, unless it was lost meanwhile.
-    handed: Option<(u64, Arc<Tenure>)>,
+    /// Holdings that were handed to somebody in the queue who has not come for it yet, and that one's ticket. The newest
+    /// may be the current one; the others were lost meanwhile, and were others' since.
+    handed: Vec<(u64, Arc<Tenure>)>,
     turns: Turns,
 }
 
@@ -65,6 +65,7 @@ struct Waiter {
 pub(crate) struct Wanted {
     pub(crate) holder: Holder,
     pub(crate) signal: Arc<Signal>,
+    pub(crate) since: Moment,
     /// The lease that a holding must have to be taken over from another thread; `None` if only one from the store will do.
     pub(crate) watched: Option<LeaseTime>,
 }
@@ -132,9 +133,9 @@ impl Entry {
             return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
         }
         let waiter = state.new_waiter(wanted());
-        let ticket = waiter.ticket;
+        let (ticket, since) = (waiter.ticket, waiter.wanted.since);
         state.queue.push_back(waiter);
-        Entered::Queued(Place { engine, entry: Arc::clone(self), ticket })
+        Entered::Queued(Place { engine, entry: Arc::clone(self), ticket, since })
     }
 
     /// Passes the lock on to the head of the queue: `tenure`, whose last hold has ended, is followed by what `follow`
@@ -158,7 +159,7 @@ impl Entry {
         let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
         let head = state.queue.pop_front().expect("the queue has a head");
         state.current = Some(Occupant { tenure: Arc::clone(&next), holds: 1 });
-        state.handed = Some((head.ticket, next));
+        state.handed.push((head.ticket, next));
         drop(state);
         head.wanted.signal.raise();
         Some(now)
@@ -244,6 +245,12 @@ impl EntryState {
         Waiter { ticket, wanted, contending: false }
     }
 
+    /// What was handed to the one with this ticket.
+    fn take_handed(&mut self, ticket: u64) -> Option<Arc<Tenure>> {
+        let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
+        Some(self.handed.swap_remove(at).1)
+    }
+
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
         self.outage.as_ref().filter(|_| self.current.is_none()).map(|(_, error)| error.clone())
@@ -262,6 +269,7 @@ pub(crate) struct Place<'a> {
     engine: &'a Engine,
     entry: Arc<Entry>,
     ticket: u64,
+    since: Moment,
 }
 
 /// Whose turn it is.
@@ -285,7 +293,9 @@ impl Place<'_> {
     /// by `deadline` does not stand back beyond it.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.entry.lock();
-        if let Some((_, tenure)) = state.handed.take_if(|(ticket, _)| *ticket == self.ticket) {
+        if let Some(tenure) = state.take_handed(self.ticket) {
+            drop(state);
+            self.engine.tell_acquired(&tenure, self.since);
             return Turn::Handed(tenure);
         }
         if let Some(tenure) = state.current() {
@@ -305,18 +315,20 @@ impl Place<'_> {
         }
     }
 
-    /// Goes to the head of the queue: what we were handed was lost before we came for it.
+    /// Goes to the head of the queue: what we were handed was lost before we came for it. But not before somebody who
+    /// asks the store since: of two who ask one would be handed the lock by the other, and never look for it here.
     pub(crate) fn again(&mut self, wanted: Wanted) {
         let mut state = self.entry.lock();
         let waiter = state.new_waiter(wanted);
         self.ticket = waiter.ticket;
-        state.queue.push_front(waiter);
+        let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
+        state.queue.insert(at, waiter);
     }
 
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Tenure>> {
         let mut state = self.entry.lock();
-        let handed = state.handed.take_if(|(ticket, _)| *ticket == self.ticket);
+        let handed = state.take_handed(self.ticket);
         let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
         if let Some(at) = at {
             state.queue.remove(at);
@@ -333,7 +345,11 @@ impl Place<'_> {
         }
         drop(state);
         drop(ended);
-        handed.map(|(_, tenure)| tenure)
+        if let Some(tenure) = &handed {
+            // Also if it is given back at once, or was lost before: its end is told, too.
+            self.engine.tell_acquired(tenure, self.since);
+        }
+        handed
     }
 
     /// Whether others of this client wait behind us.

@@ -34,9 +34,10 @@ impl Engine {
 fn follow(tenure: &Tenure, wanted: &Wanted, now: Moment) -> Option<Tenure> {
     let mut inner = tenure.lock();
     let Some(Watched { ttl, left: None, renew_at }) = inner.watch else { return None };
-    // After a longer lease was asked for only the store knows for how long it keeps it, and a number that has an unanswered
-    // request is to be closed soon.
-    if wanted.watched != Some(ttl) || inner.lease != ttl || tenure.is_doubtful() {
+    // After a longer lease was asked for, or an extension that was not confirmed, only the store knows for how long it
+    // keeps it, and a number that has an unanswered request is to be closed soon.
+    let is_open = inner.lease != ttl || inner.overlong || tenure.is_doubtful();
+    if is_open || wanted.watched != Some(ttl) {
         return None;
     }
     // The answer to a renewal would come back to one who has it no more. By default none is due yet: a third of the

@@ -290,10 +290,14 @@ impl Tenure {
 
     /// How it must be closed.
     pub(crate) fn closing(&self) -> Closing {
-        let closing = if self.doubt { Closing::IN_DOUBT } else { Closing::CLEAN };
+        if self.doubt {
+            // The range may be what a repeated request was told of, counted back from where the counter stood then. Another
+            // lock that shares it may have moved it since the first request: nothing of that is ours to give back.
+            return Closing::IN_DOUBT;
+        }
         match self.token {
-            Some(used) if self.relay.set_aside > Some(used) => closing.last_used(used),
-            _ => closing,
+            Some(used) if self.relay.set_aside > Some(used) => Closing::CLEAN.last_used(used),
+            _ => Closing::CLEAN,
         }
     }
 

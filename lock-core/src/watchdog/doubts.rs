@@ -35,7 +35,9 @@ impl Doubts {
             }
             open.waiting.push(Arc::clone(&signal));
         }
-        let _woken: Woken = clock.wait(&signal, until);
+        if clock.wait(&signal, until) == Woken::Signalled {
+            return 0; // what is in doubt by now came later
+        }
         let mut open = self.0.lock();
         open.waiting.retain(|it| !Arc::ptr_eq(it, &signal));
         open.count
@@ -51,5 +53,41 @@ impl Drop for InDoubt {
             drop(open);
             waiting.iter().for_each(|signal| signal.raise());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    /// A clock on which the last doubt goes and the next one comes before who waits looks again.
+    struct Busy(Arc<Doubts>, Mutex<Option<InDoubt>>);
+
+    impl std::fmt::Debug for Busy {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("busy")
+        }
+    }
+
+    impl Clock for Busy {
+        fn now(&self) -> Moment {
+            SystemClock.now()
+        }
+
+        fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+            drop(self.1.lock().take());
+            *self.1.lock() = Some(self.0.one_more());
+            SystemClock.wait(signal, until)
+        }
+    }
+
+    #[test]
+    fn what_comes_into_doubt_after_everything_was_settled_is_not_waited_for() {
+        let doubts = Arc::new(Doubts::default());
+        let first = doubts.one_more();
+        let clock = Busy(Arc::clone(&doubts), Mutex::new(Some(first)));
+        assert_eq!(doubts.wait(&clock, Moment::NEVER), 0);
+        assert_eq!(doubts.wait(&SystemClock, SystemClock.now()), 1);
     }
 }

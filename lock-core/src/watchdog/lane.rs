@@ -315,10 +315,11 @@ impl Lanes {
         cleanup.pause = (cleanup.pause * 2).min(LONGEST_PAUSE);
         if is_last {
             cleanup.in_doubt = None;
-        } else if self.state.lock().stopping {
-            cleanup.next = now; // it began before whoever stops us could ask for one more
         }
         queue.work.lock().cleanups.push(cleanup);
+        if !is_last && self.state.lock().stopping {
+            queue.hurry(now); // whoever stops us may have come by while this one was not in the queue
+        }
     }
 }
 

@@ -36,8 +36,18 @@ fn waits(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
+    waits_as("", client, options)
+}
+
+/// The same, in a thread of this name.
+fn waits_as(
+    name: &str,
+    client: &Client,
+    options: LockOptions,
+) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
     let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
-    let waiter = thread::spawn(move || lock.acquire(&options));
+    let thread = thread::Builder::new().name(name.to_owned());
+    let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
     eventually("it queues", || client.waiting("x").unwrap() > queued);
     waiter
 }
@@ -163,6 +173,30 @@ fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
 }
 
 #[test]
+fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
+    let (store, clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let interrupt = Interrupt::new();
+    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
+    let second = waits(&client, LockOptions::new());
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    let before = asked(&store);
+    let stands_back = || {
+        let soon = clock.now() + SECOND / 20;
+        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+    };
+    eventually("the first stands back", stands_back);
+    interrupt.fire();
+    assert!(first.join().unwrap().unwrap_err().is_interrupted());
+    eventually("the second stands back", stands_back);
+    assert_eq!(asked(&store), before);
+    clock.advance(SECOND / 20);
+    drop(second.join().unwrap().unwrap().unwrap());
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 1));
+}
+
+#[test]
 fn who_has_less_time_than_that_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
@@ -204,6 +238,38 @@ fn what_is_open_goes_through_the_store() {
     let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
     assert_goes_back(&store, &client, guard);
     assert!(store.count("close") > 0);
+}
+
+#[test]
+fn an_extension_that_was_not_confirmed_is_open_also_if_it_was_for_less_than_the_lease() {
+    let (store, clock) = Recorded::new();
+    let configure = |config: crate::Config| config.with_hand_off(SECOND);
+    let client = store.builder().configure(configure).connect().unwrap();
+    let other = store.client().mutex("x").unwrap().lock().unwrap();
+    let first = waits(&client, LockOptions::new());
+    eventually("the head waits", || store.watches() == 1);
+    let next = waits(&client, LockOptions::new());
+    other.unlock().unwrap();
+    let guard = first.join().unwrap().unwrap().unwrap();
+    clock.advance(SECOND * 9 / 10);
+    store.fail_next("renew", Fault::Swallowed);
+    assert!(guard.extend(29 * SECOND).unwrap_err().is_unavailable());
+    let before = asked(&store);
+    guard.unlock().unwrap();
+    drop(next.join().unwrap().unwrap().unwrap());
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "through the store");
+}
+
+#[test]
+fn tokens_that_a_repetition_was_told_of_are_not_given_back() {
+    let (store, _clock) = Recorded::new();
+    let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
+    let used = token(&guard);
+    guard.unlock().unwrap();
+    // The counter may have been moved between the first request and its repetition, by another lock that shares it: what
+    // lies in the range then may be that one's. The clock stands still, so the next token shows where the counter stands.
+    let next = client.owned_mutex("x").unwrap().lock().unwrap();
+    assert_eq!(token(&next).get(), used.get() + 1_001);
 }
 
 fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard) {
@@ -287,9 +353,11 @@ fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
     assert_eq!(lost, Some((3, Some(tokens), Some(last))));
 }
 
-/// A manual clock on which whoever sleeps wakes up late: not while somebody holds the gate.
+/// A manual clock on which the thread called [`LATE`] wakes up late: not while somebody holds the gate.
 #[derive(Debug)]
 struct Sluggish(ManualClock, Mutex<()>);
+
+const LATE: &str = "late";
 
 impl Clock for Sluggish {
     fn now(&self) -> Moment {
@@ -298,37 +366,124 @@ impl Clock for Sluggish {
 
     fn wait(&self, signal: &Arc<crate::Signal>, until: Moment) -> crate::Woken {
         let woken = self.0.wait(signal, until);
-        drop(self.1.lock());
+        if thread::current().name() == Some(LATE) {
+            drop(self.1.lock());
+        }
         woken
     }
 }
 
+/// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and late.
+struct Relay {
+    store: Recorded,
+    clock: Arc<Sluggish>,
+    client: Client,
+    guard: crate::OwnedGuard,
+    late: thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>>,
+}
+
+fn relay() -> Relay {
+    let (store, clock) = Recorded::new();
+    let clock = Arc::new(Sluggish(clock, Mutex::default()));
+    let client = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>).connect().unwrap();
+    let other = store.client().mutex("x").unwrap().lock().unwrap();
+    let first = waits(&client, LockOptions::new());
+    let late = waits_as(LATE, &client, LockOptions::new());
+    eventually("the head waits", || store.watches() == 1);
+    other.unlock().unwrap();
+    Relay { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
+}
+
 #[test]
 fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
-    let (store, clock) = Recorded::new();
-    let sluggish = Arc::new(Sluggish(clock.clone(), Mutex::default()));
-    let client = store.builder().clock(Arc::clone(&sluggish) as Arc<dyn Clock>).connect().unwrap();
-    let (guard, next) = {
-        let other = store.client().mutex("x").unwrap().lock().unwrap();
-        let first = waits(&client, LockOptions::new());
-        let next = waits(&client, LockOptions::new());
-        eventually("the head waits", || store.watches() == 1);
-        other.unlock().unwrap();
-        (first.join().unwrap().unwrap().unwrap(), next)
-    };
+    let Relay { store, clock, client, guard, late } = relay();
     let before = (asked(&store), token(&guard));
-    let gate = sluggish.1.lock();
+    let gate = clock.1.lock();
     guard.unlock().unwrap();
     assert_eq!(asked(&store), before.0, "it was handed on");
-    clock.advance(100 * SECOND);
+    clock.0.advance(100 * SECOND);
     drop(gate);
-    let next = next.join().unwrap().unwrap().unwrap();
+    let next = late.join().unwrap().unwrap().unwrap();
     assert!(next.is_valid() && asked(&store).0 == before.0.0 + 1, "from the store");
     assert!(token(&next).get() > before.1.get() + 1);
     assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
     next.unlock().unwrap();
     assert_eq!(client.waiting("x").unwrap(), 0);
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
+    let Relay { store, clock, client, guard, late } = relay();
+    let next = waits(&client, LockOptions::new());
+    let before = asked(&store).0;
+    let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
+    guard.unlock().unwrap();
+    store.fail_next("acquire", Fault::Hangs);
+    clock.0.advance(100 * SECOND);
+    eventually("the next one asks", || asked(&store).0 == before + 1);
+    drop(late_gate);
+    let queues = || clock.0.sleepers().contains(&(clock.now() + SECOND));
+    eventually("the late one queues", || late.is_finished() || queues());
+    assert_eq!(asked(&store).0, before + 1, "one of a client asks");
+    drop(store_gate);
+    // Whoever asks the store looks for the lock there, and would not find it handed to itself.
+    next.join().unwrap().unwrap().unwrap().unlock().unwrap();
+    late.join().unwrap().unwrap().unwrap().unlock().unwrap();
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns() {
+    let Relay { store, clock, client, guard, late } = relay();
+    let second = waits(&client, LockOptions::new());
+    let third = waits(&client, LockOptions::new());
+    let gate = clock.1.lock();
+    guard.unlock().unwrap();
+    clock.0.advance(100 * SECOND);
+    let second = second.join().unwrap().unwrap().unwrap();
+    let before = asked(&store);
+    second.unlock().unwrap();
+    let third = third.join().unwrap().unwrap().unwrap();
+    assert_eq!(asked(&store), before, "it was handed on");
+    drop(gate);
+    third.unlock().unwrap();
+    eventually("the late one has it", || late.is_finished());
+    late.join().unwrap().unwrap().unwrap().unlock().unwrap();
+    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn whoever_is_handed_it_is_told_of_in_full_also_if_it_leaves_it() {
+    for is_lost in [false, true] {
+        let (store, clock) = Recorded::new();
+        let clock = Arc::new(Sluggish(clock, Mutex::default()));
+        let (told, events) = crossbeam_channel::unbounded();
+        let handler = Arc::new(move |event: &Event| told.send(event.clone()).unwrap());
+        let builder = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>);
+        let client = builder.events(handler).connect().unwrap();
+        let other = store.client().mutex("x").unwrap().lock().unwrap();
+        let first = waits(&client, LockOptions::new());
+        let interrupt = Interrupt::new();
+        let late = waits_as(LATE, &client, LockOptions::new().interrupt(&interrupt));
+        eventually("the head waits", || store.watches() == 1);
+        other.unlock().unwrap();
+        let guard = first.join().unwrap().unwrap().unwrap();
+        let gate = clock.1.lock();
+        guard.unlock().unwrap();
+        if is_lost {
+            clock.0.advance(100 * SECOND);
+        }
+        interrupt.fire();
+        drop(gate);
+        assert!(late.join().unwrap().unwrap_err().is_interrupted());
+        drop(client);
+        let told: Vec<Event> = events.iter().collect();
+        let count = |which: fn(&Event) -> bool| told.iter().filter(|event| which(event)).count();
+        let taken = count(|event| matches!(event, Event::Acquired { .. }));
+        let ended = count(|event| matches!(event, Event::Released { .. } | Event::Lost { .. }));
+        assert_eq!((taken, ended), (2, 2), "{told:#?}");
+    }
 }
 
 #[test]
