@@ -6,15 +6,21 @@
 
 mod codec;
 mod dial;
+mod duplex;
+mod frames;
 mod place;
 mod resolve;
+mod shared;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod wire;
 
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash};
 pub(crate) use dial::{Bounds, Dialer, Login, Server};
+pub(crate) use duplex::{Errand, Heard};
+pub(crate) use frames::Frames;
 pub(crate) use place::Place;
+pub(crate) use shared::SharedLink;
 pub(crate) use tls::{Tls, TlsOptions};
 pub(crate) use wire::Stream;
 
@@ -52,6 +58,32 @@ impl From<CallError> for Failure {
             CallError::NotSent(error) => Self::NotSent(error),
             CallError::Unknown(error) => Self::Unknown(error),
         }
+    }
+}
+
+/// Something to ask a server on: a link of one's own, or one that is shared.
+pub(crate) trait Ask {
+    /// Sends `request` and returns the answer.
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError>;
+
+    /// The server at the other end.
+    fn server(&self) -> &Arc<Server>;
+
+    /// Ends the connection that the last answer came on: it is no answer to what was asked.
+    fn condemn(&mut self);
+}
+
+impl Ask for Link {
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        Self::call(self, request, by)
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        Self::server(self)
+    }
+
+    fn condemn(&mut self) {
+        Self::condemn(self);
     }
 }
 
