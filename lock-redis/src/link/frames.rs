@@ -88,8 +88,11 @@ impl Frames {
     }
 }
 
-/// The first line: its kind, its text, and what follows. `None` if its end is not there yet.
-fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8], &[u8])>, Garbage> {
+/// The first line: its kind, its text, and what follows.
+type Line<'a> = (u8, &'a [u8], &'a [u8]);
+
+/// `None` if the end of the line is not there yet.
+fn line(bytes: &[u8]) -> Result<Option<Line<'_>>, Garbage> {
     let Some(&kind) = bytes.first() else { return Ok(None) };
     let Some(end) = bytes.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n') else {
         // Garbage is seen by its first byte, also if it has no lines.
@@ -163,4 +166,75 @@ fn decode(bytes: &mut &[u8], depth: usize) -> Result<Reply, Garbage> {
             }
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Decoder;
+    use std::io::{self, Read};
+
+    /// Has no more for the moment.
+    struct NoMore;
+
+    impl Read for NoMore {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    fn cut(bytes: &[u8], step: usize) -> (Vec<Reply>, Result<(), Garbage>) {
+        let (mut frames, mut buffer, mut replies) = (Frames::default(), Vec::new(), Vec::new());
+        for part in bytes.chunks(step) {
+            buffer.extend_from_slice(part);
+            let outcome = frames.cut(&mut buffer, &mut replies);
+            if outcome.is_err() {
+                return (replies, outcome);
+            }
+        }
+        (replies, Ok(()))
+    }
+
+    #[test]
+    fn replies_are_those_of_the_other_parser_in_whatever_pieces_they_come() {
+        let bytes = b":1\r\n:-120\r\n+OK\r\n$-1\r\n*-1\r\n$5\r\na\r\n\xff0\r\n$0\r\n\r\n*3\r\n:0\r\n*2\r\n$1\r\nx\r\n:9\r\n\
+                      -ERR no\r\n-NOSCRIPT No it.\r\n:1790000000000000\r\n*0\r\n";
+        let (mut decoder, mut source) = (Decoder::default(), bytes.chain(NoMore));
+        let mut expected = Vec::new();
+        while let Ok(reply) = decoder.next(&mut source) {
+            expected.push(reply);
+        }
+        assert_eq!(expected.len(), 11);
+        for step in [1, 2, 3, 7, bytes.len()] {
+            assert_eq!(cut(bytes, step), (expected.clone(), Ok(())), "{step}");
+        }
+    }
+
+    #[test]
+    fn garbage_is_told_as_soon_as_it_is_seen() {
+        for bytes in [
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            b"(1\r\n",
+            b"*1\r\n#t\r\n",
+            b"\0\0",
+            b":1x\r\n",
+            b":\r\n",
+            b":1\n",
+            b"$-2\r\n",
+            b"$1\r\nabc",
+        ] {
+            let (replies, outcome) = cut(bytes, bytes.len());
+            assert!(replies.is_empty() && outcome.is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_end_is_told_before_it_fills_the_memory() {
+        let line = [b"+".as_slice(), &[b'x'; 2 * LONGEST_LINE]].concat();
+        for bytes in [&b"$2000000000\r\nx"[..], b"*9223372036854775807\r\n", &line] {
+            assert_eq!(cut(bytes, 4096).1, Err(ENDLESS));
+        }
+        let deep = b"*1\r\n".repeat(100);
+        assert_eq!(cut(&[&deep[..], b":1\r\n"].concat(), 64).1, Err(UNREADABLE));
+    }
 }

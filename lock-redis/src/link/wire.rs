@@ -128,9 +128,9 @@ pub(super) enum WriteError {
 impl Wire {
     /// The longest wait without a look at the clock: socket timeouts stand still while the machine sleeps, and the
     /// clock does not.
-    const SLICE: Duration = Duration::from_secs(1);
+    pub(super) const SLICE: Duration = Duration::from_secs(1);
     /// How much longer than asked a wait may take before it is worth a system call to say so.
-    const SLACK: Duration = Duration::from_millis(8);
+    pub(super) const SLACK: Duration = Duration::from_millis(8);
 
     pub(super) fn new(stream: Stream, clock: Arc<dyn Clock>) -> io::Result<Self> {
         stream.set_read_timeout(Self::SLICE)?;

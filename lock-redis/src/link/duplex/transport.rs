@@ -6,6 +6,7 @@
 
 use crate::link::Stream;
 use crate::link::tls::Session;
+use crate::link::wire::Wire;
 use lock_core::{Clock, Moment};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,15 +42,10 @@ pub(super) struct Written {
     pub(super) backlog: bool,
 }
 
-/// The longest wait without a look at the clock.
-const SLICE: Duration = Duration::from_secs(1);
-/// How much longer than asked a wait may take before it is worth a system call to say so.
-const SLACK: Duration = Duration::from_millis(8);
-
 impl Transport {
     pub(super) fn new(stream: Stream) -> io::Result<Self> {
         let (stream, session) = stream.split();
-        stream.set_read_timeout(SLICE)?;
+        stream.set_read_timeout(Wire::SLICE)?;
         Ok(Self { stream, session: session.map(Mutex::new) })
     }
 
@@ -140,7 +136,7 @@ impl Inlet {
     const CHUNK: usize = 16 << 10;
 
     pub(super) fn new() -> Self {
-        Self { timeout: SLICE, plain: Vec::new(), raw: vec![0; Self::CHUNK].into() }
+        Self { timeout: Wire::SLICE, plain: Vec::new(), raw: vec![0; Self::CHUNK].into() }
     }
 
     /// Waits until `by` for bytes, and appends them to what is there. `false`: none came yet, look at the clock.
@@ -151,8 +147,8 @@ impl Inlet {
         by: Moment,
     ) -> io::Result<bool> {
         // A socket timeout alone bounds nothing: see `Wire`. It is changed only if it does not serve.
-        let wanted = by.since(clock.now()).clamp(Duration::from_millis(1), SLICE);
-        if !(wanted / 2 <= self.timeout && self.timeout <= wanted + SLACK) {
+        let wanted = by.since(clock.now()).clamp(Duration::from_millis(1), Wire::SLICE);
+        if !(wanted / 2 <= self.timeout && self.timeout <= wanted + Wire::SLACK) {
             transport.stream.set_read_timeout(wanted)?;
             self.timeout = wanted;
         }
