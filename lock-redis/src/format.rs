@@ -36,6 +36,7 @@ impl Redisson {
     /// How long a token counter is kept after the time it stands for. Longer than any two of a failover's servers have
     /// clocks that differ.
     const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+    const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
     /// Sharded channels are for clusters.
     const PUBLISH: &'static [u8] = b"PUBLISH";
 
@@ -63,8 +64,8 @@ impl Redisson {
         let key = self.keys.lock(attempt.name);
         let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
         let (mode, reserve) = self.tokens(attempt.tokens)?;
-        let (lease, owner) = (Text::of(attempt.lease.as_millis()), Text::of(attempt.owner));
-        let (keep, set_aside) = (Text::of(Self::KEEP.as_millis()), Text::of(reserve));
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
+        let (keep, set_aside) = (Text::number(Self::KEEP_MILLIS), Text::number(reserve.into()));
         let reply = run(
             &ACQUIRE,
             link,

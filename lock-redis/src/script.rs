@@ -46,7 +46,7 @@ impl Script {
         arguments: &[&[u8]],
         by: Moment,
     ) -> Result<Reply, CallError> {
-        let count = Text::of(keys.len());
+        let count = Text::number(keys.len() as u64);
         let head: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
         match link.call(&Request(&[head, keys, arguments]), by)? {
             Reply::Error(error) if error.is_noscript() => {
@@ -66,7 +66,7 @@ impl Script {
         by: Moment,
         done: impl FnOnce(Result<Reply, Failure>) -> Heard + Send + 'static,
     ) {
-        let count = Text::of(keys.len());
+        let count = Text::number(keys.len() as u64);
         let head: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
         let mut again = Vec::new();
         Request(&[head, keys, arguments]).encode(&mut again);

@@ -39,11 +39,7 @@ impl Request<'_> {
 /// A kind and a count, on a line.
 fn head(kind: u8, count: usize, into: &mut Vec<u8>) {
     into.push(kind);
-    if count < 10 {
-        into.push(b'0' + count as u8);
-    } else {
-        into.extend_from_slice(Text::of(count).as_bytes());
-    }
+    into.extend_from_slice(Text::number(count as u64).as_bytes());
     into.extend_from_slice(b"\r\n");
 }
 

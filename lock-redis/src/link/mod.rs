@@ -1,4 +1,5 @@
 //! [`Link`]: one connection to one server, used by one thread at a time. Nothing on it waits longer than it was told.
+//! [`SharedLink`]: one that all threads use at the same time.
 //!
 //! A link that failed once - a deadline, a broken connection, an answer that cannot be read - is dead for ever. What
 //! might still come in on it would be the answer to an older question, and taking that for the answer to the next one
