@@ -73,6 +73,20 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure>;
 
+    /// The same as [`release`](Backend::release) for a caller that does not wait for the answer: returns when the request
+    /// has left, and tells `done` what came of it, exactly once.
+    ///
+    /// A backend that can have several requests under way overrides this. The default asks on the spot, and `done` has
+    /// run when this returns. Otherwise it runs later, on a thread of the backend's or of any other caller of it, in the
+    /// middle of that one's call; and it runs at `by` or soon after, with [`Failure::Unknown`], if no answer came. So
+    /// `done` must be short, must not wait for anything, and must not call the backend.
+    ///
+    /// A request for the same name that is made after this has returned never overtakes it, unless it is a repetition
+    /// of this one.
+    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+        done(self.release(tenure, closing, by));
+    }
+
     /// Looks, without changing anything, who holds the lock and for how long yet. Never answered from a replica.
     ///
     /// # Errors
@@ -105,6 +119,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What this store can do, in its present wire format. Must not change while the backend lives.
     fn abilities(&self) -> Abilities;
 }
+
+/// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].
+pub type Released = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 
 /// One attempt to take a lock.
 #[derive(Clone, Copy, Debug)]

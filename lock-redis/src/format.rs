@@ -4,16 +4,17 @@
 //! says that it was released. Redisson counts re-entries in the value; ours are counted locally, so it is always 1.
 
 use crate::keys::{self, Keys};
-use crate::link::Link;
+use crate::link::{Ask, Heard, Server, SharedLink};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::{ACQUIRE, CLOSE, FORCE, INSPECT, RELEASE, RENEW, Script};
 use crate::text::Text;
 use lock_core::backend::{
     Answer, Attempt, Closing, Doubt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release,
-    Renewal, Renewing, TenureId, Tokens,
+    Released, Renewal, Renewing, TenureId, Tokens,
 };
 use lock_core::{Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The wire format, with the settings that it depends on.
@@ -35,6 +36,7 @@ impl Redisson {
     /// How long a token counter is kept after the time it stands for. Longer than any two of a failover's servers have
     /// clocks that differ.
     const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+    const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
     /// Sharded channels are for clusters.
     const PUBLISH: &'static [u8] = b"PUBLISH";
 
@@ -55,15 +57,15 @@ impl Redisson {
     /// See [`Backend::acquire`](lock_core::Backend::acquire).
     pub(crate) fn acquire(
         &self,
-        link: &mut Link,
+        link: &mut dyn Ask,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let key = self.keys.lock(attempt.name);
         let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
         let (mode, reserve) = self.tokens(attempt.tokens)?;
-        let (lease, owner) = (Text::of(attempt.lease.as_millis()), Text::of(attempt.owner));
-        let (keep, set_aside) = (Text::of(Self::KEEP.as_millis()), Text::of(reserve));
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
+        let (keep, set_aside) = (Text::number(Self::KEEP_MILLIS), Text::number(reserve.into()));
         let reply = run(
             &ACQUIRE,
             link,
@@ -73,9 +75,9 @@ impl Redisson {
             by,
         )?;
         match &reply {
-            // No token: those are never less than the server's time.
-            Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Int(first) => {
+            // No token: those are never less than the server's time. Asked for one, it is not the answer to this.
+            Reply::Int(1) if mode == b"0" => Ok(Answer::Granted(Grant::new(None))),
+            Reply::Int(first @ 2..) if mode != b"0" => {
                 let tokens = token_range(*first, reserve);
                 let tokens = tokens.ok_or_else(|| unexpected(link, &ACQUIRE))?;
                 let grant = Grant::new(Some(tokens));
@@ -85,10 +87,11 @@ impl Redisson {
                     grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
                 }))
             }
-            other => match other.as_ints().as_deref() {
-                Some(&[0, pttl]) => Ok(Answer::Busy(remaining(pttl))),
+            Reply::Array(items) => match items[..] {
+                [Reply::Int(0), Reply::Int(pttl)] => Ok(Answer::Busy(remaining(pttl))),
                 _ => Err(unexpected(link, &ACQUIRE)),
             },
+            _ => Err(unexpected(link, &ACQUIRE)),
         }
     }
 
@@ -108,11 +111,51 @@ impl Redisson {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub(crate) fn release(
         &self,
-        link: &mut Link,
+        link: &mut dyn Ask,
         tenure: &TenureId,
         closing: Closing,
         by: Moment,
     ) -> Result<Release, Failure> {
+        self.closing(tenure, closing, |script, key, keys, arguments| {
+            let reply = run(script, link, key, keys, arguments, by)?;
+            released(&reply).ok_or_else(|| unexpected(link, script))
+        })
+    }
+
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
+    pub(crate) fn submit_release(
+        &self,
+        link: &SharedLink,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+        done: Released,
+    ) {
+        self.closing(tenure, closing, |script, key, keys, arguments| {
+            let (server, key) = (Arc::clone(link.server()), key.to_owned());
+            script.submit(link, keys, arguments, by, move |outcome| {
+                let mut heard = Heard::Sense;
+                done(outcome.and_then(|reply| match &reply {
+                    Reply::Error(error) => {
+                        Err(refusal::refused(&server, error, &Asked::Script(script, &key)))
+                    }
+                    reply => released(reply).ok_or_else(|| {
+                        heard = Heard::Nonsense;
+                        strange(&server, script)
+                    }),
+                }));
+                heard
+            });
+        });
+    }
+
+    /// Puts together what is sent to end a holding: the script, the lock's key, all keys, and the arguments.
+    fn closing<T>(
+        &self,
+        tenure: &TenureId,
+        closing: Closing,
+        send: impl FnOnce(&'static Script, &str, &[&[u8]], &[&[u8]]) -> T,
+    ) -> T {
         let key = self.keys.lock(&tenure.name);
         let (channel, owner) = (keys::channel(&key), Text::of(tenure.owner));
         let told = [owner.as_bytes(), channel.as_bytes(), Self::PUBLISH];
@@ -125,23 +168,29 @@ impl Redisson {
             Doubt::Clean => Duration::ZERO,
             _ => tenure.lease.duration().max(self.shortest_tombstone),
         };
-        let (script, reply) = if unused.is_none() && tombstone.is_zero() {
-            (&RELEASE, run(&RELEASE, link, &key, &[key.as_bytes()], &told, by)?)
-        } else {
-            let unused = unused.map(|(used, aside)| [used, aside.last]);
-            (&CLOSE, close(link, &key, tenure, told, unused, tombstone, by)?)
-        };
-        match reply {
-            Reply::Int(1) => Ok(Release::Freed),
-            Reply::Int(0) => Ok(Release::Gone),
-            _ => Err(unexpected(link, script)),
+        if unused.is_none() && tombstone.is_zero() {
+            return send(&RELEASE, &key, &[key.as_bytes()], &told);
         }
+        let (token, closed) = (keys::token(&key), keys::tombstone(&key, &tenure.owner));
+        let lifetime = Text::of(tombstone.as_millis());
+        let numbers = unused.map(|(used, aside)| [used, aside.last].map(Text::of));
+        let [used, aside] = match &numbers {
+            Some(numbers) => numbers.each_ref().map(Text::as_bytes),
+            None => [b"".as_slice(); 2],
+        };
+        let [owner, channel, publish] = told;
+        send(
+            &CLOSE,
+            &key,
+            &[key.as_bytes(), token.as_bytes(), closed.as_bytes()],
+            &[owner, channel, publish, used, aside, lifetime.as_bytes()],
+        )
     }
 
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
     pub(crate) fn renew(
         &self,
-        link: &mut Link,
+        link: &mut dyn Ask,
         batch: &[Renewing],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
@@ -176,7 +225,7 @@ impl Redisson {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub(crate) fn inspect(
         &self,
-        link: &mut Link,
+        link: &mut dyn Ask,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -199,7 +248,7 @@ impl Redisson {
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub(crate) fn force(
         &self,
-        link: &mut Link,
+        link: &mut dyn Ask,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
@@ -214,39 +263,10 @@ impl Redisson {
     }
 }
 
-/// Releases with a tombstone, or gives unused tokens back, or both. `unused` is the last token used and the last one set
-/// aside; `told` are the owner and how to publish.
-fn close(
-    link: &mut Link,
-    key: &str,
-    tenure: &TenureId,
-    told: [&[u8]; 3],
-    unused: Option<[FencingToken; 2]>,
-    tombstone: Duration,
-    by: Moment,
-) -> Result<Reply, Failure> {
-    let [owner, channel, publish] = told;
-    let (token, closed) = (keys::token(key), keys::tombstone(key, &tenure.owner));
-    let lifetime = Text::of(tombstone.as_millis());
-    let numbers = unused.map(|tokens| tokens.map(Text::of));
-    let [used, aside] = match &numbers {
-        Some(numbers) => numbers.each_ref().map(Text::as_bytes),
-        None => [b"".as_slice(); 2],
-    };
-    run(
-        &CLOSE,
-        link,
-        key,
-        &[key.as_bytes(), token.as_bytes(), closed.as_bytes()],
-        &[owner, channel, publish, used, aside, lifetime.as_bytes()],
-        by,
-    )
-}
-
 /// Runs a script; an error that it answers with is a refusal.
 fn run(
     script: &'static Script,
-    link: &mut Link,
+    link: &mut dyn Ask,
     key: &str,
     keys: &[&[u8]],
     arguments: &[&[u8]],
@@ -261,10 +281,23 @@ fn run(
 }
 
 /// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
-fn unexpected(link: &mut Link, script: &Script) -> Failure {
+fn unexpected(link: &mut dyn Ask, script: &Script) -> Failure {
     link.condemn();
+    strange(link.server(), script)
+}
+
+fn strange(server: &Server, script: &Script) -> Failure {
     let why = format!("not one that the script `{}` gives", script.name());
-    Failure::Unknown(link.server().garbage(&why))
+    Failure::Unknown(server.garbage(&why))
+}
+
+/// What a script that releases says.
+fn released(reply: &Reply) -> Option<Release> {
+    match reply {
+        Reply::Int(1) => Some(Release::Freed),
+        Reply::Int(0) => Some(Release::Gone),
+        _ => None,
+    }
 }
 
 /// What PTTL says: -1 is "for ever"; -2, "not there", is what an owner hears that is closed.

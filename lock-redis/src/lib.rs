@@ -8,7 +8,7 @@
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `subscriber`: one connection that hears of releases for everybody who waits
 //! - `pool`: connections to borrow, dialled by the borrower
-//! - `link`: one connection, every step of it bounded by a deadline
+//! - `link`: one connection, every step of it bounded by a deadline: for one thread at a time, or shared by all
 
 #![forbid(unsafe_code)]
 

@@ -48,14 +48,6 @@ impl Reply {
         }
     }
 
-    /// The number, if this is one.
-    pub(crate) fn as_int(&self) -> Option<i64> {
-        match self {
-            Self::Int(value) => Some(*value),
-            _ => None,
-        }
-    }
-
     /// The bytes of a string.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
         match self {
@@ -63,11 +55,6 @@ impl Reply {
             Self::Text(text) => Some(text.as_bytes()),
             _ => None,
         }
-    }
-
-    /// The numbers, if this is a list of nothing else.
-    pub(crate) fn as_ints(&self) -> Option<Vec<i64>> {
-        self.as_array()?.iter().map(Self::as_int).collect()
     }
 }
 

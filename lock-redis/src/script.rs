@@ -1,9 +1,10 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 
-use crate::link::{CallError, Link, Request, script_hash};
+use crate::link::{Ask, CallError, Errand, Heard, Request, SharedLink, script_hash};
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::Moment;
+use lock_core::backend::Failure;
 use std::sync::OnceLock;
 
 /// A script. What it takes and returns, and why it must be atomic, stands at its head.
@@ -40,14 +41,13 @@ impl Script {
     /// time ever), by its text, from which on the server knows it. `NOSCRIPT` says that nothing was carried out.
     pub(crate) fn run(
         &self,
-        link: &mut Link,
+        link: &mut dyn Ask,
         keys: &[&[u8]],
         arguments: &[&[u8]],
         by: Moment,
     ) -> Result<Reply, CallError> {
-        let count = Text::of(keys.len());
-        let hash = self.hash.get_or_init(|| script_hash(self.source));
-        let head: &[&[u8]] = &[b"EVALSHA", hash.as_bytes(), count.as_bytes()];
+        let count = Text::number(keys.len() as u64);
+        let head: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
         match link.call(&Request(&[head, keys, arguments]), by)? {
             Reply::Error(error) if error.is_noscript() => {
                 let head: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
@@ -55,6 +55,28 @@ impl Script {
             }
             reply => Ok(reply),
         }
+    }
+
+    /// The same, without waiting for the answer: that goes to `done`.
+    pub(crate) fn submit(
+        &self,
+        link: &SharedLink,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+        by: Moment,
+        done: impl FnOnce(Result<Reply, Failure>) -> Heard + Send + 'static,
+    ) {
+        let count = Text::number(keys.len() as u64);
+        let head: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
+        let mut again = Vec::new();
+        Request(&[head, keys, arguments]).encode(&mut again);
+        let head: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
+        let errand = Errand { again, done: Box::new(done) };
+        link.submit(&Request(&[head, keys, arguments]), by, errand);
+    }
+
+    fn hash(&self) -> &str {
+        self.hash.get_or_init(|| script_hash(self.source))
     }
 
     /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted from 1) narrows that to

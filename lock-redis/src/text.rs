@@ -19,6 +19,17 @@ impl Text {
         text
     }
 
+    /// The digits of `value`: what [`of`](Self::of) prints, without the machinery for all kinds of printing.
+    pub(crate) fn number(mut value: u64) -> Self {
+        let mut text = Self { bytes: [0; Self::MAX], length: 0 };
+        text.length = value.checked_ilog10().unwrap_or(0) as usize + 1;
+        for byte in text.bytes[..text.length].iter_mut().rev() {
+            *byte = b'0' + (value % 10) as u8;
+            value /= 10;
+        }
+        text
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -43,5 +54,12 @@ mod tests {
         let owner = OwnerId::new(ClientId::random(), u64::MAX);
         assert_eq!(Text::of(owner).as_bytes(), owner.to_string().as_bytes());
         assert_eq!(Text::of(0).as_bytes(), b"0");
+    }
+
+    #[test]
+    fn numbers_are_printed_as_numbers() {
+        for value in [0, 7, 10, 99, 100, 30_000, u64::MAX] {
+            assert_eq!(Text::number(value).as_bytes(), value.to_string().as_bytes());
+        }
     }
 }

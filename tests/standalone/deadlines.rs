@@ -72,15 +72,16 @@ fn bad_peers() -> Vec<(&'static str, Peer)> {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_is_dead() {
+fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_does_not_last() {
     for (what, peer) in bad_peers() {
-        let bench = Bench::new(&peer.url());
-        for round in 1..=2 {
+        // An answer may come late by as long as a command may take, until its link is given up.
+        let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
+        eventually(&format!("{what}: a later try has a link of its own"), LONG, || {
             let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
             assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
             assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
-            assert_eq!(peer.connections(), round, "{what}: the next try has a link of its own");
-        }
+            peer.connections() > 1
+        });
     }
 }
 
@@ -256,14 +257,23 @@ fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
             });
         }
     });
+    let tidy = tenure("a", bench.owner(), 1_000);
+    let close = |by| bench.backend.release(&tidy, Closing::IN_DOUBT, by);
+    assert_eq!(close(soon()).unwrap(), Release::Gone);
     server.pause();
     thread::scope(|scope| {
-        let first = scope.spawn(|| timed(600, |by| attempt(&bench, by)));
+        // What everybody does goes over a link that all share. What cleans up borrows one.
+        let shared: Vec<_> =
+            (0..2).map(|_| scope.spawn(|| timed(600, |by| attempt(&bench, by)))).collect();
+        let first = scope.spawn(|| timed(600, close));
         let_pass(Duration::from_millis(100));
-        let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+        let second = timed(DEADLINE, close).unwrap_err();
         assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
         assert!(second.error().to_string().contains("pool=1"), "{second:?}");
         assert!(matches!(first.join().unwrap(), Err(Failure::Unknown(_))));
+        for one in shared {
+            assert!(matches!(one.join().unwrap(), Err(Failure::Unknown(_))));
+        }
     });
 }
 

@@ -18,6 +18,9 @@ mod connections;
 // Peers that are silent, slow, broken or gone.
 mod deadlines;
 
+// Releases that nobody waits for.
+mod errands;
+
 #[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
 #[path = "../it/harness/mod.rs"]
 mod harness;

@@ -1,33 +1,46 @@
 //! The wire format: requests to bytes, bytes to replies, the hash of scripts. Only this module names the `redis` crate.
 
 use crate::reply::{Reply, ServerError};
-use redis::{Cmd, Parser, RedisWrite, Script, Value};
+use crate::text::Text;
+use redis::{Parser, Script, Value};
 use std::io::{self, Read};
 
 /// A command, its words given in groups so that nobody has to copy them together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a>(pub(crate) &'a [&'a [&'a [u8]]]);
 
-/// Turns requests into bytes, in buffers that are used again.
+/// Turns requests into bytes, in a buffer that is used again.
 #[derive(Default)]
-pub(crate) struct Encoder {
-    command: Cmd,
-    bytes: Vec<u8>,
-}
+pub(crate) struct Encoder(Vec<u8>);
 
 impl Encoder {
     /// The bytes of these requests, one behind the other.
     pub(crate) fn encode(&mut self, requests: &[Request<'_>]) -> &[u8] {
-        self.bytes.clear();
+        self.0.clear();
         for request in requests {
-            self.command.clear();
-            for word in request.0.iter().copied().flatten() {
-                self.command.write_arg(word);
-            }
-            self.command.write_packed_command(&mut self.bytes);
+            request.encode(&mut self.0);
         }
-        &self.bytes
+        &self.0
     }
+}
+
+impl Request<'_> {
+    /// Appends the bytes of this request. Not by the crate's `Cmd`, which copies each word into a buffer of its own first.
+    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
+        head(b'*', self.0.iter().map(|group| group.len()).sum(), into);
+        for word in self.0.iter().copied().flatten() {
+            head(b'$', word.len(), into);
+            into.extend_from_slice(word);
+            into.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// A kind and a count, on a line.
+fn head(kind: u8, count: usize, into: &mut Vec<u8>) {
+    into.push(kind);
+    into.extend_from_slice(Text::number(count as u64).as_bytes());
+    into.extend_from_slice(b"\r\n");
 }
 
 /// Turns bytes into replies. Keeps what it has read of a reply when the source has no more for the moment.

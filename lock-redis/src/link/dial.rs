@@ -124,6 +124,11 @@ impl Dialer {
         &self.clock
     }
 
+    /// How long a request may take.
+    pub(super) fn command_timeout(&self) -> Duration {
+        self.bounds.command
+    }
+
     /// How many links have died so far.
     pub(crate) fn deaths(&self) -> u64 {
         self.deaths.load(Ordering::Relaxed)
@@ -173,7 +178,7 @@ impl Dialer {
         }
     }
 
-    fn cannot_connect(&self, error: io::Error) -> Error {
+    pub(super) fn cannot_connect(&self, error: io::Error) -> Error {
         let message = match error.kind() {
             ErrorKind::TimedOut => {
                 format!(

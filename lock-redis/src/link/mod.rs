@@ -1,4 +1,5 @@
 //! [`Link`]: one connection to one server, used by one thread at a time. Nothing on it waits longer than it was told.
+//! [`SharedLink`]: one that all threads use at the same time.
 //!
 //! A link that failed once - a deadline, a broken connection, an answer that cannot be read - is dead for ever. What
 //! might still come in on it would be the answer to an older question, and taking that for the answer to the next one
@@ -6,15 +7,21 @@
 
 mod codec;
 mod dial;
+mod duplex;
+mod frames;
 mod place;
 mod resolve;
+mod shared;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod wire;
 
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash};
 pub(crate) use dial::{Bounds, Dialer, Login, Server};
+pub(crate) use duplex::{Errand, Heard};
+pub(crate) use frames::Frames;
 pub(crate) use place::Place;
+pub(crate) use shared::SharedLink;
 pub(crate) use tls::{Tls, TlsOptions};
 pub(crate) use wire::Stream;
 
@@ -52,6 +59,32 @@ impl From<CallError> for Failure {
             CallError::NotSent(error) => Self::NotSent(error),
             CallError::Unknown(error) => Self::Unknown(error),
         }
+    }
+}
+
+/// Something to ask a server on: a link of one's own, or one that is shared.
+pub(crate) trait Ask {
+    /// Sends `request` and returns the answer.
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError>;
+
+    /// The server at the other end.
+    fn server(&self) -> &Arc<Server>;
+
+    /// Ends the connection that the last answer came on: it is no answer to what was asked.
+    fn condemn(&mut self);
+}
+
+impl Ask for Link {
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        Self::call(self, request, by)
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        Self::server(self)
+    }
+
+    fn condemn(&mut self) {
+        Self::condemn(self);
     }
 }
 

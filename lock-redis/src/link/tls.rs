@@ -1,7 +1,7 @@
 //! TLS over a TCP connection, by rustls. The waiting is left to the [`Wire`](super::wire::Wire): each call here reads
 //! and writes the socket once at most, and says [`ErrorKind::WouldBlock`] when that was not enough.
 
-use super::Server;
+use super::{Server, Stream};
 use lock_core::{Error, ErrorKind as Kind};
 use rustix::net::RecvFlags;
 use rustls::crypto::ring;
@@ -11,6 +11,7 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection,
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// What a URL says about TLS.
@@ -151,7 +152,7 @@ impl TlsStream {
     /// reads after a failed write.
     fn last_words(&mut self) -> Option<io::Error> {
         for _ in 0..Self::LOOKS {
-            let read = self.session.read_tls(&mut Unwaiting(&self.socket));
+            let read = self.session.read_tls(&mut Unwaiting(self.socket.as_fd()));
             if let Err(error) = self.digest() {
                 return Some(error);
             }
@@ -208,26 +209,77 @@ impl TlsStream {
         self.session.writer().write(bytes)
     }
 
-    /// Whether the peer has neither closed the connection nor sent data. A look, without waiting: what belongs to TLS
-    /// itself, such as a session ticket, is taken in.
+    /// Whether the peer has neither closed the connection nor sent data.
     pub(super) fn is_quiet(&mut self) -> bool {
-        for _ in 0..Self::LOOKS {
-            match self.session.process_new_packets() {
-                Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
-                _ => return false,
-            }
-            match self.session.read_tls(&mut Unwaiting(&self.socket)) {
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(error) => return error.kind() == ErrorKind::WouldBlock,
-            }
-        }
-        false
+        is_quiet(&mut self.session, self.socket.as_fd())
+    }
+
+    /// The session and the socket, each for itself.
+    pub(super) fn split(self) -> (Stream, Option<Session>) {
+        (Stream::Tcp(self.socket), Some(Session(self.session)))
     }
 }
 
+/// The session of a connection whose socket others read and write.
+#[derive(Debug)]
+pub(crate) struct Session(ClientConnection);
+
+impl Session {
+    /// Deciphers what the socket gave, and appends what it says.
+    pub(crate) fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+        while !sealed.is_empty() {
+            self.0.read_tls(&mut sealed)?;
+            let state = self
+                .0
+                .process_new_packets()
+                .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            let (count, begin) = (state.plaintext_bytes_to_read(), plain.len());
+            plain.resize(begin + count, 0);
+            self.0.reader().read_exact(&mut plain[begin..])?;
+            if state.peer_has_closed() {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Enciphers `plain`, behind whatever the session itself has to say, and appends it.
+    pub(crate) fn seal(&mut self, mut plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+        while !plain.is_empty() || self.0.wants_write() {
+            // It takes only so much until that is fetched.
+            let count = self.0.writer().write(plain)?;
+            plain = &plain[count..];
+            while self.0.wants_write() {
+                self.0.write_tls(sealed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`TlsStream::is_quiet`].
+    pub(crate) fn is_quiet(&mut self, socket: BorrowedFd<'_>) -> bool {
+        is_quiet(&mut self.0, socket)
+    }
+}
+
+/// Looks without waiting: what belongs to TLS itself, such as a session ticket, is taken in.
+fn is_quiet(session: &mut ClientConnection, socket: BorrowedFd<'_>) -> bool {
+    for _ in 0..TlsStream::LOOKS {
+        match session.process_new_packets() {
+            Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
+            _ => return false,
+        }
+        match session.read_tls(&mut Unwaiting(socket)) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+    false
+}
+
 /// A socket that is read without waiting, whatever mode it is in.
-struct Unwaiting<'a>(&'a TcpStream);
+struct Unwaiting<'a>(BorrowedFd<'a>);
 
 impl Read for Unwaiting<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {

@@ -1,6 +1,6 @@
 //! [`Wire`]: the bytes of one connection, every wait for them bounded by a deadline.
 
-use super::tls::TlsStream;
+use super::tls::{Session, TlsStream};
 use lock_core::{Clock, Moment};
 use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,7 +19,15 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+    /// The bare socket, and the TLS session if there is one.
+    pub(super) fn split(self) -> (Self, Option<Session>) {
+        match self {
+            Self::Tls(stream) => stream.split(),
+            plain => (plain, None),
+        }
+    }
+
+    pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
             Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
@@ -120,9 +128,9 @@ pub(super) enum WriteError {
 impl Wire {
     /// The longest wait without a look at the clock: socket timeouts stand still while the machine sleeps, and the
     /// clock does not.
-    const SLICE: Duration = Duration::from_secs(1);
+    pub(super) const SLICE: Duration = Duration::from_secs(1);
     /// How much longer than asked a wait may take before it is worth a system call to say so.
-    const SLACK: Duration = Duration::from_millis(8);
+    pub(super) const SLACK: Duration = Duration::from_millis(8);
 
     pub(super) fn new(stream: Stream, clock: Arc<dyn Clock>) -> io::Result<Self> {
         stream.set_read_timeout(Self::SLICE)?;

@@ -9,5 +9,6 @@ mod orphans;
 mod own;
 mod scene;
 mod server;
+mod shared_link;
 mod table;
 mod told;

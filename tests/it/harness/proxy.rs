@@ -25,15 +25,16 @@ pub(crate) enum Fault {
     Cut,
     /// The server gets it this much later. So do those behind it on this connection.
     Delay(Duration),
-    /// The server never gets it.
+    /// The server never gets it, nor what follows on this connection: a stream loses its end, never a part in the middle.
     SwallowRequest,
-    /// The server gets it this much later, whatever has become of the connection. Its answer goes nowhere.
+    /// The server gets it this much later, whatever has become of the connection. Its answer goes nowhere, and what
+    /// follows on this connection gets nowhere.
     Late(Duration),
     /// Carried out, and the connection is cut.
     CutReply,
     /// Carried out, and the client hears this much later of it.
     DelayReply(Duration),
-    /// Carried out, and the client never hears of it; of later commands on the same connection it does.
+    /// Carried out, and the client never hears of it, nor of what follows on this connection, which is carried out.
     SwallowReply,
     /// Carried out; the client gets the first half of the answer, and then nothing any more.
     HalfReply,
@@ -249,13 +250,21 @@ impl Inner {
         due: &Sender<(Request, Fault)>,
     ) -> io::Result<()> {
         let mut client = BufReader::new(client);
+        let mut is_lost = false;
         while let Some(mut request) = Request::read(&mut client)? {
+            if is_lost {
+                continue;
+            }
             let fault = self.plan.fate(&mut request);
             self.note(&request, fault);
             match fault {
                 Fault::Cut => return Ok(()),
-                Fault::SwallowRequest => continue,
+                Fault::SwallowRequest => {
+                    is_lost = true;
+                    continue;
+                }
                 Fault::Late(time) => {
+                    is_lost = true;
                     let inner = Arc::clone(self);
                     thread::spawn(move || inner.deliver_late(&request, time));
                     continue;
@@ -305,7 +314,7 @@ impl Inner {
             }
             match fault {
                 Fault::CutReply => return Ok(()),
-                Fault::SwallowReply => continue,
+                Fault::SwallowReply => is_mute = true,
                 Fault::DelayReply(time) if !self.pause(time) => return Ok(()),
                 _ if is_mute => {}
                 Fault::HalfReply => {

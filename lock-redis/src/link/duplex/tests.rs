@@ -1,0 +1,151 @@
+use super::*;
+use crate::link::Place;
+use crate::reply::Reply;
+use lock_core::SystemClock;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+const GRACE: Duration = Duration::from_millis(200);
+
+fn pair() -> (Duplex, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    let server = Arc::new(Server::new(Place::tcp("test", 1), None));
+    let link = Link::new(Stream::Tcp(ours), server, Arc::new(SystemClock)).unwrap();
+    (Duplex::new(link, 0, GRACE).unwrap(), theirs)
+}
+
+fn within(millis: u64) -> Moment {
+    SystemClock.now() + Duration::from_millis(millis)
+}
+
+/// Reads until `count` bytes have come.
+fn hear(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+fn is_unknown(outcome: &Outcome) -> bool {
+    matches!(outcome, Err(CallError::Unknown(_)))
+}
+
+#[test]
+fn a_late_answer_is_dropped_and_the_next_ones_find_their_callers() {
+    let (link, mut peer) = pair();
+    assert!(is_unknown(&link.call(b"a", within(50))));
+    thread::scope(|scope| {
+        let next = scope.spawn(|| link.call(b"b", within(10_000)));
+        assert_eq!(hear(&mut peer, 2), b"ab");
+        peer.write_all(b":1\r\n:2\r\n").unwrap();
+        assert_eq!(next.join().unwrap().unwrap(), Reply::Int(2));
+    });
+    assert!(link.is_usable(SystemClock.now(), 0));
+}
+
+#[test]
+fn a_link_on_which_nothing_is_heard_is_mute_at_the_first_deadline_and_dead_a_while_later() {
+    let (link, _peer) = pair();
+    thread::scope(|scope| {
+        let start = SystemClock.now();
+        let impatient = scope.spawn(|| link.call(b"a", within(50)));
+        while link.line.lock().is_empty() {
+            thread::yield_now();
+        }
+        let patient = scope.spawn(|| (link.call(b"b", within(60_000)), SystemClock.now()));
+        assert!(is_unknown(&impatient.join().unwrap()));
+        assert!(!link.is_usable(SystemClock.now(), 0) && !link.line.lock().is_dead());
+        let (outcome, ended) = patient.join().unwrap();
+        assert!(is_unknown(&outcome), "{outcome:?}");
+        let took = ended.since(start);
+        assert!(took >= GRACE && took < Duration::from_secs(10), "{took:?}");
+    });
+}
+
+#[test]
+fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
+    let (link, peer) = pair();
+    let much = vec![b'x'; 32 << 20];
+    thread::scope(|scope| {
+        let big = scope.spawn(|| link.call(&much, within(600)));
+        let stalled = within(10_000);
+        while !link.stalled.load(Ordering::Acquire) {
+            assert!(SystemClock.now() < stalled, "the peer takes everything");
+            thread::yield_now();
+        }
+        let small: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let by = within(100);
+                    (link.call(b"small", by), SystemClock.now().since(by))
+                })
+            })
+            .collect();
+        for one in small {
+            let (outcome, late) = one.join().unwrap();
+            assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
+            assert!(late < Duration::from_millis(400), "{late:?}");
+        }
+        let outcome = big.join().unwrap();
+        assert!(is_unknown(&outcome), "some of it left: {outcome:?}");
+    });
+    drop(peer);
+}
+
+#[test]
+fn what_did_not_leave_at_once_leaves_when_the_peer_takes_it_without_what_was_taken_back() {
+    let (link, mut peer) = pair();
+    let much = vec![b'x'; 8 << 20];
+    thread::scope(|scope| {
+        let big = scope.spawn(|| link.call(&much, within(20_000)));
+        while !link.stalled.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        let gone = link.call(b"gone", within(50));
+        assert!(matches!(gone, Err(CallError::NotSent(_))), "{gone:?}");
+        let last = scope.spawn(|| link.call(b"last", within(20_000)));
+        while link.line.lock().len() < 2 {
+            thread::yield_now();
+        }
+        let heard = hear(&mut peer, much.len() + 4);
+        assert!(heard.ends_with(b"xlast"), "{:?}", &heard[much.len() - 4..]);
+        peer.write_all(b":1\r\n:2\r\n").unwrap();
+        assert_eq!(big.join().unwrap().unwrap(), Reply::Int(1));
+        assert_eq!(last.join().unwrap().unwrap(), Reply::Int(2));
+    });
+    assert!(!link.stalled.load(Ordering::Acquire));
+}
+
+#[test]
+fn what_comes_along_with_what_nobody_asked_for_is_not_believed() {
+    for bytes in [&b":1\r\n:2\r\n"[..], b":1\r\n:", b":1\r\n%1\r\n", b"what?\r\n"] {
+        let (link, mut peer) = pair();
+        thread::scope(|scope| {
+            let call = scope.spawn(|| link.call(b"a", within(10_000)));
+            hear(&mut peer, 1);
+            peer.write_all(bytes).unwrap();
+            let outcome = call.join().unwrap();
+            assert!(is_unknown(&outcome), "{outcome:?}");
+        });
+        assert!(matches!(link.call(b"b", within(100)), Err(CallError::NotSent(_))));
+        assert!(!link.is_usable(SystemClock.now(), 0));
+    }
+}
+
+#[test]
+fn an_idle_link_that_was_closed_or_speaks_unasked_is_seen_by_a_look() {
+    for speaks in [true, false] {
+        let (link, mut peer) = pair();
+        // Somebody else's link has died meanwhile.
+        assert!(link.is_usable(SystemClock.now(), 1));
+        if speaks {
+            peer.write_all(b"+hello\r\n").unwrap();
+        } else {
+            drop(peer);
+        }
+        assert!(link.is_usable(SystemClock.now(), 1), "nobody has looked");
+        assert!(!link.is_usable(SystemClock.now(), 2));
+    }
+}

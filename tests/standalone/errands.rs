@@ -1,0 +1,132 @@
+//! Releases that nobody waits for: each is told once what came of it, also if nobody uses the link any more.
+
+use crate::bench::{Bench, LONG, name, soon, within};
+use crate::harness::process::RedisServer;
+use crate::harness::time::{Stopwatch, eventually, scaled};
+use lock_core::backend::{Closing, Failure, Release, Released, TenureId};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+use std::time::Duration;
+
+type Told = Receiver<Result<Release, Failure>>;
+
+fn done() -> (Released, Told) {
+    let (tell, told) = channel();
+    (Box::new(move |outcome| tell.send(outcome).unwrap()), told)
+}
+
+fn submit(bench: &Bench, tenure: &TenureId, patience: Duration) -> Told {
+    let (done, told) = done();
+    bench.backend.submit_release(tenure, Closing::CLEAN, within(patience), done);
+    told
+}
+
+/// On a server that knows the scripts: one that does not is sent a release twice, and what is asked next comes between.
+fn knowing(server: &RedisServer) -> Bench {
+    let bench = Bench::on(server);
+    let (held, _) = bench.take("first");
+    assert_eq!(bench.release(&held), Release::Freed);
+    bench
+}
+
+/// What was told, and that it was told once.
+fn only(told: &Told) -> Result<Release, Failure> {
+    let outcome = told.recv_timeout(LONG).unwrap();
+    assert!(told.recv_timeout(LONG).is_err(), "told twice");
+    outcome
+}
+
+#[test]
+fn a_release_that_nobody_waits_for_is_done_and_told_also_if_nobody_asks_anything_more() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    for closing in [Closing::CLEAN, Closing::IN_DOUBT] {
+        let (held, _) = bench.take("a");
+        let (done, told) = done();
+        bench.backend.submit_release(&held, closing, soon(), done);
+        eventually("it is free", LONG, || !server.probe().exists("a"));
+        assert_eq!(only(&told).unwrap(), Release::Freed);
+    }
+    let (held, _) = bench.take("a");
+    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::Gone);
+}
+
+#[test]
+fn whoever_asks_next_reads_the_answer_of_one_who_does_not_wait() {
+    let server = RedisServer::start();
+    let bench = knowing(&server);
+    for _ in 0..100 {
+        let (held, _) = bench.take("a");
+        let told = submit(&bench, &held, LONG);
+        // Granted, because the release left before.
+        let (next, _) = bench.take("a");
+        assert_eq!(only(&told).unwrap(), Release::Freed);
+        assert_eq!(bench.release(&next), Release::Freed);
+    }
+}
+
+#[test]
+fn a_script_that_the_server_has_forgotten_is_sent_again_for_one_who_does_not_wait() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    server.probe().command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::Freed);
+    assert!(!server.probe().exists("a"));
+}
+
+#[test]
+fn an_answer_that_does_not_come_is_told_at_the_deadline() {
+    let mut server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    server.pause();
+    let watch = Stopwatch::start();
+    let told = submit(&bench, &held, Duration::from_millis(200));
+    assert!(watch.elapsed() < scaled(Duration::from_millis(100)), "it does not wait");
+    let outcome = only(&told);
+    assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
+    let took = watch.elapsed();
+    assert!(took >= Duration::from_millis(200), "{took:?}");
+    assert!(took < scaled(Duration::from_millis(700)), "{took:?}");
+    server.kill();
+    let outcome = only(&submit(&bench, &held, LONG));
+    assert!(matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_))), "{outcome:?}");
+}
+
+#[test]
+fn what_is_under_way_is_told_also_if_the_backend_is_dropped() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    let told = submit(&bench, &held, LONG);
+    drop(bench);
+    assert_eq!(only(&told).unwrap(), Release::Freed);
+    let mut probe = server.probe();
+    eventually("the connection is closed", LONG, || probe.connections() == 0);
+}
+
+#[test]
+fn a_crowd_that_does_not_wait_is_told_everything_once() {
+    let server = RedisServer::start();
+    let bench = knowing(&server);
+    let all: Vec<Told> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..16)
+            .map(|thread| {
+                let bench = &bench;
+                scope.spawn(move || {
+                    let lock = format!("crowd:{thread}");
+                    let cycle = |_| submit(bench, &bench.take(&lock).0, LONG);
+                    (0..200).map(cycle).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for told in &all {
+        assert_eq!(told.recv_timeout(LONG).unwrap().unwrap(), Release::Freed);
+        assert_eq!(told.try_recv().unwrap_err(), TryRecvError::Disconnected);
+    }
+    assert_eq!(bench.backend.inspect(&name("crowd:0"), soon()).unwrap().holder, None);
+}
