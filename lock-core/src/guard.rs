@@ -83,8 +83,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.done {
-            // Whoever wants to know calls `unlock`; here the events have told it.
-            let _told = self.engine.end_hold(&self.entry, &self.tenure);
+            self.engine.drop_hold(&self.entry, &self.tenure);
         }
     }
 }
@@ -210,9 +209,11 @@ macro_rules! guard_methods {
 
 /// A hold on a lock, of the thread that took it. Dropping it unlocks.
 ///
-/// `Drop` stops the renewal first, so that the lease ends by itself whatever follows; then it sends the release and
-/// waits for the answer, at most for the command time-out. It never panics, also not during a panic; that a release
-/// failed is told as an event only, so call [`unlock`](Self::unlock) to know. There is no poisoning: a panic releases.
+/// `Drop` stops the renewal first, so that the lease ends by itself whatever follows; then it sends the release, where
+/// the store can, without waiting for the answer: the request has left when it returns, but another client that asks at
+/// that very moment may still find the lock held. [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command
+/// time-out, if the store takes no requests. It never panics, also not during a panic; that a release failed is told as
+/// an event only, and what is not confirmed is tried on in the background. There is no poisoning: a panic releases.
 ///
 /// A guard that is leaked ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the program
 /// ends.

@@ -497,7 +497,7 @@ impl<'a> Wait<'a> {
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
-            entry.vacate(&tenure, now, Duration::ZERO, self.engine.settings.hand_off);
+            entry.vacate(&tenure, now, None, self.engine.settings.hand_off);
             return Err(error);
         }
         self.engine.tell_acquired(&tenure, self.plan.start);

@@ -186,12 +186,13 @@ impl Entry {
     }
 
     /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
-    /// long enough, the head leaves it to others first. The release `took` so long.
+    /// long enough, the head leaves it to others first. The release `took` so long, if its
+    /// answer was waited for.
     pub(crate) fn vacate(
         &self,
         tenure: &Arc<Tenure>,
         now: Moment,
-        took: Duration,
+        took: Option<Duration>,
         budget: Duration,
     ) {
         let mut state = self.lock();

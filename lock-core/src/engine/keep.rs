@@ -6,7 +6,7 @@ use super::tenure::{GuardState, Tenure, Watched};
 use crate::backend::Renewal;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
+use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::token::FencingToken;
@@ -235,22 +235,7 @@ impl Engine {
         if is_left_over || tenure.is_doubtful() {
             self.clean_up(tenure.id(lease), tenure.closing());
         }
-        self.tell_lost(tenure, loss);
-    }
-
-    /// Tells of a loss. If the store says that the lock is gone, it may have been gone for all that were handed it on the
-    /// same grant, and were told `Ok` when they gave it on.
-    pub(crate) fn tell_lost(&self, tenure: &Tenure, loss: Loss) {
-        let relay = tenure.relay();
-        if loss.cause() == LossCause::Gone && relay.before > 0 {
-            self.events.emit(|| Event::HandedOnLost {
-                lock: tenure.name.clone(),
-                holds: relay.before,
-                first: relay.first,
-                last: tenure.token.map(|token| FencingToken::new(token.get() - 1)),
-            });
-        }
-        self.events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
+        tell_lost(&self.events, tenure, loss);
     }
 
     /// Whether it is valid now, by a look at the clock alone. Never in a forked child: the parent holds it.
@@ -357,4 +342,19 @@ impl Engine {
             }
         }
     }
+}
+
+/// Tells of a loss. If the store says that the lock is gone, it may have been gone for all that were handed it on the same
+/// grant, and were told `Ok` when they gave it on.
+pub(super) fn tell_lost(events: &Events, tenure: &Tenure, loss: Loss) {
+    let relay = tenure.relay();
+    if loss.cause() == LossCause::Gone && relay.before > 0 {
+        events.emit(|| Event::HandedOnLost {
+            lock: tenure.name.clone(),
+            holds: relay.before,
+            first: relay.first,
+            last: tenure.token.map(|token| FencingToken::new(token.get() - 1)),
+        });
+    }
+    events.emit(|| Event::Lost { lock: tenure.name.clone(), token: tenure.token, loss });
 }

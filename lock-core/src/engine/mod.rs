@@ -1,6 +1,6 @@
 //! The engine: everything about locking that is the same on every store, written once above [`Backend`].
 //!
-//! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back. An [`entry`] is what this
+//! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting. An [`entry`] is what this
 //! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
 //! and [`turns`] says when other clients go first.
 //!
@@ -16,6 +16,7 @@ pub(crate) mod tenure;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unheard;
 
 use crate::backend::{Abilities, Backend, Closing, Failure, TenureId};
 use crate::clock::{Clock, Moment};
@@ -51,6 +52,8 @@ pub(crate) struct Engine {
     timer: Arc<Timer>,
     lanes: Arc<Lanes>,
     this: Weak<Self>,
+    /// The lock of the last release whose answer nobody waited for.
+    unheard: Mutex<Option<LockName>>,
     /// The process that made it. A forked child has our memory, but neither our threads nor a right to our locks.
     process: u32,
 }
@@ -104,6 +107,7 @@ impl Engine {
             detached: Mutex::default(),
             lanes: Arc::new(lanes),
             this: Weak::clone(this),
+            unheard: Mutex::default(),
             process: std::process::id(),
         }))
     }
@@ -129,6 +133,7 @@ impl Engine {
     /// Waits until nothing is in doubt any more.
     pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
         self.refuse_if_forked()?;
+        self.gather_unheard();
         match self.lanes.settle(self.clock.now() + wait) {
             0 => Ok(()),
             doubts => Err(Error::unavailable(format!(
@@ -247,6 +252,7 @@ impl Drop for Engine {
                 self.clean_up(tenure.id(lease), tenure.closing());
             }
         }
+        self.gather_unheard();
         self.timer.stop();
         self.lanes.stop();
     }

@@ -12,6 +12,7 @@
 
 use super::Engine;
 use super::entry::{Ended, Entry};
+use super::keep::tell_lost;
 use super::tenure::Tenure;
 use crate::backend::{Failure, Release};
 use crate::clock::{Moment, Signal};
@@ -28,6 +29,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 impl Engine {
     /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
     pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        self.end_hold_by(entry, tenure, Self::release)
+    }
+
+    /// The same, and gives the lock back by `release`.
+    pub(super) fn end_hold_by(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+        release: impl FnOnce(&Self, &Arc<Entry>, &Arc<Tenure>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let held = self.still_holds(entry, tenure);
         let ended = entry.end_hold(tenure);
         match ended {
@@ -36,7 +47,7 @@ impl Engine {
             // ask who we are is a system call, and dearer than all the rest of a nested hold.
             _ => {
                 self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
-                if held { self.release(entry, tenure) } else { Err(tenure.lost_error()) }
+                if held { release(self, entry, tenure) } else { Err(tenure.lost_error()) }
             }
         }
     }
@@ -51,15 +62,26 @@ impl Engine {
         true
     }
 
-    fn release(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+    /// Everything about a release that comes before the store is asked. Returns the lease; `None` if it is not to be
+    /// asked, because somebody of this client has the lock now.
+    pub(super) fn begin_release(
+        &self,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+    ) -> Result<Option<LeaseTime>, Error> {
         if self.hand_on(entry, tenure) {
-            return Ok(());
+            return Ok(None);
         }
         let lease = tenure.lock().lease;
         if !self.give_back(tenure) {
             self.declare_lost(entry, tenure, LossCause::Expired);
             return Err(tenure.lost_error());
         }
+        Ok(Some(lease))
+    }
+
+    pub(super) fn release(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        let Some(lease) = self.begin_release(entry, tenure)? else { return Ok(()) };
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&tenure.name);
         let sent = self.clock.now();
@@ -68,7 +90,7 @@ impl Engine {
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
         tenure.close_listeners();
         let now = self.clock.now();
-        entry.vacate(tenure, now, now.since(sent), self.settings.hand_off);
+        entry.vacate(tenure, now, Some(now.since(sent)), self.settings.hand_off);
         match &outcome {
             Ok(()) => self.tell_released(tenure, now),
             Err(error) => {
@@ -129,7 +151,7 @@ impl Engine {
         }
         let loss = tenure.set_lost(&mut tenure.lock(), LossCause::Gone);
         let error = loss.to_error().on(&tenure.name);
-        self.tell_lost(tenure, loss);
+        tell_lost(&self.events, tenure, loss);
         Err(error)
     }
 

@@ -1,8 +1,8 @@
 //! The engine on the in-memory store and a clock that stands still until it is told to go on.
 
 use crate::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
-    Renewing, TenureId, Wake, Waking, Watch,
+    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Released,
+    Renewal, Renewing, TenureId, Wake, Waking, Watch,
 };
 use crate::error::ErrorKind;
 use crate::{
@@ -31,6 +31,7 @@ mod release;
 mod renewal;
 mod settings;
 mod thread_life;
+mod unheard;
 mod wait;
 
 use recorded::{Fault, Recorded};

@@ -56,9 +56,9 @@ impl Turns {
         self.stretch.is_some_and(|since| now >= since + budget)
     }
 
-    /// The lock went back to the store, with a request that took so long, and somebody here waits for it.
-    pub(super) fn released(&mut self, now: Moment, took: Duration, budget: Duration) {
-        self.pace = took;
+    /// The lock went back to the store, with a request that took so long if its answer was waited for, and somebody here waits for it.
+    pub(super) fn released(&mut self, now: Moment, took: Option<Duration>, budget: Duration) {
+        self.pace = took.unwrap_or(self.pace);
         if !budget.is_zero() && self.is_over(now, budget) {
             self.stretch = None;
             // Whoever waits elsewhere has to hear of it, wake up, and ask.
@@ -153,7 +153,7 @@ mod tests {
         assert!(turns.delay() > LONGEST_PAUSE / 2);
         turns.granted(moment(0), moment(60_000));
         assert_eq!(turns.delay(), LONGEST_PAUSE);
-        turns.released(moment(70_000), Duration::from_secs(10), Duration::from_millis(5));
+        turns.released(moment(70_000), Some(Duration::from_secs(10)), Duration::from_millis(5));
         assert_eq!(turns.stand_back(None), Some(moment(70_050)));
         assert_eq!(turns.stand_back(Some(moment(70_050))), None);
     }

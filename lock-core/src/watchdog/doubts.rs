@@ -16,13 +16,18 @@ struct Open {
 }
 
 /// One thing that is in doubt, until this is dropped.
-pub(super) struct InDoubt(Arc<Doubts>);
+pub(crate) struct InDoubt(Arc<Doubts>);
 
 impl Doubts {
     /// Something else is in doubt from here on.
     pub(super) fn one_more(self: &Arc<Self>) -> InDoubt {
         self.0.lock().count += 1;
         InDoubt(Arc::clone(self))
+    }
+
+    /// Whether anything is in doubt.
+    pub(super) fn are_there(&self) -> bool {
+        self.0.lock().count > 0
     }
 
     /// Waits until nothing is in doubt, at most until `until` on `clock`. Returns how much is.

@@ -4,7 +4,8 @@
 //! A node that is slow or dead holds up its own lane only, and a clean-up that hangs holds up no renewal. Clean-up
 //! outlives whoever caused it: it goes on until it is confirmed, or until the lease has ended everything by itself.
 
-use super::doubts::{Doubts, InDoubt};
+use super::doubts::Doubts;
+pub(crate) use super::doubts::InDoubt;
 use crate::backend::{Backend, Closing, Failure, Lane, RENEW_BATCH, Renewal, Renewing, TenureId};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::engine::entry::Entry;
@@ -200,6 +201,16 @@ impl Lanes {
         drop(work);
         queue.signal.raise();
         Ok(())
+    }
+
+    /// Something is in doubt until this is dropped.
+    pub(crate) fn in_doubt(&self) -> InDoubt {
+        self.doubts.one_more()
+    }
+
+    /// Whether anything is in doubt.
+    pub(crate) fn has_doubts(&self) -> bool {
+        self.doubts.are_there()
     }
 
     /// Waits until nothing is left to be cleaned up, at most until `until`. Returns how much is.

@@ -19,6 +19,19 @@ pub(super) struct Recorded {
     pub(super) gate: Arc<Mutex<()>>,
     /// One for each watch; alive for as long as that is.
     pub(super) watches: Arc<Mutex<Vec<Weak<()>>>>,
+    /// Whether answers that nobody waits for stay unread until somebody asks something.
+    pub(super) is_lazy: Arc<AtomicBool>,
+    /// Those answers, and who is to hear them.
+    pub(super) unread: Arc<Mutex<Vec<Unread>>>,
+}
+
+/// Who is to hear an answer, and the answer.
+pub(super) struct Unread(Released, Result<Release, Failure>);
+
+impl std::fmt::Debug for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Unread").field(&self.1).finish()
+    }
 }
 
 /// What was asked, when, and by when it had to be answered.
@@ -69,6 +82,8 @@ impl Recorded {
             lane_panics: Arc::default(),
             gate: Arc::default(),
             watches: Arc::default(),
+            is_lazy: Arc::default(),
+            unread: Arc::default(),
         };
         (recorded, clock)
     }
@@ -140,6 +155,13 @@ impl Recorded {
         self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
     }
 
+    /// Reads the answers that nobody waits for.
+    pub(super) fn read(&self) {
+        let unread = std::mem::take(&mut *self.unread.lock());
+        for Unread(done, answer) in unread {
+            done(answer);
+        }
+    }
     pub(super) fn count(&self, kind: &str) -> usize {
         self.times(kind).len()
     }
@@ -213,7 +235,16 @@ impl Backend for Recorded {
         let kind = if closing == Closing::CLEAN { "release" } else { "close" };
         self.asked(kind, by, || self.store.release(tenure, closing, by))
     }
+    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+        let answer = self.release(tenure, closing, by);
+        if self.is_lazy.load(Ordering::SeqCst) {
+            self.unread.lock().push(Unread(done, answer));
+        } else {
+            done(answer);
+        }
+    }
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.read();
         self.asked("inspect", by, || self.store.inspect(name, by))
     }
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

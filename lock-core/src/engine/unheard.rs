@@ -1,0 +1,119 @@
+//! Releases whose answer nobody waits for: those of guards that are dropped.
+//!
+//! The request has left when the guard is gone, in order before whatever this client asks about the same lock next. What
+//! the store answers is seen to by whoever reads it, by the same table as in [`release`](super::release): what was not
+//! confirmed is cleaned up, and the events tell what the caller was not there to hear. Until then it is in doubt, so a
+//! client that goes waits for it.
+
+use super::Engine;
+use super::entry::Entry;
+use super::keep::tell_lost;
+use super::tenure::Tenure;
+use crate::backend::{Closing, Failure, Release, TenureId};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::event::{Event, Events};
+use crate::loss::LossCause;
+use crate::watchdog::lane::{Cleanup, InDoubt, Lanes};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What is needed when the answer comes. Not the engine itself: its end waits for this one's.
+struct Unheard {
+    events: Events,
+    clock: Arc<dyn Clock>,
+    lanes: Arc<Lanes>,
+    engine: Weak<Engine>,
+    command_timeout: Duration,
+    tenure: Arc<Tenure>,
+    id: TenureId,
+    closing: Closing,
+    _in_doubt: InDoubt,
+}
+
+impl Engine {
+    /// Ends one hold like [`end_hold`](Self::end_hold), but does not wait for the store's answer to a release.
+    pub(crate) fn drop_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) {
+        // Where the owner is not known a release must not come late, and may not be repeated: that one is waited for.
+        let release = if self.abilities.owned { Self::release_unheard } else { Self::release };
+        // Whoever wants to know calls `unlock`; here the events have told it.
+        let _told = self.end_hold_by(entry, tenure, release);
+    }
+
+    fn release_unheard(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
+        let Some(lease) = self.begin_release(entry, tenure)? else { return Ok(()) };
+        #[cfg(feature = "tracing")]
+        let _span = crate::trace::release(&tenure.name);
+        let unheard = Unheard {
+            events: self.events.clone(),
+            clock: Arc::clone(&self.clock),
+            lanes: Arc::clone(&self.lanes),
+            engine: Weak::clone(&self.this),
+            command_timeout: self.settings.command_timeout,
+            tenure: Arc::clone(tenure),
+            id: tenure.id(lease),
+            closing: tenure.closing(),
+            _in_doubt: self.lanes.in_doubt(),
+        };
+        let (id, closing) = (unheard.id.clone(), unheard.closing);
+        *self.unheard.lock() = Some(tenure.name.clone());
+        let asked = self.ask(|backend| {
+            let done = Box::new(move |answer| unheard.heard(answer));
+            backend.submit_release(&id, closing, self.command_deadline(), done);
+            Ok(())
+        });
+        if let Err(failure) = asked {
+            // A backend that panicked: whatever it did with the request.
+            self.clean_up(tenure.id(lease), closing);
+            let error = failure.into_error().on(&tenure.name);
+            self.events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
+        }
+        tenure.close_listeners();
+        entry.vacate(tenure, self.clock.now(), None, self.settings.hand_off);
+        Ok(())
+    }
+
+    /// Has the answers read that nobody waits for, by asking something that stands behind them.
+    pub(super) fn gather_unheard(&self) {
+        if let Some(name) = self.unheard.lock().take()
+            && self.lanes.has_doubts()
+        {
+            // What it says about the lock is of no interest, and if it cannot be asked, neither could be heard more.
+            let _answer = self.ask(|backend| backend.inspect(&name, self.command_deadline()));
+        }
+    }
+}
+
+impl Unheard {
+    /// The answer has come, or will not. Short, and asks nothing: whoever reads is in the middle of a request of its own.
+    fn heard(self, answer: Result<Release, Failure>) {
+        let Self { events, tenure, .. } = &self;
+        let lock = || tenure.name.clone();
+        match answer {
+            Ok(Release::Freed) => {
+                let held = self.clock.now().since(tenure.since);
+                events.emit(|| Event::Released { lock: lock(), held });
+            }
+            Ok(Release::Gone) => self.gone(),
+            Err(failure) if failure.error().is_foreign_format() => {
+                // Something else lives under the key: ours is gone.
+                tenure.lock().last_failure = Some(failure.into_error());
+                self.gone();
+            }
+            Err(failure) => {
+                let now = self.clock.now();
+                let until = now + self.id.lease.duration() + self.command_timeout;
+                let cleanup = Cleanup::new(self.id.clone(), self.closing, now, until);
+                // If not even a thread can be had, the lease must do.
+                let _started = self.lanes.clean_up(&self.engine, cleanup);
+                let error = failure.into_error().on(&tenure.name);
+                events.emit(|| Event::ReleaseFailed { lock: lock(), error });
+            }
+        }
+    }
+
+    fn gone(&self) {
+        let loss = self.tenure.set_lost(&mut self.tenure.lock(), LossCause::Gone);
+        tell_lost(&self.events, &self.tenure, loss);
+    }
+}
