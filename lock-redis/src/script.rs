@@ -13,18 +13,20 @@ pub(crate) struct Script {
     name: &'static str,
     source: &'static str,
     hash: OnceLock<String>,
+    /// Its own, of those of all scripts.
+    bit: u32,
 }
 
-pub(crate) static ACQUIRE: Script = Script::new("acquire", include_str!("lua/acquire.lua"));
-pub(crate) static RELEASE: Script = Script::new("release", include_str!("lua/release.lua"));
-pub(crate) static CLOSE: Script = Script::new("close", include_str!("lua/close.lua"));
-pub(crate) static RENEW: Script = Script::new("renew", include_str!("lua/renew.lua"));
-pub(crate) static INSPECT: Script = Script::new("inspect", include_str!("lua/inspect.lua"));
-pub(crate) static FORCE: Script = Script::new("force", include_str!("lua/force.lua"));
+pub(crate) static ACQUIRE: Script = Script::new(0, "acquire", include_str!("lua/acquire.lua"));
+pub(crate) static RELEASE: Script = Script::new(1, "release", include_str!("lua/release.lua"));
+pub(crate) static CLOSE: Script = Script::new(2, "close", include_str!("lua/close.lua"));
+pub(crate) static RENEW: Script = Script::new(3, "renew", include_str!("lua/renew.lua"));
+pub(crate) static INSPECT: Script = Script::new(4, "inspect", include_str!("lua/inspect.lua"));
+pub(crate) static FORCE: Script = Script::new(5, "force", include_str!("lua/force.lua"));
 
 impl Script {
-    const fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, hash: OnceLock::new() }
+    const fn new(number: u32, name: &'static str, source: &'static str) -> Self {
+        Self { name, source, hash: OnceLock::new(), bit: 1 << number }
     }
 
     /// What we call it.
@@ -67,12 +69,15 @@ impl Script {
         done: impl FnOnce(Result<Reply, Failure>) -> Heard + Send + 'static,
     ) {
         let count = Text::number(keys.len() as u64);
-        let head: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
+        let text: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
+        let hash: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
+        let (text, hash) = ([text, keys, arguments], [hash, keys, arguments]);
+        let (by_text, by_hash) = (Request(&text), Request(&hash));
+        // For a server that has forgotten it meanwhile.
         let mut again = Vec::new();
-        Request(&[head, keys, arguments]).encode(&mut again);
-        let head: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
+        by_text.encode(&mut again);
         let errand = Errand { again, done: Box::new(done) };
-        link.submit(&Request(&[head, keys, arguments]), by, errand);
+        link.submit(self.bit, &by_text, &by_hash, by, errand);
     }
 
     fn hash(&self) -> &str {

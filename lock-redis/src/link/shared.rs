@@ -77,12 +77,21 @@ impl SharedLink {
         exchange(&mut Crowd { connection, server: Arc::clone(self.dialer.server()) })
     }
 
-    /// Sends `request`, and returns when it has left. What came of it is told to the errand: at once if it could not be
+    /// Sends a script, by its text the first time on a connection and by its hash from then on, and returns when it has
+    /// left: nobody waits here to be told that the server does not know the hash. What came of it is told to the errand: at once if it could not be
     /// sent, and otherwise by whoever reads next, or by a thread that looks after what nobody reads, at the deadline at
     /// the latest.
-    pub(crate) fn submit(&self, request: &Request<'_>, by: Moment, errand: Errand) {
+    pub(crate) fn submit(
+        &self,
+        script: u32,
+        by_text: &Request<'_>,
+        by_hash: &Request<'_>,
+        by: Moment,
+        errand: Errand,
+    ) {
         let failed = match self.connection(by) {
             Ok(connection) => {
+                let request = if connection.is_to_be_taught(script) { by_text } else { by_hash };
                 let sent = encoded(request, |bytes| connection.submit(bytes, by, errand));
                 match sent {
                     Ok(()) => return self.collector.look_after(&connection),

@@ -46,7 +46,7 @@ use rustix::net::RecvFlags;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use transport::{Inlet, Outlet, Transport};
 
@@ -63,6 +63,8 @@ pub(crate) struct Duplex {
     clock: Arc<dyn Clock>,
     /// How long the oldest request may be overdue.
     grace: Duration,
+    /// The scripts whose text was sent here: whatever comes later in this line finds them known.
+    taught: AtomicU32,
 }
 
 struct Reading {
@@ -100,7 +102,13 @@ impl Duplex {
             server,
             clock,
             grace,
+            taught: AtomicU32::new(0),
         })
+    }
+
+    /// Whether the text of this script, one bit, is yet to be sent here. It is taken to be from now on.
+    pub(in crate::link) fn is_to_be_taught(&self, script: u32) -> bool {
+        self.taught.fetch_or(script, Ordering::Relaxed) & script == 0
     }
 
     /// Sends a request, encoded, and returns the answer to it.
