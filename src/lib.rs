@@ -16,10 +16,10 @@ pub use lock_core::backend;
 #[cfg(feature = "tracing")]
 pub use lock_core::trace;
 pub use lock_core::{
-    Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, DistLock, Error, ErrorKind,
-    Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime, LockGuard,
-    LockName, LockOptions, Loss, LossCause, ManualClock, MemoryBackend, MemoryScheme, Moment,
-    Mutex, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Scheme, Schemes, Secret, Signal,
+    Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, DistLock, Error,
+    ErrorKind, Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime,
+    LockGuard, LockName, LockOptions, Loss, LossCause, ManualClock, MemoryBackend, MemoryScheme,
+    Moment, Mutex, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Scheme, Schemes, Secret, Signal,
     SystemClock, TokenPolicy, TokenRange, Woken,
 };
 

@@ -21,6 +21,7 @@ mod clock;
 mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counters;
 mod engine;
 mod error;
 mod event;
@@ -45,6 +46,7 @@ pub use backend::Backend;
 pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Host, Secret, TokenPolicy};
+pub use counters::Counters;
 pub use engine::tenure::GuardState;
 pub use error::{Error, ErrorKind};
 pub use event::{Event, EventHandler};

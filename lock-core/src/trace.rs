@@ -7,7 +7,7 @@
 //!
 //! | level | what |
 //! |---|---|
-//! | error | a lock was lost |
+//! | error | a lock was lost, also for those who had handed it on |
 //! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; events were missed |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
@@ -49,7 +49,7 @@ fn record(event: &Event) {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
         }
         Event::HandedOnLost { lock, holds, first, last } => {
-            warn!(target: "distlock", %lock, holds, ?first, ?last, "lost, also for holds that were handed on");
+            error!(target: "distlock", %lock, holds, ?first, ?last, "lost, also for holds that were handed on");
         }
         Event::Released { lock, held } => debug!(target: "distlock", %lock, ?held, "released"),
         Event::ReleaseUnconfirmed { lock } => {

@@ -415,8 +415,8 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         if let Some(tenure) = self.leave() {
-            // We do not want it any more: an interrupt, or a panic. The events tell if it cannot be given back.
-            let _told = self.engine.end_hold(&self.entry, &tenure);
+            // We do not want it any more: an interrupt, or a panic.
+            self.engine.drop_hold(&self.entry, &tenure);
         }
     }
 }

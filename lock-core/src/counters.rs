@@ -1,0 +1,130 @@
+//! [`Counters`]: how often each kind of event happened, for a program's metrics.
+
+use crate::event::{Event, EventHandler};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts events, and passes them on. Every count only grows, so a metrics system can read it at any time and reckon rates
+/// by itself.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{Client, Counters, DistLock};
+/// use std::sync::Arc;
+///
+/// let counters = Arc::new(Counters::new());
+/// let client = Client::builder().url("memory://")?.events(counters.clone()).connect()?;
+/// client.mutex("orders:42")?.lock()?.unlock()?;
+/// drop(client); // events are told on a thread of their own
+/// # while counters.count("released") == 0 { std::thread::yield_now(); }
+/// assert_eq!(counters.count("acquired"), 1);
+/// for (name, count) in counters.all() {
+///     println!("distlock_{name}_total {count}");
+/// }
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Counters {
+    counts: [AtomicU64; NAMES.len()],
+    next: Option<Next>,
+}
+
+/// What each count is called: the event's name, as a metric's is written.
+const NAMES: [&str; 11] = [
+    "acquired",
+    "contended",
+    "renewed",
+    "renewal_failed",
+    "renewals_used_up",
+    "lost",
+    "handed_on_lost",
+    "released",
+    "release_unconfirmed",
+    "release_failed",
+    "missed",
+];
+
+struct Next(Arc<dyn EventHandler>);
+
+impl std::fmt::Debug for Next {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventHandler")
+    }
+}
+
+impl Counters {
+    /// Counts, and tells nobody.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts, and tells this handler, too.
+    #[must_use]
+    pub fn and(handler: Arc<dyn EventHandler>) -> Self {
+        Self { next: Some(Next(handler)), ..Self::default() }
+    }
+
+    /// How often this happened so far; zero for a name that no event has.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        self.all().find_map(|(known, count)| (known == name).then_some(count)).unwrap_or(0)
+    }
+
+    /// All names and counts, always in the same order. They are read one after the other, so two of them may be of
+    /// different moments.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.iter().copied().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+}
+
+impl EventHandler for Counters {
+    fn on_event(&self, event: &Event) {
+        let (name, by) = match event {
+            Event::Acquired { .. } => ("acquired", 1),
+            Event::Contended { .. } => ("contended", 1),
+            Event::Renewed { .. } => ("renewed", 1),
+            Event::RenewalFailed { .. } => ("renewal_failed", 1),
+            Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
+            Event::Lost { .. } => ("lost", 1),
+            Event::HandedOnLost { holds, .. } => ("handed_on_lost", u64::from(*holds)),
+            Event::Released { .. } => ("released", 1),
+            Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
+            Event::ReleaseFailed { .. } => ("release_failed", 1),
+            Event::Missed { count } => ("missed", *count),
+        };
+        if let Some(at) = NAMES.iter().position(|known| *known == name) {
+            self.counts[at].fetch_add(by, Ordering::Relaxed);
+        }
+        if let Some(Next(handler)) = &self.next {
+            handler.on_event(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LockName, Loss, LossCause};
+
+    #[test]
+    fn every_event_is_counted_under_its_name_and_passed_on() {
+        let told = Arc::new(AtomicU64::new(0));
+        let next = Arc::clone(&told);
+        let counters = Counters::and(Arc::new(move |_: &Event| {
+            next.fetch_add(1, Ordering::Relaxed);
+        }));
+        let lock = LockName::new("x").unwrap();
+        let loss = Loss::new(LossCause::Gone, None);
+        counters.on_event(&Event::Contended { lock: lock.clone() });
+        counters.on_event(&Event::Contended { lock: lock.clone() });
+        counters.on_event(&Event::Lost { lock: lock.clone(), token: None, loss });
+        counters.on_event(&Event::HandedOnLost { lock, holds: 5, first: None, last: None });
+        counters.on_event(&Event::Missed { count: 7 });
+        let seen: Vec<_> = counters.all().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(seen, [("contended", 2), ("lost", 1), ("handed_on_lost", 5), ("missed", 7)]);
+        assert_eq!((counters.count("lost"), counters.count("found")), (1, 0));
+        assert_eq!(told.load(Ordering::Relaxed), 5);
+    }
+}
