@@ -1,4 +1,5 @@
 //! What can only be seen on a real Redis server: what is sent and what is stored.
 
 mod clients;
+mod handoff;
 mod requests;
