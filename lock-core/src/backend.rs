@@ -10,8 +10,11 @@
 //! [`acquire`](Backend::acquire) at most once at a time for each name (one contender per client), and repeats it *with
 //! the same owner* when an answer was lost. It never uses an owner again once that wait has ended. It calls
 //! [`release`](Backend::release) once, and again if an answer was lost; an owner that has any unanswered request is
-//! closed with [`Doubt::LeaveTombstone`]. It calls [`renew`](Backend::renew) only from the one thread of the lane that
-//! the backend itself named, with at most [`RENEW_BATCH`] holdings at a time. It stops renewing before it releases.
+//! closed with [`Doubt::LeaveTombstone`]. It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] holdings at a
+//! time, once at a time for each lane that the backend itself named, for as long as it is answered quickly. While an
+//! answer does not come it calls it for *other* holdings of that lane, from other threads: four calls are under way at
+//! most, and a call that waits for another one delays what it renews. A holding is in two of them only if its holder
+//! extends it, too. It stops renewing before it releases.
 //!
 //! **What the engine will not do.** It holds no mutex of its own while it calls a backend. It does
 //! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer than the lease less
@@ -64,6 +67,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// The answers stand in the order of the batch and are as many. Only a holding that is still its owner's is
     /// extended, to its own lease counted from now, and never shortened.
+    ///
+    /// A call must not wait for another one of the same lane: the engine makes a second one because the first hangs.
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>>;
 
     /// Ends the holding of this tenure's owner, if it still has it, and wakes those who wait for the name.
@@ -389,7 +394,8 @@ impl HolderInfo {
     }
 }
 
-/// Which of a backend's nodes renews a lock: the engine keeps one thread for each.
+/// Which of a backend's nodes renews a lock: the engine keeps one thread for each, and some more while
+/// that one waits for an answer too long.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lane(u64);
 

@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// One standalone Redis server.
 ///
 /// Attempts and releases of all threads share one connection, and wait on it for their answers only; renewals have one
-/// of their own, so that traffic cannot starve them; what cleans up after a lost answer borrows one of at most `pool`; and
-/// one more hears of releases, from the first watch on. Nothing is dialled before it is needed.
+/// of their own, so that traffic cannot starve them; what cleans up after a lost answer, and what renews while another
+/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct RedisBackend {
@@ -29,7 +29,7 @@ pub struct RedisBackend {
     /// For what must not stand behind a request that takes too long.
     pool: LinkPool,
     dialer: Arc<Dialer>,
-    /// The link of the lane. Used by the lane's one thread; the lock is for a caller that does not keep to that.
+    /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
     renewals: Mutex<Slot>,
     subscriber: Subscriber,
 }
@@ -69,15 +69,11 @@ impl RedisBackend {
     }
 
     fn renew_chunk(&self, chunk: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
-        let left = by.since(self.dialer.clock().now());
-        let outcome = match self.renewals.try_lock_for(left) {
+        let outcome = match self.renewals.try_lock() {
             Some(mut slot) => {
                 slot.exchange(&self.dialer, by, |link| self.format.renew(link, chunk, by))
             }
-            None => Err(Failure::NotSent(Error::unavailable(format!(
-                "another renewal on {} did not end in time",
-                self.dialer.server()
-            )))),
+            None => self.pool.exchange(by, |link| self.format.renew(link, chunk, by)),
         };
         match outcome {
             Ok(renewals) => renewals,

@@ -28,6 +28,7 @@ mod loss;
 mod queue;
 mod recorded;
 mod release;
+mod relief;
 mod renewal;
 mod settings;
 mod thread_life;

@@ -1,12 +1,14 @@
 //! Lanes: for each node one thread that renews what is held there, and, when there is something to be cleaned up after an
 //! unknown outcome, one that does that.
 //!
-//! A node that is slow or dead holds up its own lane only, and a clean-up that hangs holds up no renewal. Clean-up
-//! outlives whoever caused it: it goes on until it is confirmed, or until the lease has ended everything by itself.
+//! A node that is slow or dead holds up its own lane only, a clean-up that hangs holds up no renewal, and while a renewal
+//! hangs, [reliefs](super::relief) send the next ones. Clean-up outlives whoever caused it: it goes on until it is confirmed, or until the lease has ended everything by itself.
 
 use super::doubts::Doubts;
 pub(crate) use super::doubts::InDoubt;
-use crate::backend::{Backend, Closing, Failure, Lane, RENEW_BATCH, Renewal, Renewing, TenureId};
+use super::queue::{Queue, Step, Work};
+use super::relief::{Call, Sender};
+use crate::backend::{Backend, Closing, Failure, Lane, Renewal, Renewing, TenureId};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::engine::entry::Entry;
 use crate::engine::tenure::Tenure;
@@ -15,40 +17,15 @@ use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// How long a lane stays without work before it ends; the next work starts another.
-const IDLE: Duration = Duration::from_secs(30);
-
 /// The pause before the first repetition of a clean-up; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The shortest time that a batch of renewals is given, however short the leases are.
-const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
-
-/// The leases that a lane renewed lately, and when.
-///
-/// Renewals of a lane go one after the other: one that gets no answer keeps the others waiting, and must not do so for
-/// longer than the shortest lease among them can bear, whatever its own is.
-#[derive(Default)]
-struct Recent(HashMap<LeaseTime, Moment>);
-
-impl Recent {
-    /// How long this batch may take: a third of the shortest lease that somebody relies on, and never more than `most`.
-    fn time_for(&mut self, batch: &[RenewJob], now: Moment, most: Duration) -> Duration {
-        let time = |lease: LeaseTime| (lease.duration() / 3).max(SHORTEST_RENEWAL);
-        // What was not renewed for as long as it lasts is not held any more.
-        self.0.retain(|lease, last| now.since(*last) < lease.duration());
-        let leases = batch.iter().map(|job| job.lease);
-        self.0.extend(leases.filter(|lease| time(*lease) < most).map(|lease| (lease, now)));
-        self.0.keys().map(|lease| time(*lease)).min().unwrap_or(most)
-    }
-}
 
 /// All lanes of a client.
 pub(crate) struct Lanes {
@@ -71,20 +48,6 @@ struct State {
 enum Task {
     Renew,
     CleanUp,
-}
-
-/// The work of one thread.
-struct Queue {
-    lane: Lane,
-    work: Mutex<Work>,
-    signal: Arc<Signal>,
-}
-
-#[derive(Default)]
-struct Work {
-    renewals: VecDeque<RenewJob>,
-    cleanups: Vec<Cleanup>,
-    running: bool,
 }
 
 /// One renewal to be sent.
@@ -116,7 +79,7 @@ pub(crate) struct Cleanup {
     pub(crate) closing: Closing,
     /// When the lease has ended whatever there was.
     pub(crate) until: Moment,
-    next: Moment,
+    pub(super) next: Moment,
     pause: Duration,
     /// `None` once nobody waits for this one any more.
     in_doubt: Option<InDoubt>,
@@ -126,14 +89,6 @@ impl Cleanup {
     pub(crate) fn new(tenure: TenureId, closing: Closing, now: Moment, until: Moment) -> Self {
         Self { tenure, closing, until, next: now, pause: FIRST_PAUSE, in_doubt: None }
     }
-}
-
-/// What a lane does next.
-enum Step {
-    Renew(Vec<RenewJob>),
-    CleanUp(Cleanup),
-    Sleep(Moment),
-    End,
 }
 
 impl Lanes {
@@ -152,9 +107,11 @@ impl Lanes {
         engine: &Weak<Engine>,
         job: RenewJob,
     ) -> Result<(), Error> {
-        self.submit(engine, &job.entry.name.clone(), Task::Renew, |work| {
+        let queue = self.submit(engine, &job.entry.name.clone(), Task::Renew, |work| {
             work.renewals.push_back(job);
-        })
+        })?;
+        self.call_relief(&queue, engine);
+        Ok(())
     }
 
     /// Has a holding cleaned up.
@@ -166,7 +123,8 @@ impl Lanes {
         cleanup.in_doubt = Some(self.doubts.one_more());
         self.submit(engine, &cleanup.tenure.name.clone(), Task::CleanUp, |work| {
             work.cleanups.push(cleanup);
-        })
+        })?;
+        Ok(())
     }
 
     fn submit(
@@ -175,11 +133,11 @@ impl Lanes {
         name: &LockName,
         task: Task,
         add: impl FnOnce(&mut Work),
-    ) -> Result<(), Error> {
+    ) -> Result<Arc<Queue>, Error> {
         let lane = ask(|| Ok(self.backend.lane(name))).map_err(Failure::into_error)?;
         let queue = {
             let mut state = self.state.lock();
-            let new = || Arc::new(Queue { lane, work: Mutex::default(), signal: Arc::default() });
+            let new = || Arc::new(Queue::new(lane));
             Arc::clone(state.queues.entry((lane, task)).or_insert_with(new))
         };
         let mut work = queue.work.lock();
@@ -200,7 +158,36 @@ impl Lanes {
         add(&mut work);
         drop(work);
         queue.signal.raise();
-        Ok(())
+        Ok(queue)
+    }
+
+    /// Sees to it that what is queued is taken up if whoever is asking gets no answer.
+    ///
+    /// Called after every change that leaves something in the queue while the lane's thread asks: when it is added, and
+    /// when a batch is taken that was not all. So whatever lies behind a batch when that gets stuck has a relief already
+    /// that will look.
+    fn call_relief(self: &Arc<Self>, queue: &Arc<Queue>, engine: &Weak<Engine>) {
+        let mut work = queue.work.lock();
+        if work.renewals.is_empty() {
+            return;
+        }
+        match work.reliefs.call() {
+            Call::Nobody => {}
+            Call::Wake => {
+                drop(work);
+                queue.relief.raise();
+            }
+            Call::Start(sender) => {
+                let (lanes, ours, engine) =
+                    (Arc::clone(self), Arc::clone(queue), Weak::clone(engine));
+                let spawned = thread::Builder::new()
+                    .name(format!("distlock-relief{}", queue.lane.number()))
+                    .spawn(move || lanes.relieve(&ours, sender, &engine));
+                if spawned.is_err() {
+                    work.reliefs.left(sender); // what is queued waits for the lane's own thread, and is not lost
+                }
+            }
+        }
     }
 
     /// Something is in doubt until this is dropped.
@@ -243,13 +230,12 @@ impl Lanes {
             let work = queue.work.lock();
             let is_due = !work.renewals.is_empty()
                 || work.cleanups.iter().any(|cleanup| cleanup.next <= now);
-            (threads + usize::from(work.running), due || is_due)
+            (threads + usize::from(work.running) + work.reliefs.threads(), due || is_due)
         })
     }
 
-    fn run(&self, queue: &Queue, engine: &Weak<Engine>) {
+    fn run(self: &Arc<Self>, queue: &Arc<Queue>, engine: &Weak<Engine>) {
         let mut idle_since = None;
-        let mut recent = Recent::default();
         loop {
             let now = self.clock.now();
             let stopping = self.state.lock().stopping;
@@ -259,7 +245,10 @@ impl Lanes {
             }
             // A panic, of a backend's receipt perhaps, must not end the renewals of all other locks of this node.
             let _reported = catch_unwind(AssertUnwindSafe(|| match step {
-                Step::Renew(batch) => self.renew_batch(queue.lane, batch, &mut recent, engine),
+                Step::Renew(batch) => {
+                    self.call_relief(queue, engine);
+                    self.renew_batch(queue, batch, engine);
+                }
                 Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
                 Step::Sleep(until) => {
                     let _woken: Woken = self.clock.wait(&queue.signal, until);
@@ -269,13 +258,27 @@ impl Lanes {
         }
     }
 
-    fn renew_batch(
-        &self,
-        lane: Lane,
-        mut batch: Vec<RenewJob>,
-        recent: &mut Recent,
-        engine: &Weak<Engine>,
-    ) {
+    /// Stands by for as long as the lane's thread asks, and does its work while that is stuck.
+    fn relieve(self: &Arc<Self>, queue: &Arc<Queue>, sender: Sender, engine: &Weak<Engine>) {
+        loop {
+            let now = self.clock.now();
+            let stopping = self.state.lock().stopping;
+            match queue.next_relief(sender, now, stopping) {
+                Some(Step::Renew(batch)) => {
+                    let _reported = catch_unwind(AssertUnwindSafe(|| {
+                        self.call_relief(queue, engine);
+                        self.renew_batch(queue, batch, engine);
+                    }));
+                }
+                Some(Step::Sleep(until)) => {
+                    let _woken: Woken = self.clock.wait(&queue.relief, until);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn renew_batch(&self, queue: &Queue, mut batch: Vec<RenewJob>, engine: &Weak<Engine>) {
         batch.retain(|job| {
             let may_be_renewed = !job.tenure.has_ended();
             if !may_be_renewed {
@@ -290,10 +293,10 @@ impl Lanes {
             return;
         }
         let sent = self.clock.now();
-        let by = sent + recent.time_for(&batch, sent, self.command_timeout);
+        let by = sent + queue.recent.lock().time_for(&batch, sent, self.command_timeout);
         let renewing: Vec<_> =
             batch.iter().map(|job| Renewing::new(job.tenure.id(job.lease))).collect();
-        let answers = ask(|| Ok(self.backend.renew(lane, &renewing, by)));
+        let answers = ask(|| Ok(self.backend.renew(queue.lane, &renewing, by)));
         let Some(engine) = engine.upgrade() else { return };
         let mut answers = match answers {
             Ok(answers) => {
@@ -330,39 +333,6 @@ impl Lanes {
         queue.work.lock().cleanups.push(cleanup);
         if !is_last && self.state.lock().stopping {
             queue.hurry(now); // whoever stops us may have come by while this one was not in the queue
-        }
-    }
-}
-
-impl Queue {
-    /// Makes everything due that waits for its next try.
-    fn hurry(&self, now: Moment) {
-        for cleanup in &mut self.work.lock().cleanups {
-            cleanup.next = now;
-        }
-        self.signal.raise();
-    }
-
-    fn next_step(&self, now: Moment, stopping: bool, idle_since: &mut Option<Moment>) -> Step {
-        let mut work = self.work.lock();
-        if !work.renewals.is_empty() {
-            *idle_since = None;
-            let count = work.renewals.len().min(RENEW_BATCH);
-            return Step::Renew(work.renewals.drain(..count).collect());
-        }
-        if let Some(at) = work.cleanups.iter().position(|cleanup| cleanup.next <= now) {
-            *idle_since = None;
-            return Step::CleanUp(work.cleanups.swap_remove(at));
-        }
-        let next = work.cleanups.iter().map(|cleanup| cleanup.next).min();
-        let end = *idle_since.get_or_insert(now) + IDLE;
-        match next {
-            Some(next) => Step::Sleep(next),
-            None if stopping || now >= end => {
-                work.running = false; // under the lock: whoever submits next starts another
-                Step::End
-            }
-            None => Step::Sleep(end),
         }
     }
 }

@@ -7,6 +7,9 @@
 
 mod doubts;
 pub(crate) mod lane;
+mod queue;
+mod recent;
+mod relief;
 pub(crate) mod wheel;
 
 use crate::clock::{Clock, Moment, Signal, Woken};

@@ -70,13 +70,14 @@ fn what_was_released_is_not_sent_for_renewal_any_more() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let early = client.mutex("early").unwrap().lock().unwrap();
-    clock.advance(SECOND / 10);
+    // Less than what a renewal may take before the next ones are sent beside it.
+    clock.advance(SECOND / 100);
     let late = client.mutex("late").unwrap().lock().unwrap();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
-    clock.advance(10 * SECOND - SECOND / 20);
+    clock.advance(10 * SECOND - SECOND / 100);
     eventually("the first is on its way", || store.count("renew") == 1);
-    clock.advance(SECOND / 10);
+    clock.advance(SECOND / 100);
     eventually("the second is behind it", || client.0.lanes.threads().1);
     late.unlock().unwrap();
     drop(gate);
