@@ -2,7 +2,8 @@
 //! unknown outcome, one that does that.
 //!
 //! A node that is slow or dead holds up its own lane only, a clean-up that hangs holds up no renewal, and while a renewal
-//! hangs, [reliefs](super::relief) send the next ones. Clean-up outlives whoever caused it: it goes on until it is confirmed, or until the lease has ended everything by itself.
+//! hangs, [reliefs](super::relief) send the next ones. Clean-up outlives whoever caused it: it goes on until it is
+//! confirmed, or until the lease has ended everything by itself.
 
 use super::doubts::Doubts;
 pub(crate) use super::doubts::InDoubt;
