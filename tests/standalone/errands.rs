@@ -130,3 +130,22 @@ fn a_crowd_that_does_not_wait_is_told_everything_once() {
     }
     assert_eq!(bench.backend.inspect(&name("crowd:0"), soon()).unwrap().holder, None);
 }
+
+#[test]
+fn a_link_that_was_replaced_is_let_go_of_while_others_go_on_to_release_without_waiting() {
+    let mut server = RedisServer::start();
+    let bench = knowing(&server);
+    let (held, _) = bench.take("a");
+    server.pause();
+    let outcome = only(&submit(&bench, &held, Duration::from_millis(100)));
+    assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
+    server.resume();
+    let mut probe = server.probe();
+    // The link is mute, so this one is asked on another.
+    eventually("the old connection is closed", LONG, || {
+        let (held, _) = bench.take("b");
+        assert_eq!(submit(&bench, &held, LONG).recv_timeout(LONG).unwrap().unwrap(), Release::Freed);
+        assert!(probe.stat("total_connections_received") > 1);
+        probe.connections() == 1
+    });
+}

@@ -173,6 +173,12 @@ impl Line {
         self.places.len()
     }
 
+    /// How many requests have left whole, or may have: so many answers may come.
+    pub(super) fn awaited(&self) -> usize {
+        let left = self.left();
+        self.places.partition_point(|place| place.end <= left)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
