@@ -377,7 +377,7 @@ impl Duplex {
     /// and nobody reads who could say so.
     pub(in crate::link) fn is_usable(&self, now: Moment, deaths: u64) -> bool {
         let mut line = self.line.lock();
-        if line.is_dead() || line.is_mute(now) || self.patience(&line) <= now {
+        if line.is_dead() || line.is_mute(now, self.grace) || self.patience(&line) <= now {
             return false;
         }
         if line.is_empty() && line.reader.is_none() && !line.writing {
