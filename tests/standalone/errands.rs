@@ -4,6 +4,8 @@ use crate::bench::{Bench, LONG, name, soon, within};
 use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, eventually, scaled};
 use lock_core::backend::{Closing, Failure, Release, Released, TenureId};
+use lock_core::{Clock, SystemClock};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -129,4 +131,37 @@ fn a_crowd_that_does_not_wait_is_told_everything_once() {
         assert_eq!(told.try_recv().unwrap_err(), TryRecvError::Disconnected);
     }
     assert_eq!(bench.backend.inspect(&name("crowd:0"), soon()).unwrap().holder, None);
+}
+
+#[test]
+fn a_link_that_was_replaced_is_let_go_of_while_others_go_on_to_release_without_waiting() {
+    let server = RedisServer::start();
+    let bench = knowing(&server);
+    let (held, _) = bench.take("a");
+    server.pause();
+    let outcome = only(&submit(&bench, &held, Duration::from_millis(100)));
+    assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
+    server.resume();
+    let (is_over, mut probe) = (AtomicBool::new(false), server.probe());
+    let dialled = probe.stat("total_connections_received");
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (bench, is_over) = (&bench, &is_over);
+            scope.spawn(move || {
+                // The link is mute, so these are asked on another.
+                while !is_over.load(Ordering::SeqCst) {
+                    let (held, _) = bench.take(&format!("crowd:{thread}"));
+                    bench.backend.submit_release(&held, Closing::CLEAN, soon(), Box::new(drop));
+                }
+            });
+        }
+        let by = within(LONG);
+        let mut is_let_go = false;
+        while !is_let_go && SystemClock.now() < by {
+            let is_replaced = probe.stat("total_connections_received") > dialled;
+            is_let_go = is_replaced && probe.connections() == 1;
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert!(is_let_go, "{} connections", probe.connections());
+    });
 }

@@ -19,7 +19,7 @@ mod turns;
 mod unheard;
 
 use crate::backend::{Abilities, Backend, Closing, Failure, TenureId};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::{Config, TokenPolicy};
 use crate::error::Error;
 use crate::event::Events;
@@ -133,8 +133,9 @@ impl Engine {
     /// Waits until nothing is in doubt any more.
     pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
         self.refuse_if_forked()?;
-        self.gather_unheard();
-        match self.lanes.settle(self.clock.now() + wait) {
+        let until = self.clock.now() + wait;
+        self.gather_unheard(until.min(self.command_deadline()));
+        match self.lanes.settle(until) {
             0 => Ok(()),
             doubts => Err(Error::unavailable(format!(
                 "{doubts} outcomes are still in doubt after {wait:.1?}: they are tried on in the background, and leases end whatever is left"
@@ -252,9 +253,12 @@ impl Drop for Engine {
                 self.clean_up(tenure.id(lease), tenure.closing());
             }
         }
-        self.gather_unheard();
+        // One command time-out for all of it, and half of that to hear what was not heard yet, so
+        // that there is time to try again what was not confirmed.
+        let until = SystemClock.now() + self.settings.command_timeout;
+        self.gather_unheard(self.clock.now() + self.settings.command_timeout / 2);
         self.timer.stop();
-        self.lanes.stop();
+        self.lanes.stop(until);
     }
 }
 

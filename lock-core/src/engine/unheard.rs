@@ -10,7 +10,7 @@ use super::entry::Entry;
 use super::keep::tell_lost;
 use super::tenure::Tenure;
 use crate::backend::{Closing, Failure, Release, TenureId};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::loss::LossCause;
@@ -73,13 +73,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the answers read that nobody waits for, by asking something that stands behind them.
-    pub(super) fn gather_unheard(&self) {
+    /// Has the answers read that nobody waits for, by asking something that stands behind them. Waits until `by` at most.
+    pub(super) fn gather_unheard(&self, by: Moment) {
         if let Some(name) = self.unheard.lock().take()
             && self.lanes.has_doubts()
         {
             // What it says about the lock is of no interest, and if it cannot be asked, neither could be heard more.
-            let _answer = self.ask(|backend| backend.inspect(&name, self.command_deadline()));
+            let _answer = self.ask(|backend| backend.inspect(&name, by));
         }
     }
 }

@@ -209,9 +209,9 @@ impl Lanes {
     /// Ends the lanes as soon as nothing is left to be cleaned up.
     ///
     /// The process may end next, and its threads with it. So whatever is to be cleaned up is tried at once, and this
-    /// waits until each was tried once more, for as long as a command may take. A store that refuses connections is
-    /// not waited for.
-    pub(crate) fn stop(&self) {
+    /// waits until each was tried once more, at most until `until` on the machine's clock: nobody may be left to advance
+    /// another one. A store that refuses connections is not waited for.
+    pub(crate) fn stop(&self, until: Moment) {
         let mut state = self.state.lock();
         state.stopping = true;
         let queues: Vec<_> = state.queues.values().map(Arc::clone).collect();
@@ -219,8 +219,7 @@ impl Lanes {
         for queue in queues {
             queue.hurry(self.clock.now());
         }
-        // On the machine's clock: nobody may be left to advance another one.
-        self.doubts.wait(&SystemClock, SystemClock.now() + self.command_timeout);
+        self.doubts.wait(&SystemClock, until);
     }
 
     /// How many threads there are, and whether any has work that is due.

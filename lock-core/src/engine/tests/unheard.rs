@@ -94,6 +94,20 @@ fn settling_has_the_answers_read() {
 }
 
 #[test]
+fn settling_waits_no_longer_than_told_for_the_answers_and_an_end_leaves_time_to_try_again() {
+    let (store, client, _told) = lazy();
+    drop(client.mutex("x").unwrap().lock().unwrap());
+    client.settle(Duration::from_millis(10)).unwrap();
+    assert_eq!(store.time_given("inspect"), Duration::from_millis(10));
+    drop(client.mutex("x").unwrap().lock().unwrap());
+    client.settle(3600 * SECOND).unwrap();
+    assert_eq!(store.time_given("inspect"), 2 * SECOND, "the command time-out");
+    drop(client.mutex("x").unwrap().lock().unwrap());
+    drop(client);
+    assert_eq!(store.time_given("inspect"), SECOND);
+}
+
+#[test]
 fn a_backend_that_panics_is_cleaned_up_after() {
     let (store, client, told) = lazy();
     store.fail_next("release", Fault::Panic);

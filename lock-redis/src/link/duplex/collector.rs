@@ -88,8 +88,11 @@ impl Inner {
     fn is_done(&self, busy: Moment, now: Moment) -> bool {
         let mut work = self.work.lock();
         let closing = work.closing;
-        work.connections
-            .retain(|connection| connection.has_errands() || !(closing || connection.is_dead()));
+        // One that nobody else has will get no errands any more: it was replaced, and may be open for ever.
+        let is_let_go = |connection: &Arc<Duplex>| {
+            closing || connection.is_dead() || Arc::strong_count(connection) == 1
+        };
+        work.connections.retain(|connection| connection.has_errands() || !is_let_go(connection));
         let is_idle = work.connections.iter().all(|connection| !connection.has_errands());
         if !is_idle || !(closing || now.since(busy) >= IDLE) {
             return false;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What becomes of one request.
 pub(super) type Outcome = Result<Reply, CallError>;
@@ -173,6 +174,12 @@ impl Line {
         self.places.len()
     }
 
+    /// How many requests have left whole, or may have: so many answers may come.
+    pub(super) fn awaited(&self) -> usize {
+        let left = self.left();
+        self.places.partition_point(|place| place.end <= left)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -195,11 +202,13 @@ impl Line {
         self.places.front().map(|place| place.by)
     }
 
-    /// Whether the oldest request is late, and no answer at all has come since it was made.
-    pub(super) fn is_mute(&self, now: Moment) -> bool {
-        self.places
-            .front()
-            .is_some_and(|place| place.by <= now && place.ticket > self.tickets_heard)
+    /// Whether the oldest request is late, and no answer at all has come since it was made, or for as long as `grace`:
+    /// among many there are always some that were made just before the last answer came.
+    pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
+        self.places.front().is_some_and(|place| {
+            let is_silent = || now.since(self.last_heard) >= grace;
+            place.by <= now && (place.ticket > self.tickets_heard || is_silent())
+        })
     }
 
     /// A whole answer has come.

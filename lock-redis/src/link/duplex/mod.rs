@@ -307,7 +307,7 @@ impl Duplex {
             line.heard(self.clock.now());
         }
         // Nothing is believed that came along with what nobody asked for: which of them is the answer?
-        let (asked, came) = (line.len(), replies.len() + usize::from(!inlet.plain.is_empty()));
+        let (asked, came) = (line.awaited(), replies.len() + usize::from(!inlet.plain.is_empty()));
         if garbage.is_none() && came > asked {
             garbage = Some("there is more than was asked for");
         }
@@ -373,10 +373,11 @@ impl Duplex {
     ///
     /// Looks at the connection if it was idle for long, or others have died: a server that went away while nobody asked it
     /// anything costs no request. One that is mute gets no new ones, and those on it wait on: it may be the connection
-    /// that is stuck, and not the server.
+    /// that is stuck, and not the server. The same goes for one whose oldest request is overdue for too long: it is dead,
+    /// and nobody reads who could say so.
     pub(in crate::link) fn is_usable(&self, now: Moment, deaths: u64) -> bool {
         let mut line = self.line.lock();
-        if line.is_dead() || line.is_mute(now) {
+        if line.is_dead() || line.is_mute(now, self.grace) || self.patience(&line) <= now {
             return false;
         }
         if line.is_empty() && line.reader.is_none() && !line.writing {

@@ -149,3 +149,50 @@ fn an_idle_link_that_was_closed_or_speaks_unasked_is_seen_by_a_look() {
         assert!(!link.is_usable(SystemClock.now(), 2));
     }
 }
+
+#[test]
+fn a_link_on_which_nothing_is_heard_any_more_is_mute_also_if_the_oldest_request_has_heard_others() {
+    let (link, mut peer) = pair();
+    let late = within(1_000);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| link.call(b"a", within(10_000)));
+        hear(&mut peer, 1);
+        let second = scope.spawn(|| link.call(b"b", late));
+        hear(&mut peer, 1);
+        peer.write_all(b":1\r\n").unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
+        assert!(link.is_usable(SystemClock.now(), 0));
+        assert!(is_unknown(&second.join().unwrap()));
+        assert!(!link.is_usable(late, 0));
+    });
+}
+
+#[test]
+fn a_link_that_is_too_slow_gets_no_new_requests_also_if_nobody_reads() {
+    let (link, mut peer) = pair();
+    let late = within(50);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| link.call(b"a", within(10_000)));
+        hear(&mut peer, 1);
+        assert!(is_unknown(&link.call(b"b", late)));
+        // Time for the second to be overdue for too long, behind the first.
+        assert!(is_unknown(&link.call(b"c", late + GRACE)));
+        peer.write_all(b":1\r\n").unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
+        assert!(!link.is_usable(late + GRACE, 0));
+    });
+}
+
+#[test]
+fn an_answer_is_awaited_only_by_what_has_left_whole() {
+    let mut line = Line::new(within(0), 0);
+    for request in [b"aa", b"bb", b"cc"] {
+        line.enter(request, within(0), &Arc::default()).unwrap();
+    }
+    assert_eq!((line.len(), line.awaited()), (3, 0));
+    let bytes = line.take_unsent(Vec::new());
+    // Whoever writes may be done with all of it.
+    assert_eq!(line.awaited(), 3);
+    line.put_back(bytes, 3);
+    assert_eq!(line.awaited(), 1);
+}
