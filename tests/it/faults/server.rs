@@ -29,7 +29,9 @@ const CASES: &[Case] = &[
     ("OOM: try_lock", out_of_memory),
     ("OOM while holding", out_of_memory_while_holding),
     ("MISCONF", misconf),
+    ("MISCONF while holding", misconf_while_holding),
     ("NOPERM", no_permission),
+    ("NOPERM while holding", no_permission_while_holding),
     ("NOAUTH", no_password),
     ("WRONGPASS", wrong_password),
     ("SCRIPT FLUSH all the time", script_flush),
@@ -161,6 +163,20 @@ fn out_of_memory_while_holding() -> Row {
 
 fn misconf() -> Row {
     let scene = Scene::new();
+    let saves_again = cannot_save(&scene);
+    let row = scene.refused(Error::is_unavailable, "cannot save");
+    saves_again();
+    scene.works("a");
+    row
+}
+
+fn misconf_while_holding() -> Row {
+    let mut scene = Scene::new();
+    scene.lost(LossCause::Expired, |scene| drop(cannot_save(scene)))
+}
+
+/// From here on the server takes no writes, because it cannot save; until what is returned is called.
+fn cannot_save(scene: &Scene) -> impl FnOnce() {
     let directory = scene.server.probe().command(&["CONFIG", "GET", "dir"]).texts().remove(1);
     // Where the dump should go stands something that it cannot replace.
     let in_the_way = std::path::Path::new(&directory).join("dump.rdb");
@@ -172,12 +188,12 @@ fn misconf() -> Row {
         probe.info_field("persistence", "rdb_last_bgsave_status").as_deref() == Some(how)
     };
     eventually("it could not save", LONG, || saved("err"));
-    let row = scene.refused(Error::is_unavailable, "cannot save");
-    std::fs::remove_dir(&in_the_way).unwrap();
-    scene.tell(&["BGSAVE"]);
-    eventually("it saved", LONG, || saved("ok"));
-    scene.works("a");
-    row
+    let mut probe = scene.server.probe();
+    move || {
+        std::fs::remove_dir(&in_the_way).unwrap();
+        probe.command(&["BGSAVE"]);
+        eventually("it saved", LONG, || saved("ok"));
+    }
 }
 
 fn no_permission() -> Row {
@@ -185,6 +201,15 @@ fn no_permission() -> Row {
     scene.tell(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-evalsha"]);
     let client = client_of(&format!("redis://me@127.0.0.1:{}", scene.server.port()));
     refused(&client, Error::is_configuration, "ACL SETUSER me +evalsha")
+}
+
+fn no_permission_while_holding() -> Row {
+    let scene = Scene::new();
+    scene.tell(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all"]);
+    let client = client_of(&format!("redis://me@127.0.0.1:{}", scene.server.port()));
+    Scene { client, ..scene }.lost(LossCause::Expired, |scene| {
+        scene.tell(&["ACL", "SETUSER", "me", "-pexpire"]);
+    })
 }
 
 fn no_password() -> Row {
@@ -336,7 +361,7 @@ fn idle_links() -> Row {
 fn another_type() -> Row {
     let scene = Scene::new();
     scene.tell(&["SET", "a", "text"]);
-    scene.refused(Error::is_foreign_format, "")
+    scene.refused(Error::is_foreign_format, "something that is not a lock")
 }
 
 fn lost_expiry() -> Row {
