@@ -113,6 +113,11 @@ impl Duplex {
 
     /// Sends a request, encoded, and returns the answer to it.
     pub(in crate::link) fn call(&self, request: &[u8], by: Moment) -> Outcome {
+        // It may be the second request of an exchange.
+        let now = self.clock.now();
+        if now >= by {
+            return Err(self.too_late(MayHaveLeft(false)));
+        }
         let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
         let mut line = self.line.lock();
         let outcome = match line.enter(request, by, &slot) {
@@ -120,7 +125,7 @@ impl Duplex {
                 if Self::must_write_now(&line) {
                     line = self.write(line);
                 }
-                self.wait(line, ticket, &slot, by)
+                self.wait(line, ticket, &slot, now, by)
             }
             Err(error) => Err(error),
         };
@@ -140,6 +145,7 @@ impl Duplex {
         mut line: MutexGuard<'a, Line>,
         ticket: Ticket,
         slot: &Arc<Slot>,
+        mut now: Moment,
         by: Moment,
     ) -> Outcome {
         loop {
@@ -147,7 +153,7 @@ impl Duplex {
                 self.leave(line, ticket);
                 return outcome;
             }
-            if self.clock.now() >= by
+            if now >= by
                 && let Some(left) = line.abandon(ticket)
             {
                 self.leave(line, ticket);
@@ -161,6 +167,7 @@ impl Duplex {
                 line = self.write(line);
                 if line.wants_writer() {
                     line = self.wait_for_peer(line, ticket, by);
+                    now = self.clock.now();
                     continue;
                 }
                 if slot.has_answer() {
@@ -186,6 +193,7 @@ impl Duplex {
                 }
                 line = self.line.lock();
             }
+            now = self.clock.now();
         }
     }
 

@@ -303,3 +303,12 @@ fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
     assert!(unsent.iter().all(|number| !seen.contains(number)));
     assert!(answered.load(Ordering::SeqCst) > THREADS * CALLS / 10);
 }
+
+#[test]
+fn what_comes_after_its_deadline_is_not_sent() {
+    let (link, mut peer) = pair();
+    let outcome = link.call(b"late", within(0));
+    assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
+    assert!(is_unknown(&link.call(b"x", within(20))));
+    assert_eq!(hear(&mut peer, 1), b"x");
+}
