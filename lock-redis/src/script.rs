@@ -73,10 +73,7 @@ impl Script {
         let hash: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
         let (text, hash) = ([text, keys, arguments], [hash, keys, arguments]);
         let (by_text, by_hash) = (Request(&text), Request(&hash));
-        // For a server that has forgotten it meanwhile.
-        let mut again = Vec::new();
-        by_text.encode(&mut again);
-        let errand = Errand { again, done: Box::new(done) };
+        let errand = Errand { by_hash: Vec::new(), text: self.source, done: Box::new(done) };
         link.submit(self.bit, &by_text, &by_hash, by, errand);
     }
 

@@ -29,11 +29,30 @@ impl Request<'_> {
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         head(b'*', self.0.iter().map(|group| group.len()).sum(), into);
         for word in self.0.iter().copied().flatten() {
-            head(b'$', word.len(), into);
-            into.extend_from_slice(word);
-            into.extend_from_slice(b"\r\n");
+            bulk(word, into);
         }
     }
+}
+
+/// A request that names a script by its hash, with the script's text instead.
+pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
+    // How many words; then the command and the hash, each behind its length.
+    let line_ends = by_hash.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let mut ends = line_ends.map(|(at, _)| at + 1).step_by(4);
+    let (Some(words), Some(rest)) = (ends.next(), ends.next()) else { return Vec::new() };
+    let mut request = by_hash[..words].to_vec();
+    for word in ["EVAL", text] {
+        bulk(word.as_bytes(), &mut request);
+    }
+    request.extend_from_slice(&by_hash[rest..]);
+    request
+}
+
+/// A word, behind its length.
+fn bulk(word: &[u8], into: &mut Vec<u8>) {
+    head(b'$', word.len(), into);
+    into.extend_from_slice(word);
+    into.extend_from_slice(b"\r\n");
 }
 
 /// A kind and a count, on a line.
@@ -108,6 +127,19 @@ pub(crate) fn script_hash(source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_by_hash_becomes_the_one_by_text_and_nothing_else_changes() {
+        let hash = script_hash("return 1\nor 2");
+        let arguments: &[&[u8]] = &[b"1", b"key\r\n", b"", b"x"];
+        let encoded = |head: &[&[u8]]| {
+            let mut bytes = Vec::new();
+            Request(&[head, arguments]).encode(&mut bytes);
+            bytes
+        };
+        let by_hash = encoded(&[b"EVALSHA", hash.as_bytes()]);
+        assert_eq!(with_text(&by_hash, "return 1\nor 2"), encoded(&[b"EVAL", b"return 1\nor 2"]));
+    }
 
     /// A source that hands out one byte at a time and has no more for the moment after each.
     struct Drip<'a>(&'a [u8], bool);

@@ -16,7 +16,7 @@ mod shared;
 mod tls;
 mod wire;
 
-pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash};
+pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash, with_text};
 pub(crate) use dial::{Bounds, Dialer, Login, Server};
 pub(crate) use duplex::{Errand, Heard};
 pub(crate) use frames::Frames;

@@ -87,12 +87,18 @@ impl SharedLink {
         by_text: &Request<'_>,
         by_hash: &Request<'_>,
         by: Moment,
-        errand: Errand,
+        mut errand: Errand,
     ) {
         let failed = match self.connection(by) {
             Ok(connection) => {
-                let request = if connection.is_to_be_taught(script) { by_text } else { by_hash };
-                let sent = encoded(request, |bytes| connection.submit(bytes, by, errand));
+                let sent = if connection.is_to_be_taught(script) {
+                    encoded(by_text, |bytes| connection.submit(bytes, by, errand))
+                } else {
+                    encoded(by_hash, |bytes| {
+                        errand.by_hash.extend_from_slice(bytes);
+                        connection.submit(bytes, by, errand)
+                    })
+                };
                 match sent {
                     Ok(()) => return self.collector.look_after(&connection),
                     Err((errand, error)) => (errand, Failure::from(error)),

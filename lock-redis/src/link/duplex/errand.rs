@@ -2,7 +2,7 @@
 
 use super::line::{Aftermath, Outcome, Ticket};
 use super::{Duplex, Errand, Heard, Reading};
-use crate::link::CallError;
+use crate::link::{CallError, with_text};
 use crate::reply::Reply;
 use lock_core::Moment;
 use rustix::net::RecvFlags;
@@ -69,9 +69,9 @@ impl Duplex {
     pub(super) fn tell(&self, mut errand: Errand, outcome: Outcome) {
         if let Ok(Reply::Error(error)) = &outcome
             && error.is_noscript()
-            && !errand.again.is_empty()
+            && !errand.by_hash.is_empty()
         {
-            let again = std::mem::take(&mut errand.again);
+            let again = with_text(&std::mem::take(&mut errand.by_hash), errand.text);
             let by = self.clock.now() + self.grace;
             if let Err((errand, error)) = self.submit(&again, by, errand) {
                 self.tell(errand, Err(error));

@@ -37,9 +37,10 @@ impl Slot {
 
 /// A request whose answer nobody waits for.
 pub(crate) struct Errand {
-    /// The request as it would be with the text of its script instead of the hash: sent if the server does not know
-    /// the script. Empty once it was.
-    pub(crate) again: Vec<u8>,
+    /// The request, if it was sent with the hash of its script, and the script's text: sent instead if the server does not
+    /// know the hash. Empty if the text was sent.
+    pub(crate) by_hash: Vec<u8>,
+    pub(crate) text: &'static str,
     /// Told what came of it. Runs on whichever thread reads; so it must be short, not wait, and not use the link.
     pub(crate) done: Box<dyn FnOnce(Result<Reply, Failure>) -> Heard + Send>,
 }

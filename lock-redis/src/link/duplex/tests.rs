@@ -269,7 +269,7 @@ fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
                             }
                             Heard::Sense
                         };
-                        let errand = Errand { again: Vec::new(), done: Box::new(done) };
+                        let errand = Errand { by_hash: Vec::new(), text: "", done: Box::new(done) };
                         assert!(link.submit(&request, by, errand).is_ok());
                         submitted.fetch_add(1, Ordering::SeqCst);
                         link.collect();
