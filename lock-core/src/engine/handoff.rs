@@ -9,6 +9,7 @@
 
 use super::Engine;
 use super::entry::{Entry, Wanted};
+use super::release::tell_released;
 use super::tenure::{GuardState, Tenure, Watched};
 use crate::clock::Moment;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ impl Engine {
             return false;
         };
         tenure.close_listeners();
-        self.tell_released(tenure, since);
+        tell_released(&self.events, tenure, since);
         true
     }
 }

@@ -27,7 +27,7 @@ use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
 use crate::owner::{ClientId, OwnerId};
 use crate::watchdog::Timer;
-use crate::watchdog::lane::{Cleanup, Lanes};
+use crate::watchdog::lane::Lanes;
 use entry::{Entry, Registry};
 use parking_lot::Mutex;
 use std::fmt;
@@ -224,10 +224,7 @@ impl Engine {
         if !self.abilities.owned || self.is_forked() {
             return;
         }
-        let now = self.clock.now();
-        let until = now + tenure.lease.duration() + self.settings.command_timeout;
-        // If not even a thread can be had, the lease must do.
-        let _started = self.lanes.clean_up(&self.this, Cleanup::new(tenure, closing, now, until));
+        self.lanes.clean_up(&self.this, tenure, closing);
     }
 }
 

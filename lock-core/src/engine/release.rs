@@ -17,9 +17,9 @@ use super::tenure::Tenure;
 use crate::backend::{Failure, Release};
 use crate::clock::{Moment, Signal};
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
-use crate::loss::LossCause;
+use crate::loss::{Loss, LossCause};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,18 +92,10 @@ impl Engine {
         let now = self.clock.now();
         entry.vacate(tenure, now, Some(now.since(sent)), self.settings.hand_off);
         match &outcome {
-            Ok(()) => self.tell_released(tenure, now),
-            Err(error) => {
-                let error = error.clone();
-                self.events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
-            }
+            Ok(()) => tell_released(&self.events, tenure, now),
+            Err(error) => tell_failed(&self.events, tenure, error.clone()),
         }
         outcome
-    }
-
-    pub(super) fn tell_released(&self, tenure: &Tenure, now: Moment) {
-        let held = now.since(tenure.since);
-        self.events.emit(|| Event::Released { lock: tenure.name.clone(), held });
     }
 
     fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<(), Error> {
@@ -149,10 +141,8 @@ impl Engine {
             self.events.emit(|| Event::ReleaseUnconfirmed { lock: tenure.name.clone() });
             return Ok(());
         }
-        let loss = tenure.set_lost(&mut tenure.lock(), LossCause::Gone);
-        let error = loss.to_error().on(&tenure.name);
-        tell_lost(&self.events, tenure, loss);
-        Err(error)
+        let loss = end_as_gone(&self.events, tenure);
+        Err(loss.to_error().on(&tenure.name))
     }
 
     fn unconfirmed(&self, tenure: &Tenure, now: Moment, cause: &Error) -> Error {
@@ -169,4 +159,22 @@ impl Engine {
         .with_source(cause.clone())
         .on(&tenure.name)
     }
+}
+
+/// Tells that a holding was given back.
+pub(super) fn tell_released(events: &Events, tenure: &Tenure, now: Moment) {
+    let held = now.since(tenure.since);
+    events.emit(|| Event::Released { lock: tenure.name.clone(), held });
+}
+
+/// Tells that it was not, as far as anybody knows.
+pub(super) fn tell_failed(events: &Events, tenure: &Tenure, error: Error) {
+    events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
+}
+
+/// The store says that it was not ours when it was given back: a loss after all, and told as one.
+pub(super) fn end_as_gone(events: &Events, tenure: &Tenure) -> Loss {
+    let loss = tenure.set_lost(&mut tenure.lock(), LossCause::Gone);
+    tell_lost(events, tenure, loss.clone());
+    loss
 }

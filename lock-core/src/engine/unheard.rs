@@ -7,16 +7,14 @@
 
 use super::Engine;
 use super::entry::Entry;
-use super::keep::tell_lost;
+use super::release::{end_as_gone, tell_failed, tell_released};
 use super::tenure::Tenure;
 use crate::backend::{Closing, Failure, Release, TenureId};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
-use crate::event::{Event, Events};
-use crate::loss::LossCause;
-use crate::watchdog::lane::{Cleanup, InDoubt, Lanes};
+use crate::event::Events;
+use crate::watchdog::lane::{InDoubt, Lanes};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// What is needed when the answer comes. Not the engine itself: its end waits for this one's.
 struct Unheard {
@@ -24,7 +22,6 @@ struct Unheard {
     clock: Arc<dyn Clock>,
     lanes: Arc<Lanes>,
     engine: Weak<Engine>,
-    command_timeout: Duration,
     tenure: Arc<Tenure>,
     id: TenureId,
     closing: Closing,
@@ -49,7 +46,6 @@ impl Engine {
             clock: Arc::clone(&self.clock),
             lanes: Arc::clone(&self.lanes),
             engine: Weak::clone(&self.this),
-            command_timeout: self.settings.command_timeout,
             tenure: Arc::clone(tenure),
             id: tenure.id(lease),
             closing: tenure.closing(),
@@ -65,8 +61,7 @@ impl Engine {
         if let Err(failure) = asked {
             // A backend that panicked: whatever it did with the request.
             self.clean_up(tenure.id(lease), closing);
-            let error = failure.into_error().on(&tenure.name);
-            self.events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
+            tell_failed(&self.events, tenure, failure.into_error().on(&tenure.name));
         }
         tenure.close_listeners();
         entry.vacate(tenure, self.clock.now(), None, self.settings.hand_off);
@@ -88,32 +83,18 @@ impl Unheard {
     /// The answer has come, or will not. Short, and asks nothing: whoever reads is in the middle of a request of its own.
     fn heard(self, answer: Result<Release, Failure>) {
         let Self { events, tenure, .. } = &self;
-        let lock = || tenure.name.clone();
         match answer {
-            Ok(Release::Freed) => {
-                let held = self.clock.now().since(tenure.since);
-                events.emit(|| Event::Released { lock: lock(), held });
-            }
-            Ok(Release::Gone) => self.gone(),
+            Ok(Release::Freed) => tell_released(events, tenure, self.clock.now()),
+            Ok(Release::Gone) => drop(end_as_gone(events, tenure)),
             Err(failure) if failure.error().is_foreign_format() => {
                 // Something else lives under the key: ours is gone.
                 tenure.lock().last_failure = Some(failure.into_error());
-                self.gone();
+                drop(end_as_gone(events, tenure));
             }
             Err(failure) => {
-                let now = self.clock.now();
-                let until = now + self.id.lease.duration() + self.command_timeout;
-                let cleanup = Cleanup::new(self.id.clone(), self.closing, now, until);
-                // If not even a thread can be had, the lease must do.
-                let _started = self.lanes.clean_up(&self.engine, cleanup);
-                let error = failure.into_error().on(&tenure.name);
-                events.emit(|| Event::ReleaseFailed { lock: lock(), error });
+                self.lanes.clean_up(&self.engine, self.id.clone(), self.closing);
+                tell_failed(events, tenure, failure.into_error().on(&tenure.name));
             }
         }
-    }
-
-    fn gone(&self) {
-        let loss = self.tenure.set_lost(&mut self.tenure.lock(), LossCause::Gone);
-        tell_lost(&self.events, &self.tenure, loss);
     }
 }

@@ -86,12 +86,6 @@ pub(crate) struct Cleanup {
     in_doubt: Option<InDoubt>,
 }
 
-impl Cleanup {
-    pub(crate) fn new(tenure: TenureId, closing: Closing, now: Moment, until: Moment) -> Self {
-        Self { tenure, closing, until, next: now, pause: FIRST_PAUSE, in_doubt: None }
-    }
-}
-
 impl Lanes {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
@@ -115,17 +109,28 @@ impl Lanes {
         Ok(())
     }
 
-    /// Has a holding cleaned up.
+    /// Has a holding cleaned up: until that is confirmed, or until the lease has ended whatever there was.
     pub(crate) fn clean_up(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        mut cleanup: Cleanup,
-    ) -> Result<(), Error> {
-        cleanup.in_doubt = Some(self.doubts.one_more());
-        self.submit(engine, &cleanup.tenure.name.clone(), Task::CleanUp, |work| {
+        tenure: TenureId,
+        closing: Closing,
+    ) {
+        let now = self.clock.now();
+        let until = now + tenure.lease.duration() + self.command_timeout;
+        let name = tenure.name.clone();
+        let cleanup = Cleanup {
+            tenure,
+            closing,
+            until,
+            next: now,
+            pause: FIRST_PAUSE,
+            in_doubt: Some(self.doubts.one_more()),
+        };
+        // If not even a thread can be had, the lease must do.
+        let _started = self.submit(engine, &name, Task::CleanUp, |work| {
             work.cleanups.push(cleanup);
-        })?;
-        Ok(())
+        });
     }
 
     fn submit(
