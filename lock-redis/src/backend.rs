@@ -1,16 +1,13 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
 use crate::format::Redisson;
-use crate::link::{Bounds, Dialer, Login, Server, SharedLink};
-use crate::pool::{LinkPool, Slot};
+use crate::node::{Node, NodeSettings};
 use crate::scheme;
-use crate::subscriber::Subscriber;
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Doubt, Failure, Lane, LockInfo, RENEW_BATCH, Release,
-    Released, Renewal, Renewing, TenureId, Wake, Watch,
+    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
+    Renewing, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,15 +20,7 @@ use std::sync::Arc;
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct RedisBackend {
     format: Redisson,
-    /// The way of all requests but the renewals: one for all threads, so that the requests of a lock keep their order. Two
-    /// were no faster, neither with 8 threads nor with 128.
-    link: SharedLink,
-    /// For what must not stand behind a request that takes too long.
-    pool: LinkPool,
-    dialer: Arc<Dialer>,
-    /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
-    renewals: Mutex<Slot>,
-    subscriber: Subscriber,
+    node: Node,
 }
 
 impl RedisBackend {
@@ -47,90 +36,38 @@ impl RedisBackend {
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = scheme::address(config)?;
-        let tls = scheme::tls(config)?;
-        let login = Login {
-            user: config.user().map(str::to_owned),
-            password: config.password().cloned(),
-            database,
-            client_name: config.client_name().to_owned(),
-        };
-        let server = Server::new(place, config.user());
-        let bounds =
-            Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
-        let dialer = Arc::new(Dialer::new(server, tls, login, bounds, Arc::clone(&context.clock)));
-        Ok(Self {
-            link: SharedLink::new(Arc::clone(&dialer)),
-            format: Redisson::new(config.prefix(), config.tokens(), config.command_timeout()),
-            pool: LinkPool::new(config.pool(), Arc::clone(&dialer))?,
-            renewals: Mutex::default(),
-            subscriber: Subscriber::new(Arc::clone(&dialer), config.command_timeout()),
-            dialer,
-        })
-    }
-
-    fn renew_chunk(&self, chunk: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
-        let outcome = match self.renewals.try_lock() {
-            Some(mut slot) => {
-                slot.exchange(&self.dialer, by, |link| self.format.renew(link, chunk, by))
-            }
-            None => self.pool.exchange(by, |link| self.format.renew(link, chunk, by)),
-        };
-        match outcome {
-            Ok(renewals) => renewals,
-            Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
-        }
-    }
-}
-
-/// The same failure, said of this lock.
-fn on(name: &LockName) -> impl FnOnce(Failure) -> Failure {
-    move |failure| match failure {
-        Failure::Refused(error) => Failure::Refused(error.on(name)),
-        Failure::NotSent(error) => Failure::NotSent(error.on(name)),
-        Failure::Unknown(error) => Failure::Unknown(error.on(name)),
-        other => other,
+        let node = NodeSettings::new(config, database, context)?.node(place)?;
+        Ok(Self { format: Redisson::of(config), node })
     }
 }
 
 impl Backend for RedisBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        self.link
-            .exchange(by, |link| self.format.acquire(link, attempt, by))
-            .map_err(on(attempt.name))
+        self.node.acquire(&self.format, attempt, by)
     }
 
     fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
-        let renewals = batch.chunks(RENEW_BATCH).flat_map(|chunk| self.renew_chunk(chunk, by));
-        renewals.zip(batch).map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+        self.node.renew(&self.format, batch, by)
     }
 
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
-        // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
-        // what the tombstone is for.
-        let outcome = if closing.doubt != Doubt::Clean {
-            self.pool.exchange(by, |link| self.format.release(link, tenure, closing, by))
-        } else {
-            self.link.exchange(by, |link| self.format.release(link, tenure, closing, by))
-        };
-        outcome.map_err(on(&tenure.name))
+        self.node.release(&self.format, tenure, closing, by)
     }
 
     fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        let name = tenure.name.clone();
-        let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
-        self.format.submit_release(&self.link, tenure, closing, by, done);
+        self.node.submit_release(&self.format, tenure, closing, by, done);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.link.exchange(by, |link| self.format.inspect(link, name, by)).map_err(on(name))
+        self.node.inspect(&self.format, name, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.link.exchange(by, |link| self.format.force(link, name, by)).map_err(on(name))
+        self.node.force_release(&self.format, name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        self.subscriber.watch(&self.format.channel(name), wake, by).map_err(on(name))
+        self.node.watch(&self.format, name, wake, by)
     }
 
     fn lane(&self, _: &LockName) -> Lane {
@@ -138,16 +75,13 @@ impl Backend for RedisBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().tokens(self.format.has_tokens())
+        self.format.abilities()
     }
 }
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBackend")
-            .field("server", &format_args!("{}", self.dialer.server()))
-            .field("pool", &self.pool)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisBackend").field("node", &self.node).finish_non_exhaustive()
     }
 }
 

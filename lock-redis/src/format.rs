@@ -10,16 +10,18 @@ use crate::reply::{Reply, ServerError};
 use crate::script::{ACQUIRE, CLOSE, FORCE, INSPECT, RELEASE, RENEW, Script};
 use crate::text::Text;
 use lock_core::backend::{
-    Answer, Attempt, Closing, Doubt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release,
-    Released, Renewal, Renewing, TenureId, Tokens,
+    Abilities, Answer, Attempt, Closing, Doubt, Failure, Grant, HolderInfo, LockInfo, Receipt,
+    Release, Released, Renewal, Renewing, TenureId, Tokens,
 };
-use lock_core::{Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange};
+use lock_core::{
+    Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The wire format, with the settings that it depends on.
 #[derive(Debug)]
-pub(crate) struct Redisson {
+pub struct Redisson {
     keys: Keys,
     policy: TokenPolicy,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
@@ -40,13 +42,20 @@ impl Redisson {
     /// Sharded channels are for clusters.
     const PUBLISH: &'static [u8] = b"PUBLISH";
 
-    pub(crate) fn new(prefix: &str, policy: TokenPolicy, command_timeout: Duration) -> Self {
-        Self { keys: Keys::new(prefix), policy, shortest_tombstone: command_timeout * 2 }
+    /// With the settings in `config`, which was checked.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        Self {
+            keys: Keys::new(config.prefix()),
+            policy: config.tokens(),
+            shortest_tombstone: config.command_timeout() * 2,
+        }
     }
 
-    /// Whether grants carry tokens.
-    pub(crate) fn has_tokens(&self) -> bool {
-        self.policy != TokenPolicy::Off
+    /// What a store of this format can do.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        Abilities::full().tokens(self.policy != TokenPolicy::Off)
     }
 
     /// The channel on which releases of `name` are told.

@@ -2,6 +2,7 @@
 //!
 //! - [`RedisScheme`]: what `redis://` URLs lead to
 //! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
+//! - `node`: one server, all our connections to it, and what can be asked of it
 //! - `format`: what a lock looks like under its key (Redisson's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
@@ -16,6 +17,7 @@ mod backend;
 mod format;
 mod keys;
 mod link;
+mod node;
 mod pool;
 mod refusal;
 mod reply;
@@ -26,3 +28,12 @@ mod text;
 
 pub use backend::RedisBackend;
 pub use scheme::RedisScheme;
+
+/// What `lock-cluster` is built from: nodes, and the format of what stands in them. Not for programs: these are the
+/// insides of this crate, shown to a crate of the same house and version, and change with any release. A module of its
+/// own and not a crate of its own, because everything else here would have to move there with it.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::format::Redisson;
+    pub use crate::node::{Node, NodeSettings};
+}

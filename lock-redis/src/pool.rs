@@ -80,6 +80,32 @@ impl ManageConnection for ColdSlots {
     }
 }
 
+/// The thread that makes the slots of all pools of a client, and then sleeps for as long as there are any.
+pub(crate) struct PoolThread(Arc<ScheduledThreadPool>);
+
+impl PoolThread {
+    /// One thread, instead of three for each pool.
+    pub(crate) fn start() -> Result<Self, Error> {
+        let threads = || {
+            ScheduledThreadPool::builder()
+                .num_threads(1)
+                .thread_name_pattern("distlock-slots")
+                .build()
+        };
+        // It panics where it cannot start a thread.
+        let threads = catch_unwind(threads).map_err(|_panic| {
+            Error::unavailable("could not start the thread of the connection pool")
+        })?;
+        Ok(Self(Arc::new(threads)))
+    }
+}
+
+impl fmt::Debug for PoolThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PoolThread")
+    }
+}
+
 /// The links of one server.
 pub(crate) struct LinkPool {
     slots: Pool<ColdSlots>,
@@ -91,25 +117,14 @@ impl LinkPool {
     const SLICE: Duration = Duration::from_secs(1);
 
     /// A pool of `size` slots, all cold.
-    pub(crate) fn new(size: u32, dialer: Arc<Dialer>) -> Result<Self, Error> {
-        // One thread instead of three, which makes the slots and then sleeps for as long as the pool lives.
-        let threads = || {
-            ScheduledThreadPool::builder()
-                .num_threads(1)
-                .thread_name_pattern("distlock-slots")
-                .build()
-        };
-        // It panics where it cannot start a thread.
-        let threads = catch_unwind(threads).map_err(|_panic| {
-            Error::unavailable("could not start the thread of the connection pool")
-        })?;
+    pub(crate) fn new(size: u32, thread: &PoolThread, dialer: Arc<Dialer>) -> Result<Self, Error> {
         let slots = Pool::builder()
             .max_size(size)
             .test_on_check_out(false)
             .idle_timeout(None)
             .max_lifetime(None)
             .error_handler(Box::new(NopErrorHandler))
-            .thread_pool(Arc::new(threads))
+            .thread_pool(Arc::clone(&thread.0))
             .build(ColdSlots)
             .map_err(|error| {
                 Error::unavailable(format!("cannot set up pool={size}")).with_source(error)

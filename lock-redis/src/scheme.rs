@@ -1,7 +1,7 @@
 //! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for.
 
 use crate::backend::RedisBackend;
-use crate::link::{Place, Tls, TlsOptions};
+use crate::link::{Place, TlsOptions, TlsSettings};
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
 
@@ -82,10 +82,10 @@ pub(crate) fn address(config: &Config) -> Result<(Place, u32), Error> {
 }
 
 /// How TLS is spoken there; `None` where it is not.
-pub(crate) fn tls(config: &Config) -> Result<Option<Tls>, Error> {
-    let (TLS, [host]) = (config.scheme(), config.hosts()) else {
+pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
+    if config.scheme() != TLS {
         return Ok(None);
-    };
+    }
     let identity = match (option(config, "tls_cert"), option(config, "tls_key")) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
@@ -96,7 +96,7 @@ pub(crate) fn tls(config: &Config) -> Result<Option<Tls>, Error> {
         }
     };
     let (ca, name) = (option(config, "tls_ca"), option(config, "tls_name"));
-    Tls::new(&TlsOptions { ca, identity, name }, &host.name).map(Some)
+    TlsSettings::read(&TlsOptions { ca, identity, name }).map(Some)
 }
 
 fn host(config: &Config) -> Result<(Place, u32), Error> {

@@ -22,7 +22,7 @@ pub(crate) use duplex::{Errand, Heard};
 pub(crate) use frames::Frames;
 pub(crate) use place::Place;
 pub(crate) use shared::SharedLink;
-pub(crate) use tls::{Tls, TlsOptions};
+pub(crate) use tls::{TlsOptions, TlsSettings};
 pub(crate) use wire::Stream;
 
 use crate::reply::Reply;

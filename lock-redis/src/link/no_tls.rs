@@ -14,16 +14,25 @@ pub(crate) struct TlsOptions<'a> {
     pub(crate) name: Option<&'a str>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Tls {}
+#[derive(Clone, Debug)]
+pub(crate) enum TlsSettings {}
 
-impl Tls {
-    pub(crate) fn new(_: &TlsOptions<'_>, _: &str) -> Result<Self, Error> {
+impl TlsSettings {
+    pub(crate) fn read(_: &TlsOptions<'_>) -> Result<Self, Error> {
         Err(Error::configuration(
             "`rediss://` is Redis over TLS, which is not built in: switch the cargo feature `tls` on",
         ))
     }
 
+    pub(crate) fn of(&self, _: &str) -> Result<Tls, Error> {
+        match *self {}
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Tls {}
+
+impl Tls {
     pub(super) fn wrap(&self, _: TcpStream) -> io::Result<TlsStream> {
         match *self {}
     }

@@ -25,20 +25,17 @@ pub(crate) struct TlsOptions<'a> {
     pub(crate) name: Option<&'a str>,
 }
 
-/// How TLS is spoken with one server. Made once for a client: sessions are resumed from one connection to the next.
-pub(crate) struct Tls {
+/// How TLS is spoken with all servers of a client. Made once: sessions are resumed from one connection to the next.
+#[derive(Clone)]
+pub(crate) struct TlsSettings {
     config: Arc<ClientConfig>,
-    name: ServerName<'static>,
+    /// Whose certificates they must have, if not their hosts'.
+    name: Option<String>,
 }
 
-impl Tls {
+impl TlsSettings {
     /// Reads the files.
-    pub(crate) fn new(options: &TlsOptions<'_>, host: &str) -> Result<Self, Error> {
-        let name = options.name.unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned()).map_err(|error| {
-            let message = format!("{name:?} is no name that a certificate can be for");
-            Error::configuration(message).with_source(error)
-        })?;
+    pub(crate) fn read(options: &TlsOptions<'_>) -> Result<Self, Error> {
         // Ours by name: the default of the process belongs to the program, which may have another or none.
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -58,9 +55,33 @@ impl Tls {
                 })?
             }
         };
-        Ok(Self { config: Arc::new(config), name })
+        Ok(Self { config: Arc::new(config), name: options.name.map(str::to_owned) })
     }
 
+    /// How it is spoken with the server on this host.
+    pub(crate) fn of(&self, host: &str) -> Result<Tls, Error> {
+        let name = self.name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| {
+            let message = format!("{name:?} is no name that a certificate can be for");
+            Error::configuration(message).with_source(error)
+        })?;
+        Ok(Tls { config: Arc::clone(&self.config), name })
+    }
+}
+
+impl fmt::Debug for TlsSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSettings").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How TLS is spoken with one server.
+pub(crate) struct Tls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Tls {
     /// Speaks TLS on this connection from now on.
     pub(super) fn wrap(&self, socket: TcpStream) -> io::Result<TlsStream> {
         let session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())

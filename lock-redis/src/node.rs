@@ -1,0 +1,246 @@
+//! [`Node`]: one server, all our connections to it, and what can be asked of it. A standalone server is one node; where
+//! several servers make a store, each that may be written to is one.
+//!
+//! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
+//! is one for each client, whatever the number of nodes.
+
+use crate::format::Redisson;
+use crate::link::{Bounds, Dialer, Login, Place, Server, SharedLink, TlsSettings};
+use crate::pool::{LinkPool, PoolThread, Slot};
+use crate::scheme;
+use crate::subscriber::Subscriber;
+use lock_core::backend::{
+    Answer, Attempt, Closing, Doubt, Failure, LockInfo, RENEW_BATCH, Release, Released, Renewal,
+    Renewing, TenureId, Wake, Watch,
+};
+use lock_core::{Clock, Config, Context, Error, LockName, Moment};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// What all nodes of a client have in common.
+#[derive(Debug)]
+pub struct NodeSettings {
+    login: Login,
+    tls: Option<TlsSettings>,
+    bounds: Bounds,
+    pool: u32,
+    /// Makes the slots of all pools.
+    thread: PoolThread,
+    clock: Arc<dyn Clock>,
+}
+
+impl NodeSettings {
+    /// Those in `config`, with the database of this number. Reads the files of TLS, if the scheme has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if a setting contradicts another, or a file cannot be read.
+    pub fn new(config: &Config, database: u32, context: &Context) -> Result<Self, Error> {
+        let login = Login {
+            user: config.user().map(str::to_owned),
+            password: config.password().cloned(),
+            database,
+            client_name: config.client_name().to_owned(),
+        };
+        let bounds =
+            Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
+        Ok(Self {
+            login,
+            tls: scheme::tls(config)?,
+            bounds,
+            pool: config.pool(),
+            thread: PoolThread::start()?,
+            clock: Arc::clone(&context.clock),
+        })
+    }
+
+    /// The node on this host and port. Does not talk to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if no certificate can be for a host of this name.
+    pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
+        self.node(Place::tcp(host, port))
+    }
+
+    /// The same for any place.
+    pub(crate) fn node(&self, place: Place) -> Result<Node, Error> {
+        Node::new(Arc::new(self.dialer(place)?), self.pool, &self.thread, self.bounds)
+    }
+
+    fn dialer(&self, place: Place) -> Result<Dialer, Error> {
+        let tls = match (&self.tls, &place) {
+            (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
+            _ => None,
+        };
+        let server = Server::new(place, self.login.user.as_deref());
+        Ok(Dialer::new(server, tls, self.login.clone(), self.bounds, Arc::clone(&self.clock)))
+    }
+}
+
+/// One server.
+///
+/// Attempts and releases of all threads share one connection, and wait on it for their answers only; renewals have one
+/// of their own, so that traffic cannot starve them; what cleans up after a lost answer, and what renews while another
+/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing is
+/// dialled before it is needed.
+///
+/// Dropping it ends its threads and connections, without waiting for them.
+pub struct Node {
+    /// The way of all requests but the renewals: one for all threads, so that the requests of a lock keep their order. Two
+    /// were no faster, neither with 8 threads nor with 128.
+    link: SharedLink,
+    /// For what must not stand behind a request that takes too long.
+    pool: LinkPool,
+    dialer: Arc<Dialer>,
+    /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
+    renewals: Mutex<Slot>,
+    subscriber: Subscriber,
+}
+
+impl Node {
+    fn new(
+        dialer: Arc<Dialer>,
+        pool: u32,
+        thread: &PoolThread,
+        bounds: Bounds,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            link: SharedLink::new(Arc::clone(&dialer)),
+            pool: LinkPool::new(pool, thread, Arc::clone(&dialer))?,
+            renewals: Mutex::default(),
+            subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command),
+            dialer,
+        })
+    }
+
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]; so with all that follow.
+    pub fn acquire(
+        &self,
+        format: &Redisson,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        self.link.exchange(by, |link| format.acquire(link, attempt, by)).map_err(on(attempt.name))
+    }
+
+    /// See [`Backend::renew`](lock_core::Backend::renew).
+    pub fn renew(
+        &self,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let chunks = batch.chunks(RENEW_BATCH);
+        let renewals = chunks.flat_map(|chunk| self.renew_chunk(format, chunk, by));
+        renewals.zip(batch).map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+    }
+
+    fn renew_chunk(
+        &self,
+        format: &Redisson,
+        chunk: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let outcome = match self.renewals.try_lock() {
+            Some(mut slot) => slot.exchange(&self.dialer, by, |link| format.renew(link, chunk, by)),
+            None => self.pool.exchange(by, |link| format.renew(link, chunk, by)),
+        };
+        match outcome {
+            Ok(renewals) => renewals,
+            Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    /// See [`Backend::release`](lock_core::Backend::release).
+    pub fn release(
+        &self,
+        format: &Redisson,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
+        // what the tombstone is for.
+        let outcome = if closing.doubt != Doubt::Clean {
+            self.pool.exchange(by, |link| format.release(link, tenure, closing, by))
+        } else {
+            self.link.exchange(by, |link| format.release(link, tenure, closing, by))
+        };
+        outcome.map_err(on(&tenure.name))
+    }
+
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
+    pub fn submit_release(
+        &self,
+        format: &Redisson,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+        done: Released,
+    ) {
+        let name = tenure.name.clone();
+        let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
+        format.submit_release(&self.link, tenure, closing, by, done);
+    }
+
+    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    pub fn inspect(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        self.link.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name))
+    }
+
+    /// See [`Backend::force_release`](lock_core::Backend::force_release).
+    pub fn force_release(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        self.link.exchange(by, |link| format.force(link, name, by)).map_err(on(name))
+    }
+
+    /// See [`Backend::watch`](lock_core::Backend::watch).
+    pub fn watch(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        wake: Arc<dyn Wake>,
+        by: Moment,
+    ) -> Result<Watch, Failure> {
+        self.subscriber.watch(&format.channel(name), wake, by).map_err(on(name))
+    }
+
+    /// The server, as it is called in messages.
+    pub fn server(&self) -> impl fmt::Display {
+        Arc::clone(self.dialer.server())
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("server", &format_args!("{}", self.dialer.server()))
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The same failure, said of this lock.
+fn on(name: &LockName) -> impl FnOnce(Failure) -> Failure {
+    move |failure| match failure {
+        Failure::Refused(error) => Failure::Refused(error.on(name)),
+        Failure::NotSent(error) => Failure::NotSent(error.on(name)),
+        Failure::Unknown(error) => Failure::Unknown(error.on(name)),
+        other => other,
+    }
+}
