@@ -13,6 +13,13 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
+    /// This thread, which has this number, or a guard of its own.
+    pub(crate) fn of(thread: Option<u64>) -> Self {
+        let Some(id) = thread else { return Self::Own };
+        let alive = OWN.try_with(|own| Arc::downgrade(&own.alive)).unwrap_or_default();
+        Self::Thread(ThreadMark { id, alive })
+    }
+
     /// Whether this is that thread.
     pub(crate) fn is_thread(&self, id: u64) -> bool {
         matches!(self, Self::Thread(mark) if mark.id == id)
@@ -48,20 +55,15 @@ pub(crate) fn thread_id() -> u64 {
     OWN.try_with(|own| own.id).unwrap_or(0)
 }
 
-/// This thread as a holder; `None` if it is ending already.
-pub(crate) fn this_thread() -> Option<Holder> {
-    OWN.try_with(|own| Holder::Thread(ThreadMark { id: own.id, alive: Arc::downgrade(&own.alive) }))
-        .ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_thread_is_itself_and_ends() {
-        let here = this_thread().unwrap();
-        let there = std::thread::spawn(|| this_thread().unwrap()).join().unwrap();
+        let this_thread = || Holder::of(Some(thread_id()));
+        let here = this_thread();
+        let there = std::thread::spawn(this_thread).join().unwrap();
         assert!(here.is_thread(thread_id()) && !there.is_thread(thread_id()));
         assert!(!here.has_ended() && there.has_ended());
         assert!(!Holder::Own.is_thread(thread_id()) && !Holder::Own.has_ended());

@@ -36,6 +36,7 @@ mod mutex;
 mod name;
 mod options;
 mod owner;
+mod process;
 mod scheme;
 mod token;
 #[cfg(feature = "tracing")]

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::engine::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
-use crate::holder::{Holder, this_thread, thread_id};
+use crate::holder::thread_id;
 use crate::interrupt::Interrupt;
 use crate::lock::{DistLock, sealed};
 use crate::name::LockName;
@@ -62,8 +62,8 @@ struct Handle {
 }
 
 impl Handle {
-    fn acquire(&self, holder: Holder, options: &LockOptions) -> Result<Option<Hold>, Error> {
-        let tenure = self.engine.acquire(&self.entry, holder, options)?;
+    fn acquire(&self, thread: Option<u64>, options: &LockOptions) -> Result<Option<Hold>, Error> {
+        let tenure = self.engine.acquire(&self.entry, thread, options)?;
         Ok(tenure
             .map(|tenure| Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), tenure)))
     }
@@ -106,11 +106,14 @@ impl sealed::Sealed for Mutex {}
 
 impl DistLock for Mutex {
     fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-        let thread = this_thread().ok_or_else(|| {
-            Error::misuse("a thread that is ending cannot take a lock: it could not be held by it")
-                .on(self.name())
-        })?;
-        Ok(self.0.acquire(thread, options)?.map(LockGuard::new))
+        let thread = thread_id();
+        if thread == 0 {
+            return Err(Error::misuse(
+                "a thread that is ending cannot take a lock: it could not be held by it",
+            )
+            .on(self.name()));
+        }
+        Ok(self.0.acquire(Some(thread), options)?.map(LockGuard::new))
     }
 
     fn unlock(&self) -> Result<(), Error> {
@@ -159,7 +162,7 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn acquire(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        Ok(self.0.acquire(Holder::Own, options)?.map(OwnedGuard::new))
+        Ok(self.0.acquire(None, options)?.map(OwnedGuard::new))
     }
 
     /// See [`DistLock::lock`].

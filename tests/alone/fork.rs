@@ -15,7 +15,19 @@ const LONG: Duration = Duration::from_secs(20);
 fn in_a_child(checks: impl FnOnce() -> Vec<bool>) -> i32 {
     // SAFETY: the child runs our checks and leaves by `_exit`, without unwinding into the test or running its destructors.
     // What it touches (memory, clocks, locks that no other thread held) works after a fork with this C library.
-    let child = unsafe { libc::fork() };
+    checked(unsafe { libc::fork() }, checks)
+}
+
+/// The same in a child that the C library does not know of.
+#[cfg(target_os = "linux")]
+fn in_a_clone(checks: impl FnOnce() -> Vec<bool>) -> i32 {
+    // SAFETY: as above. All other arguments are zero, in whatever order: nothing is shared, the stack goes on where it is.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    checked(libc::pid_t::try_from(child).expect("a process number"), checks)
+}
+
+/// What follows in both processes.
+fn checked(child: libc::pid_t, checks: impl FnOnce() -> Vec<bool>) -> i32 {
     assert!(child >= 0, "fork failed");
     if child == 0 {
         let failed = checks().iter().position(|holds| !holds).map_or(0, |at| at + 1);
@@ -104,6 +116,36 @@ fn a_guard_and_a_client_that_are_dropped_in_a_forked_child_release_nothing() {
         assert!(server.probe().exists("forked"));
         let (guard, ..) = held.unwrap();
         guard.unlock().unwrap();
+        assert!(!server.probe().exists("forked"));
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_child_that_the_c_library_does_not_know_of_reaches_no_store() {
+    alone("fork::a_child_that_the_c_library_does_not_know_of_reaches_no_store", || {
+        let server = RedisServer::start();
+        let client = client(&server, "");
+        let lock = client.mutex("forked").unwrap();
+        let other = client.owned_mutex("free").unwrap();
+        let mut held = Some(lock.lock().unwrap());
+        let failed = in_a_clone(|| {
+            let guard = held.take().unwrap();
+            // It may nest here, and learns nothing good by it.
+            let nested_is_invalid = lock.try_lock().map_or(true, |nested| {
+                nested.is_none_or(|nested| !nested.is_valid() && nested.remaining().is_zero())
+            });
+            vec![
+                nested_is_invalid,
+                !lock.is_held_by_current_thread(),
+                is_refused(other.lock()),
+                is_refused(guard.verify()),
+                is_refused(guard.unlock()),
+            ]
+        });
+        assert_eq!(failed, 0, "this check does not hold in the child");
+        assert!(server.probe().exists("forked"));
+        held.take().unwrap().unlock().unwrap();
         assert!(!server.probe().exists("forked"));
     });
 }

@@ -4,18 +4,22 @@
 //! registered with raises a signal that stays up. One absolute deadline is computed at the door; every sleep has it, or
 //! an earlier bound.
 
-use super::Engine;
-use super::entry::{Entered, Entry, EntryWake, MOST_HOLDS, Place, Turn, Wanted};
-use super::tenure::{Beginning, Tenure, Watched};
+mod nested;
+mod queue;
+
+use super::entry::{Entered, Entry, EntryWake, Place, Wanted};
+use super::tenure::{Beginning, MOST_HOLDS, Tenure, Watched};
+use super::{Engine, forked};
 use crate::backend::{Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Waking};
 use crate::clock::{Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
-use crate::holder::{Holder, thread_id};
+use crate::holder::Holder;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
+use queue::Queued;
 use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +35,6 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// turns in the 5 ms for which a client keeps a lock by default. They are microseconds: if their holder dies, the counter is
 /// ahead of the clock by a millisecond.
 const SET_ASIDE: u32 = 1_000;
-
-/// The longest sleep in the local queue without a look at who is in the way.
-const LOCAL_LOOK: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an earlier wait costs a
@@ -67,17 +68,17 @@ impl Plan {
 }
 
 impl Engine {
-    /// Takes the lock for `holder`; `None` if it was busy until the deadline.
+    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was busy until the deadline.
     pub(crate) fn acquire(
         &self,
         entry: &Arc<Entry>,
-        holder: Holder,
+        thread: Option<u64>,
         options: &LockOptions,
     ) -> Result<Option<Arc<Tenure>>, Error> {
         #[cfg(feature = "tracing")]
         let span = crate::trace::acquire(&entry.name);
         let result =
-            self.try_acquire(entry, holder, options).map_err(|error| error.on(&entry.name));
+            self.try_acquire(entry, thread, options).map_err(|error| error.on(&entry.name));
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &result);
         result
@@ -86,17 +87,19 @@ impl Engine {
     fn try_acquire(
         &self,
         entry: &Arc<Entry>,
-        holder: Holder,
+        thread: Option<u64>,
         options: &LockOptions,
     ) -> Result<Option<Arc<Tenure>>, Error> {
         let plan = self.plan(options)?;
-        self.refuse_if_forked()?;
+        if self.origin.seems_elsewhere() {
+            return Err(forked());
+        }
         let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
         let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
         if let Some(interrupt) = &interrupt {
             interrupt.check()?;
         }
-        let thread = Some(thread_id()).filter(|id| holder.is_thread(*id));
+        let holder = LazyCell::new(|| Holder::of(thread));
         let wanted = || plan.wanted(&holder, &signal);
         match entry.enter(self, thread, plan.waits(), wanted) {
             Entered::Nested(tenure) => self.nest(entry, tenure, &plan).map(Some),
@@ -110,6 +113,7 @@ impl Engine {
             }
             Entered::Unavailable(error) => Err(error),
             Entered::Queued(place) => {
+                self.refuse_if_forked()?;
                 Wait::new(self, &plan, &signal, interrupt.as_ref()).run(place, &holder)
             }
         }
@@ -140,54 +144,6 @@ impl Engine {
         let deadline = options.wait.map(|wait| start + wait);
         Ok(Plan { start, deadline, lease, time })
     }
-
-    /// This thread holds the lock and took one hold more. A shorter lease never shortens the holding, a longer one
-    /// costs a renewal; a hold that asks for the watchdog inside a fixed lease leaves that as it is.
-    fn nest(
-        &self,
-        entry: &Arc<Entry>,
-        tenure: Arc<Tenure>,
-        plan: &Plan,
-    ) -> Result<Arc<Tenure>, Error> {
-        // By the clock as it was a moment ago; another look would be no newer for whoever gets the answer.
-        let result = if tenure.is_valid_at(plan.start) || self.still_holds(entry, &tenure) {
-            match self.needs_longer(&tenure, plan) {
-                Some(lease) => {
-                    self.extend(entry, &tenure, lease).map(|()| watch_longer(&tenure, plan))
-                }
-                None => Ok(()),
-            }
-        } else {
-            Err(tenure.lost_error())
-        };
-        match result {
-            Ok(()) => Ok(tenure),
-            Err(error) => {
-                // Our caller gets no guard, so the hold must go; the outer ones are still there.
-                entry.end_hold(&tenure);
-                Err(error)
-            }
-        }
-    }
-
-    fn needs_longer(&self, tenure: &Tenure, plan: &Plan) -> Option<LeaseTime> {
-        match (tenure.lock().watch, plan.lease) {
-            (Some(watch), _) if plan.time <= watch.ttl => None,
-            (Some(_), Lease::Watched { .. }) => Some(plan.time),
-            (None, Lease::Watched { .. }) => None,
-            (_, Lease::Fixed(_)) => {
-                let wanted = self.clock.now() + plan.time.validity();
-                (wanted > tenure.valid_until()).then_some(plan.time)
-            }
-        }
-    }
-}
-
-/// From here on the watchdog renews with the longer lease that a nested hold asked for.
-fn watch_longer(tenure: &Tenure, plan: &Plan) {
-    if let (Some(watch), Lease::Watched { .. }) = (&mut tenure.lock().watch, plan.lease) {
-        watch.ttl = watch.ttl.max(plan.time);
-    }
 }
 
 /// One thread's wait for one lock.
@@ -207,16 +163,6 @@ struct Wait<'a> {
     /// How many tokens to have set aside. The same for every send of an attempt that may have been granted: the answer to
     /// a repetition is counted back from the last token by it.
     set_aside: u32,
-}
-
-/// How the wait in the local queue ends.
-enum Queued {
-    /// It is our turn to ask the store.
-    Mine,
-    /// Somebody of this client handed us the lock.
-    Handed(Arc<Tenure>),
-    /// The deadline came first.
-    Late,
 }
 
 /// What to do after an attempt.
@@ -260,61 +206,6 @@ impl<'a> Wait<'a> {
         }
         self.close(&entry);
         answer.map(|_| None)
-    }
-
-    /// Waits until it is our turn to ask the store, or the lock is handed to us.
-    fn queue(&mut self, place: &mut Place<'_>, holder: &Holder) -> Result<Queued, Error> {
-        let clock = &self.engine.clock;
-        loop {
-            self.check_interrupt()?;
-            let in_the_way = match place.turn(self.plan.deadline) {
-                Turn::Mine => return Ok(Queued::Mine),
-                Turn::Handed(tenure) => {
-                    if self.is_good(place, &tenure) {
-                        return Ok(Queued::Handed(tenure));
-                    }
-                    place.again(self.plan.wanted(holder, self.signal));
-                    continue;
-                }
-                Turn::StandBack(until) => {
-                    let _woken: Woken = clock.wait(self.signal, until);
-                    continue;
-                }
-                Turn::Wait(in_the_way) => in_the_way,
-            };
-            self.tell_contended(place.entry());
-            let now = clock.now();
-            if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
-                let why_not = place.why_not();
-                if let Some(tenure) = place.leave()
-                    && self.is_good(place, &tenure)
-                {
-                    return Ok(Queued::Handed(tenure));
-                }
-                // Nobody of this client could ask: that is not "busy".
-                return why_not.map_or(Ok(Queued::Late), Err);
-            }
-            let mut until = self.at_most(now + LOCAL_LOOK);
-            if let Some(tenure) = in_the_way {
-                // The timer declares it lost at its deadline; should it come late, we look ourselves.
-                if !tenure.has_ended() && !self.engine.still_holds(place.entry(), &tenure) {
-                    continue;
-                }
-                if !tenure.has_ended() {
-                    until = until.min(tenure.valid_until());
-                }
-            }
-            let _woken: Woken = clock.wait(self.signal, until);
-        }
-    }
-
-    /// Whether what we were handed is still ours: it may have been lost while we woke up.
-    fn is_good(&self, place: &Place<'_>, tenure: &Arc<Tenure>) -> bool {
-        let is_good = self.engine.still_holds(place.entry(), tenure);
-        if !is_good {
-            place.entry().end_hold(tenure);
-        }
-        is_good
     }
 
     /// Asks the store until it grants the lock or the deadline has come. `None`: it was busy until then.

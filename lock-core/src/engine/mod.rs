@@ -26,6 +26,7 @@ use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
 use crate::owner::{ClientId, OwnerId};
+use crate::process::Origin;
 use crate::watchdog::Timer;
 use crate::watchdog::lane::Lanes;
 use entry::{Entry, Registry};
@@ -54,8 +55,7 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer nobody waited for.
     unheard: Mutex<Option<LockName>>,
-    /// The process that made it. A forked child has our memory, but neither our threads nor a right to our locks.
-    process: u32,
+    origin: Origin,
 }
 
 /// A hold without a guard, and the thread that may end it.
@@ -108,7 +108,7 @@ impl Engine {
             lanes: Arc::new(lanes),
             this: Weak::clone(this),
             unheard: Mutex::default(),
-            process: std::process::id(),
+            origin: Origin::here(),
         }))
     }
 
@@ -202,19 +202,14 @@ impl Engine {
         ask(|| question(self.backend.as_ref()))
     }
 
-    /// The error of everything that is done in a forked child.
+    /// Refuses to do anything in a forked child.
     fn refuse_if_forked(&self) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::misuse(
-                "this process was forked from the one that made the client, which alone holds its locks: make another client after the fork",
-            ));
-        }
-        Ok(())
+        if self.is_forked() { Err(forked()) } else { Ok(()) }
     }
 
     /// Whether this is a forked child of the process that made the client.
     pub(crate) fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.origin.is_elsewhere()
     }
 
     /// Sees to it that what `tenure` may have in the store ends, by release or by itself.
@@ -226,6 +221,14 @@ impl Engine {
         }
         self.lanes.clean_up(&self.this, tenure, closing);
     }
+}
+
+/// The error of everything that is done in a forked child.
+#[cold]
+fn forked() -> Error {
+    Error::misuse(
+        "this process was forked from the one that made the client, which alone holds its locks: make another client after the fork",
+    )
 }
 
 /// Calls a backend; a panic in it is a failure with unknown outcome, not the end of the thread that renews.

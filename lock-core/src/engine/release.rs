@@ -11,7 +11,7 @@
 //! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
 
 use super::Engine;
-use super::entry::{Ended, Entry};
+use super::entry::Entry;
 use super::keep::tell_lost;
 use super::tenure::Tenure;
 use crate::backend::{Failure, Release};
@@ -40,16 +40,13 @@ impl Engine {
         release: impl FnOnce(&Self, &Arc<Entry>, &Arc<Tenure>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let held = self.still_holds(entry, tenure);
-        let ended = entry.end_hold(tenure);
-        match ended {
-            Ended::Nested if held => Ok(()),
-            // The parent holds it. Whatever a forked child does to it must not reach the store. Asked only here, because to
-            // ask who we are is a system call, and dearer than all the rest of a nested hold.
-            _ => {
-                self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
-                if held { release(self, entry, tenure) } else { Err(tenure.lost_error()) }
-            }
+        if held && tenure.end_nested() {
+            return Ok(());
         }
+        entry.end_hold(tenure);
+        // The parent holds it: whatever a forked child does to it must not reach the store.
+        self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
+        if held { release(self, entry, tenure) } else { Err(tenure.lost_error()) }
     }
 
     /// Stops renewing, so that no renewal can follow the release. False if it ended otherwise already.

@@ -11,7 +11,7 @@ use crate::owner::OwnerId;
 use crate::token::{FencingToken, TokenRange};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How a holding stands, as far as we know without asking.
@@ -44,10 +44,16 @@ pub(crate) struct Tenure {
     relay: Relay,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive, so a tombstone is left.
     doubt: bool,
+    /// How many holds there are. To and from 0 under the entry's lock; above 1 only the thread that holds it changes it, and
+    /// needs no lock for that.
+    holds: AtomicU32,
     state: AtomicU8,
     valid_until: AtomicU64,
     inner: Mutex<Inner>,
 }
+
+/// The most holds on one holding, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
+pub(crate) const MOST_HOLDS: u32 = 65_535;
 
 /// What changes, beside what is read without a lock.
 pub(crate) struct Inner {
@@ -137,6 +143,7 @@ impl Tenure {
             receipt,
             relay: Relay { set_aside: tokens.map(|tokens| tokens.last()), first: token, before: 0 },
             doubt,
+            holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new((sent + lease.validity()).as_nanos()),
             inner: Mutex::new(Inner::new(lease, watch)),
@@ -164,6 +171,7 @@ impl Tenure {
             receipt: self.receipt.clone(),
             relay: Relay { before: self.relay.before + 1, ..self.relay },
             doubt: self.doubt,
+            holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
             inner: Mutex::new(Inner::new(inner.lease, inner.watch)),
@@ -173,6 +181,38 @@ impl Tenure {
     /// Where it stands in the line of those that were handed on.
     pub(crate) fn relay(&self) -> Relay {
         self.relay
+    }
+
+    /// How many holds there are.
+    pub(crate) fn holds(&self) -> u32 {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    /// One hold more, for the thread that has one; false if it has too many.
+    pub(crate) fn nest(&self) -> bool {
+        let holds = self.holds();
+        let fits = holds < MOST_HOLDS;
+        if fits {
+            self.holds.store(holds + 1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Ends a hold, of the thread that has it, unless it is the last one.
+    pub(crate) fn end_nested(&self) -> bool {
+        let holds = self.holds();
+        let is_nested = holds > 1;
+        if is_nested {
+            self.holds.store(holds - 1, Ordering::Relaxed);
+        }
+        is_nested
+    }
+
+    /// Ends a hold, under the entry's lock. Returns how many are left.
+    pub(crate) fn end_hold(&self) -> u32 {
+        let left = self.holds().saturating_sub(1);
+        self.holds.store(left, Ordering::Relaxed);
+        left
     }
 
     /// Until when we may trust it.

@@ -1,0 +1,181 @@
+//! [`Place`]: where somebody stands in the queue of an entry, and whose turn it is.
+
+use super::{Entry, EntryState, Wanted};
+use crate::backend::{Wake, Watch};
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::engine::tenure::Tenure;
+use crate::error::Error;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Where somebody stands in the queue. Leaves it when dropped, wakes whoever comes to the head by that, and gives back
+/// what it was handed and did not come for.
+pub(crate) struct Place<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) entry: Arc<Entry>,
+    pub(super) ticket: u64,
+    pub(super) since: Moment,
+}
+
+/// Whose turn it is.
+pub(crate) enum Turn {
+    /// Ours: we are the head, nobody of this client holds the lock, and wake-ups from the store come to us.
+    Mine,
+    /// The lock was handed to us: one hold on this holding.
+    Handed(Arc<Tenure>),
+    /// Ours at that moment: until then other clients go first.
+    StandBack(Moment),
+    /// Not ours yet. The holding that is in the way, if it is one, ends by itself at its deadline.
+    Wait(Option<Arc<Tenure>>),
+}
+
+impl Place<'_> {
+    pub(crate) fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
+    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. Whoever must be done
+    /// by `deadline` does not stand back beyond it.
+    pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
+        let mut state = self.entry.lock();
+        if let Some(tenure) = state.take_handed(self.ticket) {
+            drop(state);
+            self.engine.tell_acquired(&tenure, self.since);
+            return Turn::Handed(tenure);
+        }
+        if let Some(tenure) = state.current() {
+            return Turn::Wait(Some(Arc::clone(tenure)));
+        }
+        let stand_back = state.turns.stand_back(deadline);
+        match state.queue.front_mut() {
+            Some(head) if head.ticket == self.ticket => {
+                if let Some(until) = stand_back.filter(|until| self.engine.clock.now() < *until) {
+                    return Turn::StandBack(until);
+                }
+                head.contending = true;
+                state.turns.goes();
+                Turn::Mine
+            }
+            _ => Turn::Wait(None),
+        }
+    }
+
+    /// Goes to the head of the queue: what we were handed was lost before we came for it. But not before somebody who
+    /// asks the store since: of two who ask one would be handed the lock by the other, and never look for it here.
+    pub(crate) fn again(&mut self, wanted: Wanted) {
+        let mut state = self.entry.lock();
+        let waiter = state.new_waiter(wanted);
+        self.ticket = waiter.ticket;
+        let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
+        state.queue.insert(at, waiter);
+    }
+
+    /// Leaves the queue, or takes what we were handed in this very moment.
+    pub(crate) fn leave(&self) -> Option<Arc<Tenure>> {
+        let mut state = self.entry.lock();
+        let handed = state.take_handed(self.ticket);
+        let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
+        if let Some(at) = at {
+            state.queue.remove(at);
+        }
+        let mut ended = None;
+        if state.queue.is_empty() {
+            ended = state.watch.take();
+            state.outage = None;
+            state.turns.goes();
+        }
+        if at == Some(0) && state.current.is_none() {
+            // Whatever woke us may have been meant for whoever is next: pass it on.
+            state.wake_head();
+        }
+        drop(state);
+        drop(ended);
+        if let Some(tenure) = &handed {
+            // Also if it is given back at once, or was lost before: its end is told, too.
+            self.engine.tell_acquired(tenure, self.since);
+        }
+        handed
+    }
+
+    /// Whether others of this client wait behind us.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.entry.lock().queue.len() > 1
+    }
+
+    /// Another client has the lock.
+    pub(crate) fn found_busy(&self) {
+        self.entry.lock().turns.found_busy();
+    }
+
+    /// How long to leave a lock that was just released to those who have waited for longer.
+    pub(crate) fn delay(&self) -> Duration {
+        self.entry.lock().turns.delay()
+    }
+
+    /// Whether the store tells this name's releases already.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.entry.lock().watch.is_some()
+    }
+
+    /// Keeps a watch until nobody queues any more.
+    pub(crate) fn keep_watch(&self, watch: Watch) {
+        let previous = self.entry.lock().watch.replace(watch);
+        drop(previous); // ends outside the lock
+    }
+
+    /// Since when the store cannot be asked.
+    pub(crate) fn outage_since(&self) -> Option<Moment> {
+        self.entry.lock().outage.as_ref().map(|(since, _)| *since)
+    }
+
+    /// The store cannot be asked; or `None`, it has answered.
+    pub(crate) fn set_outage(&self, outage: Option<(Moment, Error)>) {
+        self.entry.lock().outage = outage;
+    }
+
+    /// Why nobody of this client could ask the store; `None` if somebody could.
+    pub(crate) fn why_not(&self) -> Option<Error> {
+        self.entry.lock().why_not()
+    }
+
+    /// Leaves the queue as the holder, with one hold. The next in the queue becomes its head and waits for the release.
+    /// `then` runs before anybody can see it.
+    pub(crate) fn occupy<R>(
+        self,
+        tenure: &Arc<Tenure>,
+        sent: Moment,
+        now: Moment,
+        then: impl FnOnce(&mut EntryState) -> R,
+    ) -> R {
+        let mut state = self.entry.lock();
+        state.current = Some(Arc::clone(tenure));
+        state.turns.granted(sent, now);
+        let result = then(&mut state);
+        drop(state);
+        result // dropping `self` takes us out of the queue, and wakes nobody, because the lock is occupied
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(tenure) = self.leave() {
+            // We do not want it any more: an interrupt, or a panic.
+            self.engine.drop_hold(&self.entry, &tenure);
+        }
+    }
+}
+
+/// How the store wakes the head of a name's queue.
+pub(crate) struct EntryWake(pub(crate) Weak<Entry>);
+
+impl Wake for EntryWake {
+    fn wake(&self) {
+        let Some(entry) = self.0.upgrade() else { return };
+        let mut state = entry.lock();
+        state.turns.heard();
+        if let Some(head) = state.queue.front().filter(|head| head.contending) {
+            head.wanted.signal.raise();
+        }
+    }
+}
