@@ -10,6 +10,7 @@ use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::token::FencingToken;
+use crate::watchdog::TICK;
 use crate::watchdog::lane::{RenewJob, RenewalAnswer, Reply};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +28,12 @@ enum Finding {
 }
 
 impl Engine {
-    /// The timer of this name has fired: see to whatever is due there, and arm it again if anything is held.
-    pub(crate) fn look_after(&self, entry: &Arc<Entry>) {
+    /// The timer of this name has fired: see to whatever is due there, and arm it again if anything is held. Returns the
+    /// renewal that is due, to be [sent](Self::send_renewals) with others.
+    pub(crate) fn look_after(&self, entry: &Arc<Entry>) -> Option<RenewJob> {
         let mut state = entry.lock();
         state.timer = None;
-        let Some(tenure) = state.current().map(Arc::clone) else { return };
-        if tenure.has_ended() {
-            return;
-        }
+        let tenure = state.current().filter(|tenure| !tenure.has_ended()).map(Arc::clone)?;
         let finding = self.examine(&tenure);
         let next = match &finding {
             Finding::Fine(next) | Finding::Renew(_, next) | Finding::UsedUp(next) => *next,
@@ -42,19 +41,22 @@ impl Engine {
                 let cause = *cause;
                 drop(state);
                 self.declare_lost(entry, &tenure, cause);
-                return;
+                return None;
             }
         };
         // The timer's thread is running: it is the one that called us.
         let _armed = self.timer.arm(entry, &mut state, next);
         drop(state);
         match finding {
-            Finding::Renew(lease, _) => self.submit_renewal(entry, &tenure, lease),
+            Finding::Renew(lease, _) => {
+                Some(RenewJob { entry: Arc::clone(entry), tenure, lease, reply: None })
+            }
             Finding::UsedUp(end) => {
                 let left = end.since(self.clock.now());
                 self.events.emit(|| Event::RenewalsUsedUp { lock: tenure.name.clone(), left });
+                None
             }
-            Finding::Fine(_) | Finding::Over(_) => {}
+            Finding::Fine(_) | Finding::Over(_) => None,
         }
     }
 
@@ -68,25 +70,27 @@ impl Engine {
             return Finding::Over(LossCause::HolderEnded);
         }
         match inner.watch {
-            Some(watch) if now < watch.renew_at => Finding::Fine(watch.renew_at.min(end)),
+            // A tick early is not too early: a renewal is sent a little after the look that found it due, so the next look,
+            // which was armed by that one, comes as much before the time.
+            Some(watch) if now + TICK <= watch.renew_at => Finding::Fine(watch.renew_at.min(end)),
             Some(Watched { left: Some(0), .. }) => {
                 tenure.give_up_renewing(&mut inner);
                 Finding::UsedUp(end)
             }
             Some(watch) if !inner.renewing => {
                 inner.renewing = true;
-                Finding::Renew(watch.ttl, end)
+                // Armed for the renewal after this one: if this one comes back in time, nothing has to be armed again.
+                Finding::Renew(watch.ttl, Watched::next(now, watch.ttl).min(end))
             }
             _ => Finding::Fine(end),
         }
     }
 
-    fn submit_renewal(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, lease: LeaseTime) {
-        let job =
-            RenewJob { entry: Arc::clone(entry), tenure: Arc::clone(tenure), lease, reply: None };
+    /// Hands the lanes the renewals that are due, and leaves `due` empty.
+    pub(crate) fn send_renewals(&self, due: &mut Vec<RenewJob>) {
         let sent = self.clock.now();
-        if let Err(error) = self.lanes.renew(&self.this, job) {
-            self.renewal_failed(entry, tenure, sent, error);
+        for (RenewJob { entry, tenure, .. }, error) in self.lanes.renew(&self.this, due) {
+            self.renewal_failed(&entry, &tenure, sent, error);
         }
     }
 
@@ -287,7 +291,9 @@ impl Engine {
             lease,
             reply: Some(Arc::clone(&reply)),
         };
-        self.lanes.renew(&self.this, job).map_err(|error| error.on(&tenure.name))?;
+        if let Some((_, error)) = self.lanes.renew(&self.this, &mut vec![job]).pop() {
+            return Err(error.on(&tenure.name));
+        }
         // Another batch may be under way before ours.
         let by = self.clock.now() + self.settings.command_timeout * 2;
         loop {

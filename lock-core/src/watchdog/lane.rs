@@ -96,17 +96,42 @@ impl Lanes {
         Self { backend, clock, command_timeout, state, doubts }
     }
 
-    /// Has a holding renewed.
+    /// Has holdings renewed, and leaves `jobs` empty. Returns those for which that cannot be begun, and why.
     pub(crate) fn renew(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        job: RenewJob,
-    ) -> Result<(), Error> {
-        let queue = self.submit(engine, &job.entry.name.clone(), Task::Renew, |work| {
-            work.renewals.push_back(job);
-        })?;
-        self.call_relief(&queue, engine);
-        Ok(())
+        jobs: &mut Vec<RenewJob>,
+    ) -> Vec<(RenewJob, Error)> {
+        let mut failed = Vec::new();
+        while let Some(job) = jobs.pop() {
+            let lane = match self.lane(&job.tenure.name) {
+                Ok(lane) => lane,
+                Err(error) => {
+                    failed.push((job, error));
+                    continue;
+                }
+            };
+            // With one node, which is the rule, these are all.
+            let is_there =
+                |job: &mut RenewJob| self.lane(&job.tenure.name).is_ok_and(|its| its == lane);
+            let mut together: Vec<_> = jobs.extract_if(.., is_there).collect();
+            together.push(job);
+            let queued = self.submit(engine, lane, Task::Renew, |work| {
+                work.renewals.extend(together.drain(..));
+            });
+            match queued {
+                Ok(queue) => self.call_relief(&queue, engine),
+                Err(error) => {
+                    failed.extend(together.into_iter().map(|job| (job, error.clone())));
+                }
+            }
+        }
+        failed
+    }
+
+    /// Which lane this name's node has now.
+    fn lane(&self, name: &LockName) -> Result<Lane, Error> {
+        ask(|| Ok(self.backend.lane(name))).map_err(Failure::into_error)
     }
 
     /// Has a holding cleaned up: until that is confirmed, or until the lease has ended whatever there was.
@@ -118,7 +143,7 @@ impl Lanes {
     ) {
         let now = self.clock.now();
         let until = now + tenure.lease.duration() + self.command_timeout;
-        let name = tenure.name.clone();
+        let lane = self.lane(&tenure.name);
         let cleanup = Cleanup {
             tenure,
             closing,
@@ -128,19 +153,18 @@ impl Lanes {
             in_doubt: Some(self.doubts.one_more()),
         };
         // If not even a thread can be had, the lease must do.
-        let _started = self.submit(engine, &name, Task::CleanUp, |work| {
-            work.cleanups.push(cleanup);
+        let _started = lane.and_then(|lane| {
+            self.submit(engine, lane, Task::CleanUp, |work| work.cleanups.push(cleanup))
         });
     }
 
     fn submit(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        name: &LockName,
+        lane: Lane,
         task: Task,
         add: impl FnOnce(&mut Work),
     ) -> Result<Arc<Queue>, Error> {
-        let lane = ask(|| Ok(self.backend.lane(name))).map_err(Failure::into_error)?;
         let queue = {
             let mut state = self.state.lock();
             let new = || Arc::new(Queue::new(lane));

@@ -12,10 +12,12 @@ mod recent;
 mod relief;
 pub(crate) mod wheel;
 
+use crate::backend::RENEW_BATCH;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::Engine;
 use crate::engine::entry::{Entry, EntryState};
 use crate::error::Error;
+use lane::RenewJob;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -25,7 +27,7 @@ use wheel::Wheel;
 
 /// How exactly the wheel keeps time. A renewal is due at a third of a lease of at least 100 ms, and whether a holding is
 /// valid is read from the clock, not from the wheel.
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// How long the thread stays when nothing is held, before it ends; the next lock starts another.
 const IDLE: Duration = Duration::from_secs(10);
@@ -105,7 +107,7 @@ impl Timer {
     }
 
     fn run(&self, engine: &Weak<Engine>) {
-        let mut due = Vec::new();
+        let (mut due, mut renewals) = (Vec::new(), Vec::with_capacity(RENEW_BATCH));
         let mut idle_since = None;
         loop {
             let now = self.clock.now();
@@ -136,12 +138,23 @@ impl Timer {
             let Some(engine) = engine.upgrade() else { break };
             for entry in due.drain(..) {
                 // A backend's panic must not end the watchdog of all other locks.
-                let _reported = catch_unwind(AssertUnwindSafe(|| engine.look_after(&entry)));
+                let found = catch_unwind(AssertUnwindSafe(|| engine.look_after(&entry)));
+                renewals.extend(found.ok().flatten());
+                if renewals.len() >= RENEW_BATCH {
+                    send(&engine, &mut renewals);
+                }
             }
+            send(&engine, &mut renewals);
         }
         // The last entries go outside the lock: dropping one may drop whatever it holds.
         let rest =
             std::mem::replace(&mut self.state.lock().wheel, Wheel::new(self.clock.now(), TICK));
         drop(rest);
     }
+}
+
+/// Together, so that a batch costs one lock and one wake-up, and not each renewal.
+fn send(engine: &Engine, renewals: &mut Vec<RenewJob>) {
+    let _reported = catch_unwind(AssertUnwindSafe(|| engine.send_renewals(renewals)));
+    renewals.clear();
 }
