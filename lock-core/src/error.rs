@@ -46,6 +46,55 @@ struct Inner {
     lock: Option<LockName>,
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    members: Vec<MemberResult>,
+}
+
+/// What one of several came to that were asked together: a lock among those of a [`MultiLock`](crate::MultiLock).
+#[derive(Clone, Debug)]
+pub struct MemberResult {
+    name: String,
+    outcome: Outcome,
+}
+
+/// What it came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It did what was asked. Where the whole failed, it was undone.
+    Done,
+    /// Somebody else had it.
+    Busy,
+    /// It was not asked, because the whole had failed before.
+    NotAsked,
+    /// It failed.
+    Failed(Error),
+}
+
+impl MemberResult {
+    pub(crate) fn new(name: impl Into<String>, outcome: Outcome) -> Self {
+        Self { name: name.into(), outcome }
+    }
+
+    /// What the member is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it came to.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Why it failed, if it did.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        match &self.outcome {
+            Outcome::Failed(error) => Some(error),
+            Outcome::Done | Outcome::Busy | Outcome::NotAsked => None,
+        }
+    }
 }
 
 impl Error {
@@ -53,7 +102,13 @@ impl Error {
     /// is known.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, lock: None, message: message.into(), source: None }))
+        Self(Arc::new(Inner {
+            kind,
+            lock: None,
+            message: message.into(),
+            source: None,
+            members: Vec::new(),
+        }))
     }
 
     /// [`ErrorKind::Misuse`].
@@ -72,6 +127,30 @@ impl Error {
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, message)
+    }
+
+    /// An error of something that several were asked for: `what`, and what each of them came to. `done` says what it
+    /// means that one did as it was asked.
+    pub(crate) fn of_several(
+        kind: ErrorKind,
+        what: &str,
+        done: &str,
+        members: Vec<MemberResult>,
+    ) -> Self {
+        let each = members.iter().map(|member| {
+            let name = member.name();
+            match member.outcome() {
+                Outcome::Done => format!("\"{name}\" {done}"),
+                Outcome::Busy => format!("\"{name}\" was busy"),
+                Outcome::NotAsked => format!("\"{name}\" was not asked"),
+                Outcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
+            }
+        });
+        let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
+        // What the failures themselves say stands in the text already; their cause goes on the chain.
+        let source =
+            members.iter().filter_map(MemberResult::error).find_map(|it| it.0.source.clone());
+        Self(Arc::new(Inner { kind, lock: None, message, source, members }))
     }
 
     /// The same error with what caused it.
@@ -100,6 +179,13 @@ impl Error {
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {
         self.0.lock.as_ref()
+    }
+
+    /// Of an error of several locks that were asked as one, what each of them came to, in the order in which they were
+    /// given. Empty for all other errors.
+    #[must_use]
+    pub fn members(&self) -> &[MemberResult] {
+        &self.0.members
     }
 
     /// The lease ended while we thought we held it.

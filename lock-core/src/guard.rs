@@ -1,15 +1,16 @@
 //! [`LockGuard`] and [`OwnedGuard`]: what a holder has in its hand.
 
-use crate::engine::Engine;
 use crate::engine::entry::Entry;
-use crate::engine::tenure::{GuardState, Tenure};
+use crate::engine::tenure::{GuardState, Listener, Tenure};
+use crate::engine::{Engine, Whole};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
 use crate::lease::LeaseTime;
 use crate::loss::Loss;
+use crate::multi::Several;
 use crate::name::LockName;
 use crate::token::FencingToken;
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, bounded};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -34,9 +35,17 @@ impl Hold {
         self.engine.end_hold(&self.entry, &self.tenure)
     }
 
-    fn detach(mut self) {
+    fn detach(mut self, whole: Option<Whole>) {
         self.done = true;
-        self.engine.detach(thread_id(), &self.entry, &self.tenure);
+        self.engine.detach(thread_id(), &self.entry, &self.tenure, whole);
+    }
+
+    fn name(&self) -> &LockName {
+        &self.tenure.name
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.tenure.token
     }
 
     fn is_valid(&self) -> bool {
@@ -49,15 +58,7 @@ impl Hold {
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.engine.must_hold(&self.entry, &self.tenure)?;
-        let left = self.remaining();
-        if left < time {
-            return Err(Error::new(
-                ErrorKind::Ending,
-                format!("{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"),
-            )
-            .on(&self.tenure.name));
-        }
-        Ok(())
+        must_be_left(self.remaining(), time, &self.tenure.name)
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
@@ -68,7 +69,26 @@ impl Hold {
         // What is asked for is what shall be left when this returns, so the lease is a little longer.
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
         let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.tenure.name))?;
+        self.lease_again(lease)
+    }
+
+    /// Makes the lease a full one from now.
+    fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
         self.engine.extend(&self.entry, &self.tenure, lease)
+    }
+
+    fn verify(&self) -> Result<Duration, Error> {
+        self.engine.verify(&self.entry, &self.tenure)
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        self.state();
+        self.tenure.loss()
+    }
+
+    fn listen(&self, listener: Listener) {
+        self.state();
+        self.tenure.listen(listener);
     }
 
     fn state(&self) -> GuardState {
@@ -99,6 +119,96 @@ impl fmt::Debug for Hold {
     }
 }
 
+/// What a thread's guard has: a hold on one lock, or those on several that were taken as one.
+///
+/// One lock needs no memory of its own for it, and its guard is no larger for there being others.
+enum Held {
+    One(Hold),
+    Several(Box<Several>),
+}
+
+/// Asks whichever of the two it is.
+macro_rules! either {
+    ($held:expr, $it:ident => $asked:expr) => {
+        match $held {
+            Held::One($it) => $asked,
+            Held::Several($it) => $asked,
+        }
+    };
+}
+
+impl Held {
+    fn unlock(self) -> Result<(), Error> {
+        either!(self, it => it.unlock())
+    }
+
+    fn detach(self, whole: Option<Whole>) {
+        either!(self, it => it.detach(whole));
+    }
+
+    fn name(&self) -> &LockName {
+        either!(self, it => it.name())
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        either!(self, it => it.fencing_token())
+    }
+
+    fn is_valid(&self) -> bool {
+        either!(self, it => it.is_valid())
+    }
+
+    fn remaining(&self) -> Duration {
+        either!(self, it => it.remaining())
+    }
+
+    fn ensure(&self, time: Duration) -> Result<(), Error> {
+        either!(self, it => it.ensure(time))
+    }
+
+    fn extend(&self, time: Duration) -> Result<(), Error> {
+        either!(self, it => it.extend(time))
+    }
+
+    fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
+        either!(self, it => it.lease_again(lease))
+    }
+
+    fn verify(&self) -> Result<Duration, Error> {
+        either!(self, it => it.verify())
+    }
+
+    fn state(&self) -> GuardState {
+        either!(self, it => it.state())
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        either!(self, it => it.loss())
+    }
+
+    fn listen(&self, listener: Listener) {
+        either!(self, it => it.listen(listener));
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        either!(self, it => it.fmt(f))
+    }
+}
+
+/// Refuses where less than `time` is left.
+pub(crate) fn must_be_left(left: Duration, time: Duration, lock: &LockName) -> Result<(), Error> {
+    if left < time {
+        return Err(Error::new(
+            ErrorKind::Ending,
+            format!("{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"),
+        )
+        .on(lock));
+    }
+    Ok(())
+}
+
 /// The methods that both guards have.
 macro_rules! guard_methods {
     () => {
@@ -121,16 +231,16 @@ macro_rules! guard_methods {
         /// The name of the lock.
         #[must_use]
         pub fn name(&self) -> &LockName {
-            &self.0.tenure.name
+            self.0.name()
         }
 
         /// This grant's own token, also after the lock was lost; nested guards have the same one. `None` where the
-        /// store or its wire format has none, or they are switched off.
+        /// store or its wire format has none, they are switched off, or this is the guard of several locks.
         ///
         /// Give it to what the lock protects, and let that refuse smaller ones than it has seen.
         #[must_use]
         pub fn fencing_token(&self) -> Option<FencingToken> {
-            self.0.tenure.token
+            self.0.fencing_token()
         }
 
         /// Whether the lock is still ours, by a look at the clock alone: no request, and right also at the first
@@ -166,7 +276,7 @@ macro_rules! guard_methods {
         ///
         /// [`Error::is_lost`] if it is not ours, [`Error::is_unavailable`] if the store could not be asked.
         pub fn verify(&self) -> Result<Duration, Error> {
-            self.0.engine.verify(&self.0.entry, &self.0.tenure)
+            self.0.verify()
         }
 
         /// Makes the lock last for at least `time` from now. A lock that lasts that long anyway is left as it is; it
@@ -193,16 +303,19 @@ macro_rules! guard_methods {
         /// Why the lock was lost, or will be when its lease ends because the renewals are used up. Local.
         #[must_use]
         pub fn loss(&self) -> Option<Loss> {
-            self.0.state();
-            self.0.tenure.loss()
+            self.0.loss()
         }
 
         /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
         /// before; it is closed without one when the lock is given back. Any thread may wait on it.
         #[must_use]
         pub fn losses(&self) -> Receiver<Loss> {
-            self.0.state();
-            self.0.tenure.listen()
+            let (sender, receiver) = bounded(1);
+            self.0.listen(Box::new(move |loss| {
+                // Gone: nobody reads the channel any more.
+                let _told = sender.try_send(loss);
+            }));
+            receiver
         }
     };
 }
@@ -238,14 +351,45 @@ macro_rules! guard_methods {
 /// ```
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
-pub struct LockGuard(Hold, PhantomData<std::sync::MutexGuard<'static, ()>>);
+pub struct LockGuard(Held, PhantomData<std::sync::MutexGuard<'static, ()>>);
 
 impl LockGuard {
     pub(crate) fn new(hold: Hold) -> Self {
-        Self(hold, PhantomData)
+        Self(Held::One(hold), PhantomData)
+    }
+
+    /// The guard of several locks as one.
+    pub(crate) fn several(several: Several) -> Self {
+        Self(Held::Several(Box::new(several)), PhantomData)
     }
 
     guard_methods!();
+
+    /// The tokens of all locks that this guard stands for, each with the name of its lock, in the order in which they
+    /// were given. For a single lock that is the one of [`fencing_token`](Self::fencing_token).
+    ///
+    /// Several locks that were taken as one have no token together: each protects something of its own, and that
+    /// compares the token of *its* lock with those it has seen. A lock that a [`MajorityLock`](crate::MajorityLock)
+    /// has not got stands there with `None`.
+    #[must_use]
+    pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
+        match &self.0 {
+            Held::One(hold) => vec![(hold.name().clone(), hold.fencing_token())],
+            Held::Several(several) => several.fencing_tokens(),
+        }
+    }
+
+    pub(crate) fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
+        self.0.lease_again(lease)
+    }
+
+    pub(crate) fn listen(&self, listener: Listener) {
+        self.0.listen(listener);
+    }
+
+    pub(crate) fn detach_as(self, whole: Option<Whole>) {
+        self.0.detach(whole);
+    }
 
     /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
     /// code that locks in one place and unlocks in another.
@@ -253,7 +397,7 @@ impl LockGuard {
     /// The watchdog goes on renewing it for as long as the thread lives. If every handle of the client is dropped
     /// before, the lock is released.
     pub fn detach(self) {
-        self.0.detach();
+        self.detach_as(None);
     }
 }
 

@@ -3,6 +3,7 @@
 //! The map, from what a program holds down to what a store does:
 //!
 //! - names: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards)
+//! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] most of them
 //! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and [`OwnedGuard`] are the holding,
 //!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, [`Error`] is the one error
 //! - policy: the engine and the watchdog, private here
@@ -32,6 +33,7 @@ mod lease;
 mod lock;
 mod loss;
 mod memory;
+mod multi;
 mod mutex;
 mod name;
 mod options;
@@ -49,7 +51,7 @@ pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Host, Secret, TokenPolicy};
 pub use counters::Counters;
 pub use engine::tenure::GuardState;
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, MemberResult, Outcome};
 pub use event::{Event, EventHandler};
 pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;
@@ -57,6 +59,7 @@ pub use lease::{Lease, LeaseTime};
 pub use lock::DistLock;
 pub use loss::{Loss, LossCause};
 pub use memory::{MemoryBackend, MemoryScheme};
+pub use multi::{MajorityLock, MultiLock};
 pub use mutex::{Mutex, OwnedMutex};
 pub use name::LockName;
 pub use options::LockOptions;

@@ -10,8 +10,13 @@ use std::fmt;
 use std::time::Duration;
 
 pub(crate) mod sealed {
+    use crate::multi::Parts;
+
     /// New kinds of stores implement [`Backend`](crate::Backend); new kinds of locks are made here.
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// What it is made of.
+        fn parts(&self) -> Parts;
+    }
 }
 
 /// A lock that several threads, processes and machines share.

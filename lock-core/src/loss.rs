@@ -1,6 +1,7 @@
 //! [`Loss`]: that a lock was lost, and why.
 
 use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
 use std::fmt;
 
 /// Why a lock was lost.
@@ -33,11 +34,12 @@ impl fmt::Display for LossCause {
 pub struct Loss {
     cause: LossCause,
     last_failure: Option<Error>,
+    member: Option<LockName>,
 }
 
 impl Loss {
     pub(crate) fn new(cause: LossCause, last_failure: Option<Error>) -> Self {
-        Self { cause, last_failure }
+        Self { cause, last_failure, member: None }
     }
 
     /// Why.
@@ -52,6 +54,18 @@ impl Loss {
         self.last_failure.as_ref()
     }
 
+    /// Of several locks that were taken as one, that whose loss was the loss of the whole.
+    #[must_use]
+    pub fn member(&self) -> Option<&LockName> {
+        self.member.as_ref()
+    }
+
+    /// The same, of this member of a whole, unless it is said of a member of that.
+    pub(crate) fn of(mut self, member: &LockName) -> Self {
+        self.member.get_or_insert_with(|| member.clone());
+        self
+    }
+
     /// The same as an error.
     pub(crate) fn to_error(&self) -> Error {
         let error = Error::new(ErrorKind::Lost, format!("the lock was lost: {}", self.cause));
@@ -64,6 +78,9 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(member) = &self.member {
+            write!(f, "of lock \"{member}\": ")?;
+        }
         self.cause.fmt(f)?;
         if let Some(failure) = &self.last_failure {
             write!(f, " ({failure})")?;

@@ -8,6 +8,7 @@ use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
 use crate::interrupt::Interrupt;
 use crate::lock::{DistLock, sealed};
+use crate::multi::{Leaf, Parts};
 use crate::name::LockName;
 use crate::options::LockOptions;
 use std::fmt;
@@ -102,7 +103,12 @@ impl Mutex {
     }
 }
 
-impl sealed::Sealed for Mutex {}
+impl sealed::Sealed for Mutex {
+    fn parts(&self) -> Parts {
+        let Handle { engine, entry } = &self.0;
+        Parts::One(Leaf { engine: Arc::clone(engine), entry: Arc::clone(entry) })
+    }
+}
 
 impl DistLock for Mutex {
     fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
@@ -118,7 +124,7 @@ impl DistLock for Mutex {
 
     fn unlock(&self) -> Result<(), Error> {
         let Handle { engine, entry } = &self.0;
-        let tenure = engine.take_detached(thread_id(), entry).ok_or_else(|| {
+        let tenure = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
                 "this thread has no detached hold to unlock: a guard unlocks its own, and only the thread that locked can unlock",
@@ -147,6 +153,18 @@ impl DistLock for Mutex {
 
     fn name(&self) -> &LockName {
         &self.0.entry.name
+    }
+}
+
+impl From<Mutex> for Arc<dyn DistLock> {
+    fn from(mutex: Mutex) -> Self {
+        Arc::new(mutex)
+    }
+}
+
+impl From<&Mutex> for Arc<dyn DistLock> {
+    fn from(mutex: &Mutex) -> Self {
+        Arc::new(mutex.clone())
     }
 }
 

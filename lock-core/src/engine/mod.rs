@@ -14,7 +14,7 @@ mod keep;
 mod release;
 pub(crate) mod tenure;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod turns;
 mod unheard;
 
@@ -63,6 +63,17 @@ struct Detached {
     thread: u64,
     entry: Arc<Entry>,
     tenure: Arc<Tenure>,
+    /// The hold on several locks that this is a part of.
+    whole: Option<Whole>,
+}
+
+/// A hold on several locks that was detached as one.
+#[derive(Clone, Debug)]
+pub(crate) struct Whole {
+    /// Which locks those are: the same for whatever is made of the same ones.
+    pub(crate) of: Arc<str>,
+    /// Larger than that of every one detached before.
+    pub(crate) number: u64,
 }
 
 /// The settings that the engine itself reads.
@@ -130,6 +141,12 @@ impl Engine {
         parked(timers) && !is_due && !self.lanes.threads().1 && parked(timers + lanes)
     }
 
+    /// How many threads look after what is held. For tests on a manual clock.
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> usize {
+        self.timer.threads() + self.lanes.threads().0
+    }
+
     /// Waits until nothing is in doubt any more.
     pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
         self.refuse_if_forked()?;
@@ -153,9 +170,16 @@ impl Engine {
         self.registry.find(name).map_or(0, |entry| entry.waiting())
     }
 
-    /// Leaves a hold with the calling thread, without a guard.
-    pub(crate) fn detach(&self, thread: u64, entry: &Arc<Entry>, tenure: &Arc<Tenure>) {
-        let hold = Detached { thread, entry: Arc::clone(entry), tenure: Arc::clone(tenure) };
+    /// Leaves a hold with the calling thread, without a guard; by itself, or as a part of a `whole`.
+    pub(crate) fn detach(
+        &self,
+        thread: u64,
+        entry: &Arc<Entry>,
+        tenure: &Arc<Tenure>,
+        whole: Option<Whole>,
+    ) {
+        let (entry, tenure) = (Arc::clone(entry), Arc::clone(tenure));
+        let hold = Detached { thread, entry, tenure, whole };
         let mut detached = self.detached.lock();
         // What a thread left behind that is gone, nobody can end.
         let left_behind: Vec<_> =
@@ -172,14 +196,37 @@ impl Engine {
         drop(left_behind); // outside the lock: an entry's end takes others
     }
 
-    /// This thread's newest hold without a guard.
-    pub(crate) fn take_detached(&self, thread: u64, entry: &Arc<Entry>) -> Option<Arc<Tenure>> {
+    /// This thread's newest hold without a guard: of those by themselves, or the part of the `whole` of that number.
+    pub(crate) fn take_detached(
+        &self,
+        thread: u64,
+        entry: &Arc<Entry>,
+        whole: Option<u64>,
+    ) -> Option<Arc<Tenure>> {
         let mut detached = self.detached.lock();
-        let is_ours = |it: &Detached| it.thread == thread && Arc::ptr_eq(&it.entry, entry);
-        let at = detached.iter().rposition(is_ours)?;
+        let is_it = |it: &Detached| {
+            it.thread == thread
+                && Arc::ptr_eq(&it.entry, entry)
+                && it.whole.as_ref().map(|whole| whole.number) == whole
+        };
+        let at = detached.iter().rposition(is_it)?;
         let hold = detached.remove(at);
         drop(detached);
         Some(hold.tenure)
+    }
+
+    /// The number of the newest whole of these locks of which this thread has a part here.
+    pub(crate) fn newest_whole(&self, thread: u64, entry: &Arc<Entry>, of: &str) -> Option<u64> {
+        let detached = self.detached.lock();
+        let ours =
+            detached.iter().filter(|it| it.thread == thread && Arc::ptr_eq(&it.entry, entry));
+        let wholes = ours.filter_map(|it| it.whole.as_ref().filter(|whole| *whole.of == *of));
+        wholes.map(|whole| whole.number).max()
+    }
+
+    /// For how long a wait without an end puts up with a store that cannot be asked.
+    pub(crate) fn outage_limit(&self) -> Duration {
+        self.settings.outage_limit
     }
 
     /// An owner that never was.

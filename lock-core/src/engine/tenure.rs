@@ -9,7 +9,6 @@ use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::token::{FencingToken, TokenRange};
-use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -68,8 +67,13 @@ pub(crate) struct Inner {
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,
     loss: Option<Loss>,
-    listeners: Vec<Sender<Loss>>,
+    listeners: Vec<Listener>,
 }
+
+/// Who is told of a loss, once; or dropped without a word when there is nothing to be told any more.
+///
+/// Called under the lock of the holding: it must neither block nor ask a holding anything.
+pub(crate) type Listener = Box<dyn FnOnce(Loss) + Send>;
 
 /// Where a holding stands in the line of those that were handed from thread to thread on one grant of the store.
 #[derive(Clone, Copy, Debug, Default)]
@@ -292,8 +296,7 @@ impl Tenure {
             return first.clone();
         }
         for listener in inner.listeners.drain(..) {
-            // Full or gone: a channel for one message that nobody reads any more.
-            let _told = listener.try_send(loss.clone());
+            listener(loss.clone());
         }
         inner.loss = Some(loss.clone());
         loss
@@ -309,18 +312,14 @@ impl Tenure {
         self.loss().unwrap_or_else(|| Loss::new(LossCause::Expired, None)).to_error().on(&self.name)
     }
 
-    /// A channel that gets the loss, at once if it is known already, and closes on release.
-    pub(crate) fn listen(&self) -> Receiver<Loss> {
-        let (sender, receiver) = bounded(1);
+    /// Tells this one of the loss, at once if it is known already; drops it on release.
+    pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
         match &inner.loss {
-            Some(loss) => {
-                let _told = sender.try_send(loss.clone());
-            }
-            None if !self.has_ended() => inner.listeners.push(sender),
+            Some(loss) => listener(loss.clone()),
+            None if !self.has_ended() => inner.listeners.push(listener),
             None => {}
         }
-        receiver
     }
 
     /// What the backend is told about it, with this lease.

@@ -26,7 +26,7 @@ mod handoff;
 mod holds;
 mod loss;
 mod queue;
-mod recorded;
+pub(crate) mod recorded;
 mod release;
 mod relief;
 mod renewal;
@@ -37,10 +37,10 @@ mod wait;
 
 use recorded::{Fault, Recorded};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Waits, in real time and with a bound, until `condition` holds.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = crate::SystemClock.now();
     while !condition() {
         assert!(crate::SystemClock.now().since(start) < 20 * SECOND, "did not come about: {what}");
@@ -65,7 +65,7 @@ fn parked(clock: &ManualClock, threads: usize) {
 }
 
 /// How many threads sleep on the clock; none if the time of one has come.
-fn sleeping(clock: &ManualClock) -> usize {
+pub(crate) fn sleeping(clock: &ManualClock) -> usize {
     let sleepers = clock.sleepers();
     if sleepers.iter().all(|until| *until > clock.now()) { sleepers.len() } else { 0 }
 }

@@ -4,29 +4,29 @@ use super::*;
 
 /// The memory store, with a record of what it was asked, and failures on demand.
 #[derive(Debug, Clone)]
-pub(super) struct Recorded {
-    pub(super) store: MemoryBackend,
-    pub(super) clock: ManualClock,
-    pub(super) log: Arc<Mutex<Vec<Request>>>,
+pub(crate) struct Recorded {
+    pub(crate) store: MemoryBackend,
+    pub(crate) clock: ManualClock,
+    pub(crate) log: Arc<Mutex<Vec<Request>>>,
     /// What the next requests of a kind fail with, after or before they are applied.
-    pub(super) faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
-    pub(super) abilities: Abilities,
+    pub(crate) faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
+    pub(crate) abilities: Abilities,
     /// Who asked for a lock last.
-    pub(super) owner: Arc<Mutex<Option<OwnerId>>>,
+    pub(crate) owner: Arc<Mutex<Option<OwnerId>>>,
     /// While it is up, the backend does not know its lanes.
-    pub(super) lane_panics: Arc<AtomicBool>,
+    pub(crate) lane_panics: Arc<AtomicBool>,
     /// While somebody holds it, requests that are to hang do.
-    pub(super) gate: Arc<Mutex<()>>,
+    pub(crate) gate: Arc<Mutex<()>>,
     /// One for each watch; alive for as long as that is.
-    pub(super) watches: Arc<Mutex<Vec<Weak<()>>>>,
+    pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
     /// Whether answers that nobody waits for stay unread until somebody asks something.
-    pub(super) is_lazy: Arc<AtomicBool>,
+    pub(crate) is_lazy: Arc<AtomicBool>,
     /// Those answers, and who is to hear them.
-    pub(super) unread: Arc<Mutex<Vec<Unread>>>,
+    pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
 }
 
 /// Who is to hear an answer, and the answer.
-pub(super) struct Unread(Released, Result<Release, Failure>);
+pub(crate) struct Unread(Released, Result<Release, Failure>);
 
 impl std::fmt::Debug for Unread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,14 +36,14 @@ impl std::fmt::Debug for Unread {
 
 /// What was asked, when, and by when it had to be answered.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
-    pub(super) kind: &'static str,
-    pub(super) at: Moment,
-    pub(super) by: Moment,
+pub(crate) struct Request {
+    pub(crate) kind: &'static str,
+    pub(crate) at: Moment,
+    pub(crate) by: Moment,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// Applied, and the answer waits at the gate.
     AnswerHangs,
     /// Something that is not a lock is under the key.
@@ -69,11 +69,15 @@ pub(super) enum Fault {
 }
 
 impl Recorded {
-    pub(super) fn new() -> (Self, ManualClock) {
+    pub(crate) fn new() -> (Self, ManualClock) {
         let clock = ManualClock::new();
-        let store = MemoryBackend::new(Arc::new(clock.clone()));
-        let recorded = Self {
-            store,
+        (Self::on(&clock), clock)
+    }
+
+    /// One on this clock.
+    pub(crate) fn on(clock: &ManualClock) -> Self {
+        Self {
+            store: MemoryBackend::new(Arc::new(clock.clone())),
             clock: clock.clone(),
             log: Arc::default(),
             faults: Arc::default(),
@@ -84,31 +88,30 @@ impl Recorded {
             watches: Arc::default(),
             is_lazy: Arc::default(),
             unread: Arc::default(),
-        };
-        (recorded, clock)
+        }
     }
 
     /// The same store, seen as one that can do less.
-    pub(super) fn able(&self, abilities: Abilities) -> Self {
+    pub(crate) fn able(&self, abilities: Abilities) -> Self {
         Self { abilities, ..self.clone() }
     }
 
-    pub(super) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.builder().connect().unwrap()
     }
 
     /// One that gives its commands this long.
-    pub(super) fn impatient_client(&self, command_timeout: Duration) -> Client {
+    pub(crate) fn impatient_client(&self, command_timeout: Duration) -> Client {
         let configure = |config: crate::Config| config.with_command_timeout(command_timeout);
         self.builder().configure(configure).connect().unwrap()
     }
 
-    pub(super) fn builder(&self) -> crate::ClientBuilder {
+    pub(crate) fn builder(&self) -> crate::ClientBuilder {
         Client::builder().backend(Arc::new(self.clone())).clock(Arc::new(self.clock.clone()))
     }
 
     /// A client, and the names of its events in their order.
-    pub(super) fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
+    pub(crate) fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let (events, clock) = (Arc::clone(&told), Arc::new(self.clock.clone()));
         let client = Client::builder()
@@ -124,53 +127,53 @@ impl Recorded {
         (client, told)
     }
 
-    pub(super) fn times(&self, kind: &str) -> Vec<Moment> {
+    pub(crate) fn times(&self, kind: &str) -> Vec<Moment> {
         self.log.lock().iter().filter(|it| it.kind == kind).map(|it| it.at).collect()
     }
 
     /// How much time the last request of a kind was given.
-    pub(super) fn time_given(&self, kind: &str) -> Duration {
+    pub(crate) fn time_given(&self, kind: &str) -> Duration {
         let log = self.log.lock();
         let last = log.iter().rfind(|it| it.kind == kind).unwrap();
         last.by.since(last.at)
     }
 
     /// How many watches there are now.
-    pub(super) fn watches(&self) -> usize {
+    pub(crate) fn watches(&self) -> usize {
         self.watches.lock().iter().filter(|it| it.strong_count() > 0).count()
     }
 
     /// All requests of a kind fail, until [`mend`](Self::mend).
-    pub(super) fn cut(&self, kind: &'static str, fault: Fault) {
+    pub(crate) fn cut(&self, kind: &'static str, fault: Fault) {
         self.faults.lock().extend((0..10_000).map(|_| (kind, fault)));
     }
 
     /// Nothing fails any more.
-    pub(super) fn mend(&self) {
+    pub(crate) fn mend(&self) {
         self.faults.lock().clear();
     }
 
     /// By when the last request of a kind had to be answered.
-    pub(super) fn by(&self, kind: &str) -> Option<Moment> {
+    pub(crate) fn by(&self, kind: &str) -> Option<Moment> {
         self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
     }
 
     /// Reads the answers that nobody waits for.
-    pub(super) fn read(&self) {
+    pub(crate) fn read(&self) {
         let unread = std::mem::take(&mut *self.unread.lock());
         for Unread(done, answer) in unread {
             done(answer);
         }
     }
-    pub(super) fn count(&self, kind: &str) -> usize {
+    pub(crate) fn count(&self, kind: &str) -> usize {
         self.times(kind).len()
     }
 
-    pub(super) fn fail_next(&self, kind: &'static str, fault: Fault) {
+    pub(crate) fn fail_next(&self, kind: &'static str, fault: Fault) {
         self.faults.lock().push_back((kind, fault));
     }
 
-    pub(super) fn asked<T>(
+    pub(crate) fn asked<T>(
         &self,
         kind: &'static str,
         by: Moment,
@@ -217,7 +220,7 @@ impl Recorded {
 }
 
 /// How [`Fault::Mute`] is told from a failure.
-pub(super) const MUTE: &str = "no answer at all";
+pub(crate) const MUTE: &str = "no answer at all";
 
 impl Backend for Recorded {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {

@@ -1,0 +1,88 @@
+//! Several locks on stores in memory, on a clock that stands still until it is told to go on.
+
+use super::{MajorityLock, MultiLock};
+use crate::engine::tests::recorded::{Fault, Recorded};
+use crate::engine::tests::{SECOND, eventually, sleeping};
+use crate::{
+    Client, Clock, DistLock, Error, GuardState, Interrupt, LockOptions, LossCause, ManualClock,
+    Mutex, Outcome,
+};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+mod guards;
+mod holds;
+mod kinds;
+mod taking;
+mod threads;
+
+/// Three stores, a client of each, and a lock of another name on each.
+struct Three {
+    clock: ManualClock,
+    stores: [Recorded; 3],
+    clients: [Client; 3],
+    locks: [Mutex; 3],
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+impl Three {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let stores = [(); 3].map(|()| Recorded::on(&clock));
+        let clients = stores.each_ref().map(Recorded::client);
+        let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
+        Self { clock, stores, clients, locks }
+    }
+
+    fn all(&self) -> MultiLock {
+        MultiLock::new(&self.locks).unwrap()
+    }
+
+    fn majority(&self) -> MajorityLock {
+        MajorityLock::new(&self.locks).unwrap()
+    }
+
+    /// The same locks as strangers see them.
+    fn strangers(&self) -> [Mutex; 3] {
+        [0, 1, 2].map(|n| self.stores[n].client().mutex(NAMES[n]).unwrap())
+    }
+
+    /// Which of them somebody holds, by the stores' word.
+    fn held(&self) -> [bool; 3] {
+        self.strangers().map(|lock| lock.is_locked().unwrap())
+    }
+
+    fn count(&self, kind: &str) -> [usize; 3] {
+        self.stores.each_ref().map(|store| store.count(kind))
+    }
+
+    /// Advances by small steps, and lets whoever wakes do its work before the next.
+    fn advance(&self, by: Duration) {
+        let is_at_rest = || {
+            let threads: usize = self.clients.iter().map(|client| client.0.threads()).sum();
+            let parked = sleeping(&self.clock) >= threads;
+            parked && self.clients.iter().all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
+        };
+        let end = self.clock.now() + by;
+        eventually("everybody is at rest", is_at_rest);
+        while self.clock.now() < end {
+            self.clock.advance((SECOND / 20).min(end.since(self.clock.now())));
+            eventually("everybody is at rest", is_at_rest);
+        }
+    }
+}
+
+const NONE: [bool; 3] = [false; 3];
+
+/// What each member came to, in one letter.
+fn letters(error: &Error) -> String {
+    let letter = |outcome: &Outcome| match outcome {
+        Outcome::Done => 'd',
+        Outcome::Busy => 'b',
+        Outcome::NotAsked => '-',
+        Outcome::Failed(_) => 'f',
+    };
+    error.members().iter().map(|it| letter(it.outcome())).collect()
+}

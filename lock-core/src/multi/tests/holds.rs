@@ -1,0 +1,106 @@
+//! Holds on several locks: nested, beside holds on their members, and detached.
+
+use super::*;
+
+#[test]
+fn holds_of_members_and_of_the_whole_are_counted_together() {
+    let three = Three::new();
+    let lock = three.all();
+    let [a, b, c] = &three.locks;
+    let alone = a.lock().unwrap();
+    assert_eq!((lock.hold_count(), lock.is_held_by_current_thread()), (0, false));
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock().unwrap();
+    assert_eq!(inner.fencing_tokens(), outer.fencing_tokens());
+    assert_eq!((lock.hold_count(), a.hold_count(), b.hold_count()), (2, 3, 2));
+    assert_eq!(three.count("acquire"), [1; 3], "nested, it costs nothing");
+    drop(outer);
+    assert!(inner.is_valid() && lock.is_held_by_current_thread());
+    inner.unlock().unwrap();
+    assert_eq!(three.held(), [true, false, false]);
+    assert!(three.majority().hold_count() == 0 && c.hold_count() == 0);
+    let other = b.lock().unwrap();
+    assert!(three.majority().is_held_by_current_thread() && three.majority().hold_count() == 1);
+    drop((alone, other));
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn a_thread_that_lost_a_member_does_not_enter_as_if_nothing_had_happened() {
+    let three = Three::new();
+    let (all, majority) = (three.all(), three.majority());
+    let guard = all.lock().unwrap();
+    three.stores[1].store.lose(three.locks[1].name());
+    assert!(guard.verify().unwrap_err().is_lost());
+    let error = all.try_lock().unwrap_err();
+    assert!(error.is_lost() && letters(&error) == "df-", "{error}");
+    drop(majority.try_lock().unwrap().expect("two of three are still ours"));
+    drop(guard);
+    drop(all.try_lock().unwrap().unwrap());
+}
+
+#[test]
+fn detached_holds_end_by_unlock_through_any_handle_newest_first() {
+    let three = Three::new();
+    let [a, b, c] = three.locks.clone();
+    let lock = three.all();
+    assert!(lock.unlock().unwrap_err().is_not_held());
+    lock.lock().unwrap().detach();
+    lock.lock().unwrap().detach();
+    assert!(a.unlock().unwrap_err().is_not_held(), "it was not locked one by one");
+    assert!(three.majority().unlock().unwrap_err().is_not_held(), "nor as a majority");
+    let same = MultiLock::new([c, a, b]).unwrap();
+    same.unlock().unwrap();
+    assert_eq!((lock.hold_count(), three.held()), (1, [true; 3]));
+    thread::scope(|scope| {
+        let stranger = scope.spawn(|| same.unlock().unwrap_err().is_not_held());
+        assert!(stranger.join().unwrap());
+    });
+    lock.unlock().unwrap();
+    assert_eq!((lock.hold_count(), three.held()), (0, NONE));
+    assert!(lock.unlock().unwrap_err().is_not_held());
+}
+
+#[test]
+fn what_was_detached_one_by_one_is_unlocked_one_by_one() {
+    let three = Three::new();
+    let lock = three.all();
+    for member in &three.locks {
+        member.lock().unwrap().detach();
+    }
+    assert_eq!(lock.hold_count(), 1, "it is held, however that came about");
+    assert!(lock.unlock().unwrap_err().is_not_held());
+    assert_eq!(three.held(), [true; 3]);
+    for member in &three.locks {
+        member.unlock().unwrap();
+    }
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn detached_majorities_of_different_members_end_as_they_were_taken() {
+    let three = Three::new();
+    let lock = three.majority();
+    let [a, _, c] = three.strangers();
+    let busy = c.lock().unwrap();
+    lock.lock().unwrap().detach(); // a, b
+    three.stores[0].store.lose(three.locks[0].name());
+    drop((busy, a));
+    lock.lock().unwrap().detach(); // by our knowledge all three
+    lock.unlock().unwrap();
+    assert_eq!(three.held(), [false, true, false]);
+    assert!(lock.unlock().unwrap_err().is_lost(), "of the two of the first one was lost");
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn what_is_detached_is_given_back_when_the_last_handle_goes() {
+    let three = Three::new();
+    three.all().lock().unwrap().detach();
+    let Three { stores, clients, locks, .. } = three;
+    drop((clients, locks));
+    for (store, name) in stores.iter().zip(NAMES) {
+        let stranger = store.client().mutex(name).unwrap();
+        eventually("it is free", || !stranger.is_locked().unwrap());
+    }
+}

@@ -1,0 +1,59 @@
+//! Threads that want several locks at once, on the machine's clock.
+
+use super::*;
+use crate::{MemoryBackend, SystemClock};
+use parking_lot::Mutex as Cell;
+
+/// Clients of one process, on a store for each name.
+fn clients() -> [Client; 3] {
+    [(); 3].map(|()| {
+        let store = MemoryBackend::new(Arc::new(SystemClock));
+        Client::builder().backend(Arc::new(store)).connect().unwrap()
+    })
+}
+
+/// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On the way each member's
+/// token must grow.
+fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
+    let clients = clients();
+    let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
+    let seen: Cell<[u64; 3]> = Cell::default();
+    let wait = 60 * SECOND;
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let (locks, choose, seen) = (&locks, &choose, &seen);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let lock = choose(locks, thread + round);
+                    let guard = lock.try_lock_for(wait).unwrap().expect("nobody waits for ever");
+                    let mut seen = seen.try_lock_for(wait).unwrap();
+                    for (name, token) in guard.fencing_tokens() {
+                        let at = NAMES.iter().position(|it| *it == name.as_str()).unwrap();
+                        let token = token.unwrap().get();
+                        assert!(token > seen[at], "of {name}");
+                        seen[at] = token;
+                    }
+                    drop(seen);
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    for lock in &locks {
+        assert!(!lock.is_locked().unwrap());
+        drop(lock.try_lock().unwrap().unwrap());
+    }
+}
+
+#[test]
+fn a_and_b_and_b_and_a_do_not_wait_for_each_other() {
+    crowd(100, |[a, b, _], n| {
+        let both = if n % 2 == 0 { [a, b] } else { [b, a] };
+        MultiLock::new(both).unwrap().into()
+    });
+}
+
+#[test]
+fn a_ring_of_pairs_does_not_close() {
+    crowd(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
+}
