@@ -5,6 +5,7 @@
 //! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a store of your own
 //! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an [`OwnedMutex`], whose
 //!   guards can be sent to other threads
+//! - [`MultiLock`] makes several locks one, on whatever servers they are; [`MajorityLock`] needs most of them
 //! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the wait and the lease
 //! - [`LockGuard`] is the holding: its [fencing token](LockGuard::fencing_token), what is
 //!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
@@ -18,9 +19,10 @@ pub use lock_core::trace;
 pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, DistLock, Error,
     ErrorKind, Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime,
-    LockGuard, LockName, LockOptions, Loss, LossCause, ManualClock, MemoryBackend, MemoryScheme,
-    Moment, Mutex, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Scheme, Schemes, Secret, Signal,
-    SystemClock, TokenPolicy, TokenRange, Woken,
+    LockGuard, LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberResult,
+    MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Outcome, OwnedGuard, OwnedMutex,
+    OwnerId, OwnerText, Scheme, Schemes, Secret, Signal, SystemClock, TokenPolicy, TokenRange,
+    Woken,
 };
 
 /// Connects to the store that a URL names.

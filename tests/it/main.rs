@@ -30,6 +30,9 @@ mod secrets;
 // What can only be seen on a real server: requests and keys.
 mod redis;
 
+// Several locks as one, on several servers.
+mod several;
+
 // Memory and Redis side by side, with the same random commands.
 mod side_by_side;
 

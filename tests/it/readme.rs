@@ -60,6 +60,7 @@ fn every_example_it_names_is_there() {
         "give_up",
         "fencing",
         "interrupt",
+        "multi_lock",
     ] {
         assert!(
             readme.contains(&format!("`{name}`")) || readme.contains(&format!("--example {name}")),
