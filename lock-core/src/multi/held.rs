@@ -160,8 +160,8 @@ impl Several {
 
     /// The loss after which fewer than needed are left, as far as the order can be told.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        let losses = self.held().filter_map(|part| Some(part.loss()?.of(part.name())));
-        losses.skip(self.spare()).next()
+        let mut losses = self.held().filter_map(|part| Some(part.loss()?.of(part.name())));
+        losses.nth(self.spare())
     }
 
     pub(crate) fn listen(&self, listener: Listener) {

@@ -86,7 +86,7 @@ fn it_has_all_verbs() {
     lock.try_lock_for(SECOND).unwrap().unwrap().unlock().unwrap();
     lock.lock_interruptibly(&interrupt).unwrap().unlock().unwrap();
     assert!(lock.lock_with(&LockOptions::new().wait(SECOND)).unwrap_err().is_misuse());
-    assert_eq!(lock.run(|guard| guard.is_valid()).unwrap(), true);
+    assert!(lock.run(|guard| guard.is_valid()).unwrap());
     assert_eq!(three.all().run(|guard| guard.name().clone()).unwrap(), *lock.name());
     assert!(!lock.is_locked().unwrap() && lock.remaining().unwrap().is_none());
     assert_eq!(three.held(), NONE);
