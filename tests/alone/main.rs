@@ -10,17 +10,11 @@ mod harness;
 // A backend that is gone leaves no thread and no connection behind.
 mod departure;
 
-// A process that is forked while it holds.
-mod fork;
-
 // The rhythm of renewals, many locks at once, and what the watchdog costs.
 mod held;
 
 // What a client starts, and that it is gone with it.
 mod life;
-
-// When the system gives no more file descriptors or threads.
-mod limits;
 
 // What goes to a log, at the finest level.
 #[cfg(feature = "tracing")]

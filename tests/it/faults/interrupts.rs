@@ -1,7 +1,7 @@
 //! An interrupt at every step of a wait: how soon it ends, and that nothing is left.
 
 use super::scene::{Row, client_of, command};
-use super::table::{Case, examine};
+use super::table::Case;
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Plan, Proxy};
@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// But for what a busy machine adds.
 const AT_ONCE: Duration = Duration::ZERO;
 
-const CASES: &[Case] = &[
+pub(super) const CASES: &[Case] = &[
     ("before the call", before_the_call),
     ("in the local queue, behind a holder", behind_a_holder),
     ("in the local queue, behind a waiter", behind_a_waiter),
@@ -38,11 +38,6 @@ const CASES: &[Case] = &[
     ("the server is down, between two tries", down),
     ("after the grant", after_the_grant),
 ];
-
-#[test]
-fn an_interrupt_at_every_step_ends_the_wait_in_time_and_leaves_nothing() {
-    examine(CASES);
-}
 
 fn acquires(request: &Request) -> bool {
     request.kind() == Kind::Acquire

@@ -1,6 +1,7 @@
 //! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
 
 mod answers;
+mod apart;
 mod crowd;
 mod interrupts;
 mod ledger;
@@ -11,4 +12,6 @@ mod scene;
 mod server;
 mod shared_link;
 mod table;
+#[cfg(feature = "tls")]
+mod tls;
 mod told;

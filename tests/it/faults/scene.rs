@@ -116,7 +116,8 @@ pub(super) fn client_of(url: &str) -> Client {
     let settings = format!(
         "watchdog={lease}ms&command_timeout={command}ms&connect_timeout={command}ms&outage_limit={outage}ms"
     );
-    distlock::connect(&format!("{url}?{settings}")).unwrap()
+    let and = if url.contains('?') { '&' } else { '?' };
+    distlock::connect(&format!("{url}{and}{settings}")).unwrap()
 }
 
 #[track_caller]

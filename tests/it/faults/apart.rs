@@ -1,0 +1,261 @@
+//! What befalls a whole process - it is forked, or gets no file descriptor and no thread any more: each in a process of its
+//! own, which is this binary once more.
+
+#![allow(unsafe_code, reason = "there is no safe way to fork, and that is the subject")]
+
+use super::scene::{Row, Scene, client_of, command, lease};
+use super::table::Case;
+use crate::harness::alone::own_threads;
+use crate::harness::child::Example;
+use crate::harness::time::{Stopwatch, eventually};
+use distlock::{DistLock, Error, GuardState};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+use std::error::Error as _;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(20);
+/// Tells the other process which of them it is to meet.
+const FAULT: &str = "DISTLOCK_TEST_FAULT";
+/// What is refused here is refused before anything is asked.
+const AT_ONCE: Duration = Duration::ZERO;
+
+pub(super) const CASES: &[Case] = &[
+    ("process forked while holding", forked),
+    ("guard and client dropped in a forked child", dropped_in_a_fork),
+    #[cfg(target_os = "linux")]
+    ("forked past the C library while holding", forked_past_the_c_library),
+    ("no file descriptor is left: try_lock", no_file_descriptor),
+    ("no file descriptor is left while holding", no_file_descriptor_while_holding),
+    ("no thread is left for the watchdog", no_thread),
+];
+
+/// Has another process meet this fault, and tell.
+pub(super) fn run(name: &str) -> Row {
+    let binary = std::env::current_exe().expect("a test knows its binary");
+    let only = ["--exact", "faults::apart::a_process_that_was_started_for_it_meets_its_fault"];
+    let run = Example::program(binary).args(&only).args(&["--nocapture", "--test-threads=1"]);
+    let mut process = run.env(FAULT, name).spawn();
+    let row = process.expect("its row", LONG * 2, |row| {
+        let micros = |field: &str| row[field].as_u64().map(Duration::from_micros);
+        let said = row["said"].as_str()?.to_owned();
+        Some(Row { said, took: micros("took")?, bound: micros("bound")? })
+    });
+    assert_eq!(process.wait_exit(LONG), 0, "{}", process.errors());
+    row
+}
+
+/// What the other process does. In any other nothing was asked for, and there is nothing to do.
+#[test]
+fn a_process_that_was_started_for_it_meets_its_fault() {
+    let Ok(wanted) = std::env::var(FAULT) else { return };
+    let (_, case) = CASES.iter().find(|(name, _)| *name == wanted).expect("it has a case");
+    let Row { said, took, bound } = case();
+    let micros = |time: Duration| u64::try_from(time.as_micros()).expect("short");
+    // The line before is the harness's own, and has no end yet.
+    println!("\n{}", json!({ "said": said, "took": micros(took), "bound": micros(bound) }));
+}
+
+/// Runs `checks` in a forked child, and returns the number of the first that does not hold there; 0 if all do.
+fn in_a_child(checks: impl FnOnce() -> Vec<bool>) -> i32 {
+    // SAFETY: the child runs our checks and leaves by `_exit`, without unwinding into the test or running its destructors.
+    // What it touches (memory, clocks, locks that no other thread held) works after a fork with this C library.
+    checked(unsafe { libc::fork() }, checks)
+}
+
+/// The same in a child that the C library does not know of.
+#[cfg(target_os = "linux")]
+fn in_a_clone(checks: impl FnOnce() -> Vec<bool>) -> i32 {
+    // SAFETY: as above. All other arguments are zero, in whatever order: nothing is shared, the stack goes on where it is.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    checked(libc::pid_t::try_from(child).expect("a process number"), checks)
+}
+
+/// What follows in both processes.
+fn checked(child: libc::pid_t, checks: impl FnOnce() -> Vec<bool>) -> i32 {
+    assert!(child >= 0, "fork failed");
+    if child == 0 {
+        let failed = checks().iter().position(|holds| !holds).map_or(0, |at| at + 1);
+        let code = i32::try_from(failed).unwrap_or(99);
+        // SAFETY: ends this process, and nothing else.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    eventually("the child has ended: nothing in it may hang", LONG, || {
+        // SAFETY: `child` is our own, and `status` lives for as long as the call.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+        ended == child
+    });
+    assert!(libc::WIFEXITED(status), "the child died: {status}");
+    libc::WEXITSTATUS(status)
+}
+
+fn is_refused<T>(result: Result<T, Error>) -> bool {
+    result.is_err_and(|error| error.is_misuse() && error.to_string().contains("forked"))
+}
+
+/// A forked child holds nothing and touches nothing.
+fn forked() -> Row {
+    let Scene { server, client } = Scene::new();
+    let lock = client.mutex("forked").unwrap();
+    let other = client.owned_mutex("free").unwrap();
+    let guard = lock.lock().unwrap();
+    let mut probe = server.probe();
+    let connections = probe.connections();
+    let mut longest = Duration::ZERO;
+    for _ in 0..5 {
+        let (inner, here) = (lock.clone(), client.clone());
+        let watch = Stopwatch::start();
+        let failed = in_a_child(|| {
+            let checks = vec![
+                !guard.is_valid(),
+                guard.remaining().is_zero(),
+                guard.state() == GuardState::Lost,
+                !inner.is_held_by_current_thread(),
+                is_refused(guard.ensure(Duration::ZERO)),
+                is_refused(guard.verify()),
+                is_refused(guard.extend(Duration::from_secs(9))),
+                is_refused(inner.try_lock()),
+                is_refused(inner.lock()),
+                is_refused(other.lock()),
+                is_refused(inner.is_locked()),
+                is_refused(inner.force_unlock()),
+            ];
+            drop((inner, here));
+            checks
+        });
+        longest = longest.max(watch.elapsed());
+        assert_eq!(failed, 0, "this check does not hold in the child");
+    }
+    assert_eq!(probe.connections(), connections, "the child made none, and closed none of ours");
+    let token = guard.fencing_token();
+    eventually("the parent goes on renewing", LONG, || {
+        probe.command_calls("evalsha") > 3 && guard.verify().is_ok()
+    });
+    guard.unlock().unwrap();
+    for _ in 0..50 {
+        let next = lock.lock().unwrap();
+        assert!(next.fencing_token() > token, "answers and questions still belong together");
+        next.unlock().unwrap();
+    }
+    Row::new("misuse, in the child; the parent holds on", longest, AT_ONCE)
+}
+
+fn dropped_in_a_fork() -> Row {
+    let Scene { server, client } = Scene::new();
+    let lock = client.mutex("forked").unwrap();
+    let mut held = Some((lock.lock().unwrap(), lock, client));
+    let watch = Stopwatch::start();
+    let failed = in_a_child(|| {
+        let (guard, lock, client) = held.take().unwrap();
+        let refused = is_refused(guard.unlock());
+        drop((lock, client));
+        vec![refused]
+    });
+    let row = Row::new("nothing: the parent holds on", watch.elapsed(), AT_ONCE);
+    assert_eq!(failed, 0);
+    assert!(server.probe().exists("forked"));
+    let (guard, ..) = held.unwrap();
+    guard.unlock().unwrap();
+    assert!(!server.probe().exists("forked"));
+    row
+}
+
+/// A child that the C library does not know of reaches no store.
+#[cfg(target_os = "linux")]
+fn forked_past_the_c_library() -> Row {
+    let Scene { server, client } = Scene::new();
+    let lock = client.mutex("forked").unwrap();
+    let other = client.owned_mutex("free").unwrap();
+    let mut held = Some(lock.lock().unwrap());
+    let watch = Stopwatch::start();
+    let failed = in_a_clone(|| {
+        let guard = held.take().unwrap();
+        // It may nest here, and learns nothing good by it.
+        let nested_is_invalid = lock.try_lock().map_or(true, |nested| {
+            nested.is_none_or(|nested| !nested.is_valid() && nested.remaining().is_zero())
+        });
+        vec![
+            nested_is_invalid,
+            !lock.is_held_by_current_thread(),
+            is_refused(other.lock()),
+            is_refused(guard.verify()),
+            is_refused(guard.unlock()),
+        ]
+    });
+    let row = Row::new("misuse, in the child; the parent holds on", watch.elapsed(), AT_ONCE);
+    assert_eq!(failed, 0, "this check does not hold in the child");
+    assert!(server.probe().exists("forked"));
+    held.take().unwrap().unlock().unwrap();
+    assert!(!server.probe().exists("forked"));
+    row
+}
+
+/// Runs `work` with a soft limit on `resource`, and gives it back afterwards.
+fn limited<T>(resource: Resource, to: u64, work: impl FnOnce() -> T) -> T {
+    let before = getrlimit(resource);
+    let limit = |current| Rlimit { current, maximum: before.maximum };
+    setrlimit(resource, limit(Some(to))).unwrap();
+    let result = work();
+    setrlimit(resource, limit(before.current)).unwrap();
+    result
+}
+
+fn no_file_descriptor() -> Row {
+    let Scene { server: _server, client } = Scene::new();
+    let free = client.mutex("free").unwrap();
+    let row = limited(Resource::Nofile, 3, || {
+        let watch = Stopwatch::start();
+        let error = free.try_lock().unwrap_err();
+        let row = Row::new(&error, watch.elapsed(), command());
+        assert!(error.is_unavailable(), "{error:?}");
+        let source = error.source().unwrap().to_string();
+        assert!(source.contains("Too many open files"), "{source}");
+        row
+    });
+    free.try_lock().unwrap().unwrap().unlock().unwrap();
+    row
+}
+
+fn no_file_descriptor_while_holding() -> Row {
+    let Scene { server, client } = Scene::new();
+    let guard = client.mutex("held").unwrap().lock().unwrap();
+    let mut probe = server.probe();
+    probe.reset_stats();
+    eventually("it has been renewed", LONG, || {
+        own_threads().iter().any(|name| name.contains("lane")) && probe.command_calls("evalsha") > 0
+    });
+    limited(Resource::Nofile, 3, || {
+        let watch = Stopwatch::start();
+        eventually("what is held is renewed", LONG, || watch.elapsed() > lease() * 2);
+        assert_eq!(guard.state(), GuardState::Held);
+    });
+    let watch = Stopwatch::start();
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    Row::new("nothing: it is renewed, and unlocked", watch.elapsed(), command() * 2)
+}
+
+fn no_thread() -> Row {
+    let client = client_of("memory://");
+    let lock = client.mutex("x").unwrap();
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+    // Enough for what a lock needs, and not for a thread's stack.
+    let row = limited(Resource::As, pages * 4096 + 600_000, || {
+        let watch = Stopwatch::start();
+        let error = lock.lock().map(drop).unwrap_err();
+        let row = Row::new(&error, watch.elapsed(), AT_ONCE);
+        assert!(error.is_unavailable() && row.said.contains("thread"), "{error:?}");
+        row
+    });
+    assert_eq!(lock.hold_count(), 0);
+    let guard = lock.lock().unwrap();
+    let watch = Stopwatch::start();
+    eventually("it outlives its lease by far", LONG, || {
+        assert!(guard.is_valid(), "nobody renews it: {:?}", guard.loss());
+        watch.elapsed() > lease() * 2
+    });
+    guard.unlock().unwrap();
+    row
+}
