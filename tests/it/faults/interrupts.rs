@@ -1,6 +1,6 @@
 //! An interrupt at every step of a wait: how soon it ends, and that nothing is left.
 
-use super::scene::{Row, client_of, command};
+use super::scene::{Row, builder_of, client_of, command};
 use super::table::Case;
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
@@ -8,11 +8,12 @@ use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::{Kind, Request};
 use crate::harness::time::{always, eventually, let_pass, ms, scaled};
 use distlock::{
-    Client, Clock, DistLock, Error, Interrupt, LockGuard, LockOptions, Moment, SystemClock,
+    Client, Clock, DistLock, Error, Event, Interrupt, LockGuard, LockOptions, Moment, Signal,
+    SystemClock, Woken,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub(super) const CASES: &[Case] = &[
     ("before the call", before_the_call),
     ("in the local queue, behind a holder", behind_a_holder),
     ("in the local queue, behind a waiter", behind_a_waiter),
+    ("as it is handed the lock", || in_its_turn(Sleep::Handed, false)),
+    ("as it is handed the lock, before another", || in_its_turn(Sleep::Handed, true)),
+    ("at the head, standing back", || in_its_turn(Sleep::StandsBack, false)),
+    ("at the head, standing back, before another", || in_its_turn(Sleep::StandsBack, true)),
     ("as the first request is sent, busy", || busy(Step::sent(acquires, 1))),
     ("as the first answer comes, busy", || busy(Step::answered(acquires, 1))),
     ("as it subscribes", || busy(Step::sent(subscribes, 1))),
@@ -232,6 +237,119 @@ fn behind_a_waiter() -> Row {
         first.join().unwrap().unwrap();
         Row::new(error, took, AT_ONCE)
     })
+}
+
+/// The thread that is interrupted by an [`Alarm`].
+const WAITER: &str = "waiter";
+
+/// At which sleep of the waiter it fires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sleep {
+    /// It is woken, because it was handed the lock, and has not looked yet.
+    Handed,
+    /// It is at the head, and leaves the lock to other clients for a moment.
+    StandsBack,
+}
+
+/// The machine's clock; on it the waiter sleeps, and it knows when to fire.
+#[derive(Debug)]
+struct Alarm {
+    sleep: Sleep,
+    /// From when on: when the holder goes.
+    is_set: AtomicBool,
+    interrupt: Interrupt,
+    at: Mutex<Option<Moment>>,
+}
+
+impl Alarm {
+    fn fire(&self) {
+        let mut at = self.at.lock();
+        if at.is_none() {
+            *at = Some(SystemClock.now());
+            self.interrupt.fire();
+        }
+    }
+}
+
+impl Clock for Alarm {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        // Behind somebody it sleeps for a second, standing back for a twentieth of one at most.
+        let is_short = until.since(self.now()) < Duration::from_millis(100);
+        let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
+        if is_it && is_short && self.sleep == Sleep::StandsBack {
+            self.fire();
+        }
+        let woken = SystemClock.wait(signal, until);
+        let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
+        if is_it && woken == Woken::Signalled && self.sleep == Sleep::Handed {
+            self.fire();
+        }
+        woken
+    }
+}
+
+/// Behind a thread of the same client that gets the lock, and goes within the time in which it hands it on, or after it.
+fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
+    let server = server();
+    let elsewhere = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
+    let (is_set, interrupt, at) = (AtomicBool::new(false), Interrupt::new(), Mutex::default());
+    let alarm = Arc::new(Alarm { sleep, is_set, interrupt, at });
+    let taken = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&taken);
+    let counts = move |event: &Event| {
+        count.fetch_add(u64::from(matches!(event, Event::Acquired { .. })), Ordering::SeqCst);
+    };
+    let (hand_off, holds) = match sleep {
+        Sleep::Handed => (ms(400), Duration::ZERO),
+        Sleep::StandsBack => (ms(5), ms(20)),
+    };
+    let client = builder_of(&server.url())
+        .configure(|config| config.with_hand_off(hand_off))
+        .clock(Arc::clone(&alarm) as Arc<dyn Clock>)
+        .events(Arc::new(counts))
+        .connect()
+        .unwrap();
+    let lock = client.mutex("a").unwrap();
+    let queues = |n: usize| eventually("it queues", LONG, || client.waiting("a").unwrap() == n);
+    let mut probe = server.probe();
+    let (error, ended) = thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let guard = lock.lock().unwrap();
+            let_pass(holds);
+            alarm.is_set.store(true, Ordering::SeqCst);
+            guard.unlock().unwrap();
+        });
+        queues(1);
+        let waiter = thread::Builder::new().name(WAITER.to_owned());
+        let waiting = waiter
+            .spawn_scoped(scope, || {
+                let (outcome, ended) = wait(&client, &alarm.interrupt);
+                (outcome.map(drop).unwrap_err(), ended)
+            })
+            .unwrap();
+        queues(2);
+        let another =
+            before_another.then(|| scope.spawn(|| lock.lock().unwrap().unlock().unwrap()));
+        queues(2 + usize::from(before_another));
+        elsewhere.unlock().unwrap();
+        first.join().unwrap();
+        if let Some(another) = another {
+            another.join().unwrap();
+        }
+        waiting.join().unwrap()
+    });
+    assert!(error.is_interrupted(), "{error:?}");
+    let fired = alarm.at.lock().expect("it has fired");
+    eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
+    always("nothing comes back", command(), || !probe.exists("a"));
+    // What it was handed it had for a moment, and that is told.
+    let had = 1 + u64::from(sleep == Sleep::Handed) + u64::from(before_another);
+    assert_eq!(taken.load(Ordering::SeqCst), had, "who had it");
+    Row::new(error, ended.since(fired), if sleep == Sleep::Handed { command() } else { AT_ONCE })
 }
 
 fn asleep() -> Row {

@@ -1,6 +1,6 @@
 //! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and how long that takes.
 
-use super::scene::{Row, Scene, client_of, command, lease};
+use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
@@ -197,7 +197,7 @@ fn leaked_by_a_thread_that_ends() -> Row {
 fn with_losses(server: &RedisServer) -> (Client, Arc<Mutex<Vec<LossCause>>>) {
     let losses: Arc<Mutex<Vec<LossCause>>> = Arc::default();
     let told = Arc::clone(&losses);
-    let client = builder(server)
+    let client = builder_of(&server.url())
         .events(Arc::new(move |event: &Event| {
             if let Event::Lost { loss, .. } = event {
                 told.lock().push(loss.cause());
@@ -206,12 +206,6 @@ fn with_losses(server: &RedisServer) -> (Client, Arc<Mutex<Vec<LossCause>>>) {
         .connect()
         .unwrap();
     (client, losses)
-}
-
-fn builder(server: &RedisServer) -> distlock::ClientBuilder {
-    let settings =
-        |config: distlock::Config| config.with_watchdog(lease()).with_command_timeout(command());
-    distlock::builder().url(&server.url()).unwrap().configure(settings)
 }
 
 fn a_thread_ends_with(holds: usize) -> Row {
@@ -274,7 +268,7 @@ fn client_dropped_while_frozen() -> Row {
 
 fn kept_in_spite_of(handler: impl Fn(&Event) + Send + Sync + 'static) -> Row {
     let scene = Scene::new();
-    let client = builder(&scene.server).events(Arc::new(handler)).connect().unwrap();
+    let client = builder_of(&scene.server.url()).events(Arc::new(handler)).connect().unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let mut probe = scene.server.probe();
     always("it is renewed", lease() * 2, || probe.exists("a") && guard.state() == GuardState::Held);
@@ -300,7 +294,7 @@ fn handler_that_panics() -> Row {
 /// A client with a clock that is moved by hand.
 fn with_a_clock(server: &RedisServer) -> (Client, ManualClock) {
     let clock = ManualClock::new();
-    let client = builder(server).clock(Arc::new(clock.clone())).connect().unwrap();
+    let client = builder_of(&server.url()).clock(Arc::new(clock.clone())).connect().unwrap();
     (client, clock)
 }
 

@@ -3,7 +3,7 @@
 use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, ms};
-use distlock::{Client, DistLock, Error, LossCause};
+use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
 use std::time::Duration;
 
 /// The lease of every lock.
@@ -112,12 +112,17 @@ impl Scene {
 }
 
 pub(super) fn client_of(url: &str) -> Client {
+    builder_of(url).connect().unwrap()
+}
+
+/// The same, before it is made.
+pub(super) fn builder_of(url: &str) -> ClientBuilder {
     let [lease, command, outage] = [lease(), command(), outage()].map(|time| time.as_millis());
     let settings = format!(
         "watchdog={lease}ms&command_timeout={command}ms&connect_timeout={command}ms&outage_limit={outage}ms"
     );
     let and = if url.contains('?') { '&' } else { '?' };
-    distlock::connect(&format!("{url}{and}{settings}")).unwrap()
+    distlock::builder().url(&format!("{url}{and}{settings}")).unwrap()
 }
 
 #[track_caller]

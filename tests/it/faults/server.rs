@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
     ("SCRIPT FLUSH all the time", script_flush),
     ("BUSY with a script: try_lock", busy),
     ("BUSY with a script while holding, SCRIPT KILL", busy_while_holding),
-    ("CLIENT KILL of everything, all the time", client_kill),
+    ("CLIENT KILL of subscriber, lane and callers, again and again", client_kill),
     ("CLIENT PAUSE: try_lock", client_pause),
     ("CLIENT PAUSE while holding", || {
         Scene::new().lost(LossCause::Expired, |s| s.pause_clients(lease() * 4))
