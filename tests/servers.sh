@@ -132,7 +132,11 @@ run_on() {
     esac
     failed=""
     for suite in $suites; do
-        cargo test --quiet --workspace --all-features --no-fail-fast --test "$suite" || failed=yes
+        # That one is linked statically: its clock cannot be moved.
+        skip=""
+        [ "$1 $suite" != "redis-6.2 it" ] || skip=servers_clock::
+        cargo test --quiet --workspace --all-features --no-fail-fast --test "$suite" -- ${skip:+--skip "$skip"} ||
+            failed=yes
     done
     [ -z "$failed" ]
 }

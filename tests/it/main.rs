@@ -36,6 +36,9 @@ mod several;
 // Memory and Redis side by side, with the same random commands.
 mod side_by_side;
 
+// The server's time of day jumps.
+mod servers_clock;
+
 // The documents' numbers and names.
 mod documents;
 

@@ -223,7 +223,8 @@ fn a_cycle_on_a_lock_that_is_often_taken_costs_nine_calls_inside_the_server() {
         let minute = |grant| tokens(grant).0 / 60_000_000;
         minute(&before) == minute(&after)
     });
-    for other in ["config|resetstat", "info", "evalsha"] {
+    // The tests' own; before Redis 7 without the subcommand.
+    for other in ["config|resetstat", "config", "info", "evalsha"] {
         calls.remove(other);
     }
     let once = ["exists", "get", "time", "set", "hset", "pexpire", "hexists", "publish", "del"];

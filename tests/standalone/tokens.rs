@@ -55,9 +55,8 @@ fn the_counters_life_is_a_day_less_a_minute_at_least() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let mut probe = server.probe();
-    let mut life_after = |token: u64| {
-        probe.command(&["PEXPIRETIME", COUNTER]).int() - i64::try_from(token).unwrap() / 1000
-    };
+    let mut life_after =
+        |token: u64| probe.expires_at(COUNTER) - i64::try_from(token).unwrap() / 1000;
     for _ in 0..100 {
         let life = life_after(cycle(&bench));
         assert!((DAY - 60_000..=DAY).contains(&life), "{life}");

@@ -12,3 +12,4 @@ pub(crate) mod redis;
 pub(crate) mod resp;
 pub(crate) mod rights;
 pub(crate) mod time;
+pub(crate) mod time_of_day;

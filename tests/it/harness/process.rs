@@ -4,6 +4,7 @@ use super::lifeline::LifeLine;
 use super::probe::Probe;
 use super::rights;
 use super::time::{eventually, scaled};
+use super::time_of_day::TimeOfDay;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -22,10 +23,19 @@ const LOG_TAIL: usize = 4_000;
 /// shown when the test fails. It knows the user of [`rights`], and a test fails where that user was refused something.
 pub(crate) struct RedisServer {
     port: u16,
-    /// What was added to the command line, for a restart.
-    arguments: Vec<String>,
+    /// How it was started, for a restart.
+    setup: Setup,
     directory: TempDir,
     running: Option<Running>,
+}
+
+#[derive(Default)]
+struct Setup {
+    /// What is added to the command line.
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
+    /// For servers that are too old to know users.
+    without_user: bool,
 }
 
 struct Running {
@@ -42,9 +52,23 @@ impl RedisServer {
 
     /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own settings.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
-        let directory = tempfile::Builder::new().prefix("distlock-redis-").tempdir().unwrap();
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut server = Self { port: 0, arguments, directory, running: None };
+        Self::launch(Setup { arguments, ..Setup::default() })
+    }
+
+    /// One that knows no user but its default one.
+    pub(crate) fn start_without_user() -> Self {
+        Self::launch(Setup { without_user: true, ..Setup::default() })
+    }
+
+    /// One that looks at this clock for the time of day.
+    pub(crate) fn start_on(clock: &TimeOfDay) -> Self {
+        Self::launch(Setup { environment: clock.environment(), ..Setup::default() })
+    }
+
+    fn launch(setup: Setup) -> Self {
+        let directory = tempfile::Builder::new().prefix("distlock-redis-").tempdir().unwrap();
+        let mut server = Self { port: 0, setup, directory, running: None };
         // A port that was free a moment ago may be taken when the server binds it: then another one.
         for _ in 0..20 {
             server.port = free_port();
@@ -132,6 +156,7 @@ impl RedisServer {
 
     fn spawn(&self) -> Child {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let Setup { arguments, environment, without_user } = &self.setup;
         Command::new(&binary)
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
@@ -139,9 +164,9 @@ impl RedisServer {
             .arg(self.directory.path())
             .arg("--logfile")
             .arg(self.log_file())
-            .arg("--user")
-            .args(rights::without_prefix())
-            .args(&self.arguments)
+            .args(if *without_user { vec![] } else { [vec!["--user"], rights::without_prefix()].concat() })
+            .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
