@@ -98,8 +98,10 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         );
         return (ErrorKind::Configuration, message);
     }
-    // Where the commands are known, and not all their options: of `SET` in the script that acquires, or of `AUTH`.
+    // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of `EXISTS` in the script that
+    // acquires, or of `AUTH`.
     if detail.starts_with("syntax error")
+        || detail.starts_with("Wrong number of args calling Redis command")
         || detail.starts_with("wrong number of arguments for 'auth'")
     {
         let message = format!("{server} is too old: {OLDEST}");
@@ -257,6 +259,11 @@ mod tests {
             ),
             (
                 "ERR Error running script (call to f_0): @user_script:9: ERR syntax error",
+                Configuration,
+                "too old",
+            ),
+            (
+                "ERR Error running script (call to f_0): @user_script:28: @user_script: 28: Wrong number of args calling Redis command From Lua script",
                 Configuration,
                 "too old",
             ),
