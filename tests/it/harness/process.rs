@@ -157,6 +157,9 @@ impl RedisServer {
     fn spawn(&self) -> Child {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let Setup { arguments, environment, without_user } = &self.setup;
+        let mut user = vec!["--user"];
+        user.extend(rights::without_prefix());
+        user.retain(|_| !without_user);
         Command::new(&binary)
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
@@ -164,7 +167,7 @@ impl RedisServer {
             .arg(self.directory.path())
             .arg("--logfile")
             .arg(self.log_file())
-            .args(if *without_user { vec![] } else { [vec!["--user"], rights::without_prefix()].concat() })
+            .args(user)
             .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Threads: the first two are of one client, the others of another.
 pub(super) const ACTORS: usize = 4;
+/// How many clients there are at any time.
+pub(super) const CLIENTS: usize = 2;
 /// Lock names.
 pub(super) const NAMES: usize = 2;
 
@@ -15,6 +17,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A lease that is over before the next command.
 pub(super) const BRIEF: Duration = Duration::from_millis(150);
+
+/// A lease that is renewed once and no more: long enough that the renewal is in time on a busy machine.
+pub(super) const RENEWED_ONCE: Duration = Duration::from_millis(450);
 
 /// How long a try waits that is to wait in vain.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -34,6 +39,10 @@ pub(super) enum Deed {
     TryFor(Terms),
     /// Takes it for so short a time that it is over before the next command.
     TakeAndOutlive,
+    /// Takes it for a lease that may be renewed once, and answers when that is over, too.
+    TakeAndUseUp,
+    /// With an interrupt that has fired before.
+    LockInterrupted(Terms),
     OwnedLock,
     OwnedTry,
     Run,
@@ -56,6 +65,9 @@ pub(super) enum Deed {
     LoseKey,
     /// Ends this thread's wait.
     Interrupt,
+    /// The thread's client goes, with all handles on its locks, and another one comes: its guards live on, and what was
+    /// detached is given back with the last of them.
+    ReplaceClient,
 }
 
 /// For how long to hold.
@@ -64,6 +76,7 @@ pub(super) enum Terms {
     Default,
     Fixed,
     WatchedLonger,
+    WatchedAtMost,
 }
 
 /// Far from what is left of any lease, so that the time that a test takes makes no difference.
@@ -111,6 +124,7 @@ impl Terms {
             Self::Default => LockOptions::new(),
             Self::Fixed => LockOptions::new().lease(10 * MINUTE),
             Self::WatchedLonger => LockOptions::new().watched(20 * MINUTE),
+            Self::WatchedAtMost => LockOptions::new().watched_at_most(20 * MINUTE, 2),
         }
     }
 
@@ -138,20 +152,29 @@ pub(super) fn commands() -> impl Strategy<Value = Vec<Command>> {
 }
 
 fn deed() -> impl Strategy<Value = Deed> {
-    let terms =
-        || prop_oneof![Just(Terms::Default), Just(Terms::Fixed), Just(Terms::WatchedLonger)];
+    let terms = || {
+        prop_oneof![
+            Just(Terms::Default),
+            Just(Terms::Fixed),
+            Just(Terms::WatchedLonger),
+            Just(Terms::WatchedAtMost),
+        ]
+    };
     let minutes = || prop_oneof![Just(Minutes::One), Just(Minutes::Fifteen), Just(Minutes::Forty)];
     let which = || any::<u8>().prop_map(usize::from);
     let taking = prop_oneof![
-        6 => terms().prop_map(Deed::Lock),
-        4 => terms().prop_map(Deed::Try),
-        2 => terms().prop_map(Deed::TryFor),
-        1 => Just(Deed::TakeAndOutlive),
-        2 => Just(Deed::OwnedLock),
-        2 => Just(Deed::OwnedTry),
-        1 => Just(Deed::Run),
-        1 => Just(Deed::LockWithAWait),
-        1 => Just(Deed::TryWithoutALease),
+        24 => terms().prop_map(Deed::Lock),
+        16 => terms().prop_map(Deed::Try),
+        8 => terms().prop_map(Deed::TryFor),
+        4 => Just(Deed::TakeAndOutlive),
+        // It takes long, so it is done seldom.
+        1 => Just(Deed::TakeAndUseUp),
+        3 => terms().prop_map(Deed::LockInterrupted),
+        8 => Just(Deed::OwnedLock),
+        8 => Just(Deed::OwnedTry),
+        4 => Just(Deed::Run),
+        4 => Just(Deed::LockWithAWait),
+        4 => Just(Deed::TryWithoutALease),
     ];
     let holding = prop_oneof![
         6 => which().prop_map(Deed::Unlock),
@@ -169,6 +192,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         2 => Just(Deed::ForceUnlock),
         2 => Just(Deed::LoseKey),
         2 => Just(Deed::Interrupt),
+        1 => Just(Deed::ReplaceClient),
     ];
-    prop_oneof![20 => taking, 24 => holding, 4 => meddling]
+    prop_oneof![20 => taking, 24 => holding, 5 => meddling]
 }

@@ -11,7 +11,7 @@ mod command;
 mod world;
 
 use crate::conformance::subjects::{MemorySubject, RedisSubject};
-use command::{Command, commands};
+use command::{Command, Deed, Terms, commands};
 use lock_core::conformance::{Broken, Flaw, Subject};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -105,6 +105,12 @@ fn memory_and_redis_give_the_same_answers() {
     let is_seen = |answer: &str| seen.keys().any(|what| what.contains(answer));
     for answer in
         ["Took", "Busy", "for a waiter", "Lost", "NotHeld", "Interrupted", "Ending", "Misuse"]
+            .into_iter()
+            .chain([
+                "TakeAndUseUp -> Took",
+                "LockInterrupted -> Failed(Interrupted)",
+                "ReplaceClient -> Done",
+            ])
     {
         assert!(cases < CASES || is_seen(answer), "these commands never lead to `{answer}`");
     }
@@ -134,6 +140,29 @@ fn a_broken_store_is_found_out() {
             }
             other => panic!("{flaw:?} was not found out: {other:?}"),
         }
+    }
+}
+
+/// So are differences in what is done too seldom for chance to find it soon.
+#[test]
+fn what_is_done_seldom_shows_a_difference_too() {
+    let mine = |deed| Command { actor: 0, lock: 0, deed };
+    let detached = [Deed::Lock(Terms::Default), Deed::Detach(0), Deed::ReplaceClient];
+    for (flaw, deeds, last) in [
+        (Flaw::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
+        (Flaw::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
+        (Flaw::ReleaseForgets, &detached, "ReplaceClient"),
+    ] {
+        let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
+        let compare = |flawed: Broken| {
+            let (memory, flawed): (Arc<dyn Subject>, Arc<dyn Subject>) =
+                (Arc::new(MemorySubject::new()), Arc::new(flawed));
+            case(&memory, &flawed, &commands, &Seen::default())
+        };
+        compare(Broken::sound()).unwrap();
+        let why = compare(Broken::new(flaw)).expect_err("the difference is found");
+        println!("{flaw:?}: {why}");
+        assert!(why.contains(&format!("{last}, ")), "not sooner: {why}");
     }
 }
 

@@ -2,9 +2,11 @@
 //! when everybody who can go on has.
 
 use super::actor::{Actor, Answer, GuardSeen, LockSeen, Shelf, Token, done, minutes};
-use super::command::{ACTORS, BRIEF, Command, Deed, NAMES};
+use super::command::{ACTORS, BRIEF, CLIENTS, Command, Deed, NAMES, RENEWED_ONCE};
 use crate::harness::time::eventually;
-use distlock::{Client, Context, DistLock, Interrupt, LockName, LockOptions, SystemClock};
+use distlock::{
+    Client, ClientId, Context, DistLock, Interrupt, LockName, LockOptions, Mutex, SystemClock,
+};
 use lock_core::conformance::Subject;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +21,9 @@ const SOON: Duration = Duration::from_secs(10);
 pub(super) struct World {
     subject: Arc<dyn Subject>,
     names: [LockName; NAMES],
-    clients: Vec<Client>,
+    clients: [Client; CLIENTS],
+    /// Of all that there have been, in order: the place is what a client is called when it is compared.
+    ids: Vec<ClientId>,
     /// Looks at the store, and holds nothing.
     observer: Client,
     actors: Vec<Actor>,
@@ -69,20 +73,12 @@ impl World {
         let names = std::array::from_fn(|lock| {
             LockName::new(&format!("side-by-side:{number}:{lock}")).unwrap()
         });
-        let client = || {
-            let clock = Arc::new(SystemClock);
-            let context = Context::new(clock, distlock::ClientId::random());
-            let builder = subject.client(&context);
-            builder.configure(|config| config.with_watchdog(WATCHDOG)).connect().unwrap()
-        };
-        let clients = vec![client(), client()];
-        let observer = client();
-        let actor = |actor: usize| {
-            let client = &clients[client_of(actor)];
-            Actor::start(names.each_ref().map(|name: &LockName| client.mutex(name).unwrap()))
-        };
+        let clients: [Client; CLIENTS] = std::array::from_fn(|_| client(&*subject));
+        let observer = client(&*subject);
+        let actor = |actor: usize| Actor::start(locks(&clients[client_of(actor)], &names));
         Self {
             actors: (0..ACTORS).map(actor).collect(),
+            ids: clients.iter().map(Client::id).collect(),
             subject,
             names,
             clients,
@@ -133,6 +129,10 @@ impl World {
                 }
                 // Nobody is woken by a key that goes: waiters ask again when the lease should be over, minutes later.
                 Deed::LoseKey => waiters.next().is_none(),
+                // The calls of who waits have handles on its client.
+                Deed::ReplaceClient => {
+                    self.waiting.keys().all(|waiter| client_of(*waiter) != client_of(actor))
+                }
                 // It waits without an end, and cannot be interrupted.
                 Deed::Run => self.seen[actor][lock].holds > 0,
                 _ => true,
@@ -143,9 +143,9 @@ impl World {
     fn start(&mut self, command: &Command) -> Result<(), String> {
         let Command { actor: who, lock, deed } = *command;
         let actor = &self.actors[who];
-        let client = client_of(who);
+        let client = self.client_now(client_of(who));
         let (shelf, name) = (self.shelf.clone(), self.names[lock].clone());
-        let owned = self.clients[client].owned_mutex(&name).unwrap();
+        let owned = self.clients[client_of(who)].owned_mutex(&name).unwrap();
         let interrupt = Interrupt::new();
         match deed {
             Deed::Lock(terms) => {
@@ -166,7 +166,21 @@ impl World {
                 let Some(waiting) = self.waiting.remove(&who) else { unreachable!("it applies") };
                 waiting.interrupt.fire();
             }
-            Deed::TakeAndOutlive => self.take_and_outlive(who, lock),
+            Deed::TakeAndOutlive => {
+                self.take_and_outlive(who, lock, LockOptions::new().lease(BRIEF));
+            }
+            Deed::TakeAndUseUp => {
+                let once = LockOptions::new().watched_at_most(RENEWED_ONCE, 1);
+                self.take_and_outlive(who, lock, once);
+            }
+            Deed::LockInterrupted(terms) => {
+                interrupt.fire();
+                actor.begin(move |own| own.lock(lock, terms, &interrupt));
+            }
+            Deed::ReplaceClient => {
+                drop(owned);
+                self.replace_client(who)?;
+            }
             Deed::OwnedTry => {
                 actor.begin(move |_| shelf.put(client, lock, &owned, |it| it.try_lock()));
             }
@@ -242,22 +256,54 @@ impl World {
         });
     }
 
-    /// Takes it for a moment, and answers when that is over, for the holder and in the store.
-    fn take_and_outlive(&self, who: usize, lock: usize) {
+    /// The client's handles go one after the other, the one of this thread last.
+    fn replace_client(&mut self, who: usize) -> Result<(), String> {
+        let side = client_of(who);
+        self.clients[side] = client(&*self.subject);
+        self.ids.push(self.clients[side].id());
+        let others = (0..ACTORS).filter(|actor| client_of(*actor) == side && *actor != who);
+        for actor in others.chain([who]) {
+            let locks = locks(&self.clients[side], &self.names);
+            self.actors[actor].begin(move |own| {
+                own.locks = locks;
+                Answer::Done
+            });
+            if actor != who {
+                self.actors[actor].answer()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the client is called that this side has now.
+    fn client_now(&self, side: usize) -> usize {
+        let id = self.clients[side].id();
+        self.ids.iter().position(|known| *known == id).expect("it is among them")
+    }
+
+    /// Takes it for a short time, and answers when that is over, for the holder and in the store. Meanwhile the store keeps
+    /// it for as long as its holder counts on it.
+    fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions) {
         let observer = self.observer.mutex(&self.names[lock]).unwrap();
         self.actors[who].begin(move |own| {
             let held_before = own.locks[lock].hold_count() > 0;
-            let taken = own.locks[lock].try_lock_with(&LockOptions::new().lease(BRIEF));
+            let taken = own.locks[lock].try_lock_with(&options);
             let answer = own.keep(lock, taken);
+            let mut is_kept = true;
             if !held_before
                 && let (Answer::Took(_), Some(guard)) = (answer, own.guards[lock].last())
             {
-                eventually("the lease is over for its holder", SOON, || !guard.is_valid());
+                eventually("the lease is over for its holder", SOON, || {
+                    // In this order: a holder that counts on it now did so when the store was asked.
+                    let is_locked = observer.is_locked().unwrap();
+                    is_kept &= is_locked || !guard.is_valid();
+                    !guard.is_valid()
+                });
                 eventually("the lease is over in the store", SOON, || {
                     !observer.is_locked().unwrap()
                 });
             }
-            answer
+            if is_kept { answer } else { Answer::Says(is_kept) }
         });
     }
 
@@ -301,8 +347,8 @@ impl World {
     /// and the store says that it is free, or that the client has it: then that waiter has it already.
     fn someone_goes_on(&mut self, client: usize, lock: usize) -> Result<bool, String> {
         let holder = self.holder(lock)?;
-        if holder.is_some_and(|holder| holder.client != Some(client))
-            || self.shelf.is_held(client, lock)
+        let now = self.client_now(client);
+        if holder.is_some_and(|holder| holder.client != Some(now)) || self.shelf.is_held(now, lock)
         {
             return Ok(false);
         }
@@ -357,7 +403,7 @@ impl World {
             let owner = holder.owner.as_str();
             let (id, number) = owner.rsplit_once(':').unwrap_or((owner, ""));
             Holder {
-                client: self.clients.iter().position(|client| client.id().to_string() == id),
+                client: self.ids.iter().position(|client| client.to_string() == id),
                 number: number.to_owned(),
                 minutes: holder.remaining.map_or(u64::MAX, minutes),
                 holds: holder.holds,
@@ -384,9 +430,11 @@ impl World {
         self.shelf.clear();
         // With the last handle go the holds that were left with threads.
         self.actors.clear();
-        self.clients.clear();
-        for name in &self.names {
-            let mutex = self.observer.mutex(name).unwrap();
+        let observer = self.observer.clone();
+        let names = self.names.clone();
+        drop(self);
+        for name in &names {
+            let mutex = observer.mutex(name).unwrap();
             eventually("nothing is left in the store", SOON, || !mutex.is_locked().unwrap());
         }
         Ok(())
@@ -402,6 +450,16 @@ impl Drop for World {
     }
 }
 
+fn client(subject: &dyn Subject) -> Client {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let builder = subject.client(&context);
+    builder.configure(|config| config.with_watchdog(WATCHDOG)).connect().unwrap()
+}
+
+fn locks(client: &Client, names: &[LockName; NAMES]) -> [Mutex; NAMES] {
+    names.each_ref().map(|name| client.mutex(name).unwrap())
+}
+
 fn client_of(actor: usize) -> usize {
-    actor / (ACTORS / 2)
+    actor / (ACTORS / CLIENTS)
 }
