@@ -23,6 +23,10 @@
 //! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened with. The call must
 //! return by then, with whatever it knows. It may return a little later (a scheduler's slice), never wait for longer.
 //!
+//! **Replicas.** Where [`Abilities::replication`] says that it can, a backend sees to it that an attempt and a renewal are
+//! confirmed by as many replicas as their [`Replication`] asks for, and says if they are not: the lock is the owner's in the
+//! store all the same. To take it back, or not, is policy. It never returns before it knows, and never later than `by`.
+//!
 //! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not renewed ends. No request
 //! shortens a lease. A renewal never brings back a holding that is gone. A release frees only its own owner's holding.
 //! Tokens of a name grow strictly. A closed owner is never granted anything again, for at least a lease.
@@ -38,6 +42,7 @@ use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
+use crate::replication::{Replication, Shortfall};
 use crate::token::{FencingToken, TokenRange};
 use std::any::Any;
 use std::fmt;
@@ -140,19 +145,29 @@ pub struct Attempt<'a> {
     pub lease: LeaseTime,
     /// Which tokens to hand out with it.
     pub tokens: Tokens,
+    /// How many replicas must confirm it. Never on, where [`Abilities::replication`] says that it cannot be.
+    pub replication: Replication,
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt with one token.
+    /// An attempt with one token, which no replica needs to confirm.
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
-        Self { name, owner, lease, tokens: Tokens::Assign { reserve: 0 } }
+        let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
+        Self { name, owner, lease, tokens, replication }
     }
 
     /// The same with other tokens.
     #[must_use]
     pub fn tokens(mut self, tokens: Tokens) -> Self {
         self.tokens = tokens;
+        self
+    }
+
+    /// The same, confirmed by replicas.
+    #[must_use]
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = replication;
         self
     }
 }
@@ -175,8 +190,10 @@ pub enum Tokens {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The lock is this owner's.
+    /// The lock is this owner's, and confirmed by as many replicas as were asked for.
     Granted(Grant),
+    /// The lock is this owner's in the store, and too few replicas confirmed it in time.
+    Unacknowledged(Grant, Shortfall),
     /// Somebody else has it, for this long yet if nobody renews it (`None`: the store cannot say).
     Busy(Option<Duration>),
 }
@@ -258,13 +275,22 @@ impl TenureId {
 pub struct Renewing {
     /// Which holding. Its `lease` is the one to extend to, counted from now.
     pub tenure: TenureId,
+    /// How many replicas must confirm it.
+    pub replication: Replication,
 }
 
 impl Renewing {
-    /// Renew this holding.
+    /// Renew this holding. No replica needs to confirm it.
     #[must_use]
     pub fn new(tenure: TenureId) -> Self {
-        Self { tenure }
+        Self { tenure, replication: Replication::off() }
+    }
+
+    /// The same, confirmed by replicas.
+    #[must_use]
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = replication;
+        self
     }
 }
 
@@ -272,8 +298,10 @@ impl Renewing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Renewal {
-    /// At least a full lease is left from now.
+    /// At least a full lease is left from now, and as many replicas as were asked for have it.
     Extended,
+    /// The same in the store, and too few replicas confirmed it in time: the old validity stands.
+    Unacknowledged(Shortfall),
     /// The holding is not this owner's any more.
     Gone,
 }
@@ -448,13 +476,16 @@ pub struct Abilities {
     pub tokens: bool,
     /// How a waiter learns of a release.
     pub waking: Waking,
+    /// Whether replicas can be asked to confirm a grant.
+    pub replication: Replicates,
 }
 
 impl Abilities {
-    /// Owned, with tokens, and releases are published.
+    /// Owned, with tokens, and releases are published; without replicas.
     #[must_use]
     pub fn full() -> Self {
-        Self { owned: true, tokens: true, waking: Waking::Publishes }
+        let (waking, replication) = (Waking::Publishes, Replicates::Never);
+        Self { owned: true, tokens: true, waking, replication }
     }
 
     /// The same with or without knowing the owner.
@@ -477,6 +508,25 @@ impl Abilities {
         self.waking = waking;
         self
     }
+
+    /// The same with replicas that can be asked.
+    #[must_use]
+    pub fn replication(mut self, replication: Replicates) -> Self {
+        self.replication = replication;
+        self
+    }
+}
+
+/// Whether replicas can be asked to confirm a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Replicates {
+    /// There are none.
+    Never,
+    /// Those that confirm are counted. How many there should be the store does not know, so "all" means nothing to it.
+    Counted,
+    /// The store knows how many there are.
+    Listed,
 }
 
 /// How a waiter learns of a release.

@@ -31,12 +31,14 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 13] = [
     "acquired",
     "contended",
     "renewed",
     "renewal_failed",
     "renewals_used_up",
+    "shortfall_taken_back",
+    "shortfall_accepted",
     "lost",
     "handed_on_lost",
     "released",
@@ -87,6 +89,8 @@ impl EventHandler for Counters {
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),
             Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
+            Event::ShortfallTakenBack { .. } => ("shortfall_taken_back", 1),
+            Event::ShortfallAccepted { .. } => ("shortfall_accepted", 1),
             Event::Lost { .. } => ("lost", 1),
             Event::HandedOnLost { holds, .. } => ("handed_on_lost", u64::from(*holds)),
             Event::Released { .. } => ("released", 1),

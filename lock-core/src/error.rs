@@ -1,7 +1,7 @@
 //! [`Error`]: one opaque error for the whole house.
 //!
 //! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news about safety,
-//! *unavailable* means that the store could not be asked, and *misuse* and *configuration* are to be mended in the
+//! *unavailable* means that the store could not be asked (and *shortfall* that its replicas could not), and *misuse* and *configuration* are to be mended in the
 //! caller's code and settings.
 
 use crate::name::LockName;
@@ -23,6 +23,9 @@ pub enum ErrorKind {
     Interrupted,
     /// The store could not be asked, or not in time. Nothing is known about the lock; this never means "busy".
     Unavailable,
+    /// The store granted it, and too few replicas confirmed that in time ([`Replication`](crate::Replication)). It was taken
+    /// back.
+    Shortfall,
     /// Something under the key is not a lock in this wire format.
     ForeignFormat,
     /// The call itself is wrong: a bug in the caller.
@@ -216,6 +219,12 @@ impl Error {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.kind() == ErrorKind::Unavailable
+    }
+
+    /// Too few replicas confirmed it in time.
+    #[must_use]
+    pub fn is_shortfall(&self) -> bool {
+        self.kind() == ErrorKind::Shortfall
     }
 
     /// Something else lives under the key.

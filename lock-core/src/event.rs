@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::name::LockName;
+use crate::replication::Shortfall;
 use crate::token::FencingToken;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::fmt;
@@ -59,6 +60,26 @@ pub enum Event {
         lock: LockName,
         /// What is left of the validity.
         left: Duration,
+    },
+    /// Too few replicas confirmed a grant in time, and it was taken back. It is tried again, if the policy and the wait
+    /// allow it.
+    #[non_exhaustive]
+    ShortfallTakenBack {
+        /// The lock.
+        lock: LockName,
+        /// How many did.
+        shortfall: Shortfall,
+    },
+    /// Too few replicas confirmed a grant or a renewal in time, and by the [policy](crate::OnShortfall::Accept) it counts
+    /// all the same: if the master is lost now, the lock may be granted again.
+    #[non_exhaustive]
+    ShortfallAccepted {
+        /// The lock.
+        lock: LockName,
+        /// Its token.
+        token: Option<FencingToken>,
+        /// How many did.
+        shortfall: Shortfall,
     },
     /// The lock was lost. Stop what it protects.
     #[non_exhaustive]

@@ -39,6 +39,7 @@ mod name;
 mod options;
 mod owner;
 mod process;
+mod replication;
 mod scheme;
 mod token;
 #[cfg(feature = "tracing")]
@@ -64,5 +65,6 @@ pub use mutex::{Mutex, OwnedMutex};
 pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{ClientId, OwnerId, OwnerText};
+pub use replication::{OnShortfall, Replicas, Replication, Shortfall};
 pub use scheme::{Context, Scheme, Schemes};
 pub use token::{FencingToken, TokenRange};

@@ -145,7 +145,8 @@ impl State {
 
 impl Backend for MemoryBackend {
     fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
-        let Attempt { name, owner, lease, tokens } = *attempt;
+        let Attempt { name, owner, lease, tokens, replication } = *attempt;
+        debug_assert!(replication.is_off(), "the engine asks for what the store is able to do");
         let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
@@ -178,7 +179,7 @@ impl Backend for MemoryBackend {
     fn renew(&self, _lane: Lane, batch: &[Renewing], _by: Moment) -> Vec<Result<Renewal, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let renew = |Renewing { tenure }: &Renewing| {
+        let renew = |Renewing { tenure, .. }: &Renewing| {
             if !state.is_owned(&tenure.name, tenure.owner, now) {
                 return Ok(Renewal::Gone);
             }

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::lease::Lease;
+use crate::replication::Replication;
 use std::time::Duration;
 
 /// What an acquire is to do. Everything has a default; a duration is never taken for another, because each has a name.
@@ -21,6 +22,7 @@ pub struct LockOptions {
     pub(crate) wait: Option<Duration>,
     pub(crate) lease: Option<Lease>,
     pub(crate) interrupt: Option<Interrupt>,
+    pub(crate) replication: Option<Replication>,
 }
 
 impl LockOptions {
@@ -56,6 +58,14 @@ impl LockOptions {
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched { ttl, renewals: Some(renewals) });
+        self
+    }
+
+    /// How many replicas must confirm the lock, instead of the client's setting. It is the holding's: a hold inside another
+    /// one cannot ask for more than that has.
+    #[must_use]
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = Some(replication);
         self
     }
 

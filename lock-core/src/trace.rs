@@ -8,7 +8,7 @@
 //! | level | what |
 //! |---|---|
 //! | error | a lock was lost, also for those who had handed it on |
-//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; events were missed |
+//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; events were missed |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
 //!
@@ -44,6 +44,12 @@ fn record(event: &Event) {
         }
         Event::RenewalsUsedUp { lock, left } => {
             warn!(target: "distlock", %lock, ?left, "the renewals are used up");
+        }
+        Event::ShortfallTakenBack { lock, shortfall } => {
+            warn!(target: "distlock", %lock, %shortfall, "too few replicas confirmed it: taken back");
+        }
+        Event::ShortfallAccepted { lock, token, shortfall } => {
+            warn!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %shortfall, "too few replicas confirmed it: accepted");
         }
         Event::Lost { lock, token, loss } => {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");

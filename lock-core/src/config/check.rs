@@ -37,6 +37,8 @@ impl Config {
             "client_name" => (!self.client_name.as_deref().is_none_or(is_printable)).then(|| {
                 "client_name must be printable ASCII without spaces, and not empty".to_owned()
             }),
+            "replicas" => self.replication.wrong_count(),
+            "replication_timeout" => self.replication.wrong_time(),
             "prefix" => self.prefix.contains(['{', '}']).then(|| {
                 let prefix = &self.prefix;
                 format!("prefix {prefix:?} has a brace in it: that would move keys to another slot")

@@ -108,6 +108,9 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
+            ("DISTLOCK_REPLICAS", "all"),
+            ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
+            ("DISTLOCK_ON_SHORTFALL", "fail"),
         ];
         assert_eq!(set.len(), OPTIONS.len());
         for one in set {

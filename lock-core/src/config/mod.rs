@@ -11,6 +11,7 @@ pub use address::Host;
 pub use secret::Secret;
 
 use crate::error::Error;
+use crate::replication::Replication;
 use address::Address;
 use file::Scalar;
 use option::{Extra, Place};
@@ -59,6 +60,7 @@ pub struct Config {
     client_name: Option<String>,
     prefix: String,
     tokens: TokenPolicy,
+    replication: Replication,
     /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
     extra: BTreeMap<String, Extra>,
     /// What was said about values that could not be read: a setter does not fail, so `check` says it.
@@ -226,6 +228,14 @@ impl Config {
         self
     }
 
+    /// How many replicas must confirm a grant before it counts, for how long they are waited for, and what is done if they
+    /// do not: the settings `replicas`, `replication_timeout` and `on_shortfall` in one. Default: [`Replication::off`].
+    #[must_use]
+    pub fn with_replication(mut self, replication: Replication) -> Self {
+        self.replication = replication;
+        self
+    }
+
     /// What stands before `://`.
     #[must_use]
     pub fn scheme(&self) -> &str {
@@ -310,6 +320,12 @@ impl Config {
         self.tokens
     }
 
+    /// See [`with_replication`](Self::with_replication).
+    #[must_use]
+    pub fn replication(&self) -> Replication {
+        self.replication
+    }
+
     /// Options that are none of this type's settings: a third party's scheme reads its own here.
     pub fn extra(&self) -> impl Iterator<Item = (&str, &str)> {
         self.extra.iter().map(|(option, extra)| (option.as_str(), extra.value.reveal()))
@@ -330,6 +346,7 @@ impl Default for Config {
             client_name: None,
             prefix: String::new(),
             tokens: TokenPolicy::default(),
+            replication: Replication::off(),
             extra: BTreeMap::new(),
             unreadable: Vec::new(),
         }

@@ -2,11 +2,12 @@
 
 use super::{Config, Secret, TokenPolicy};
 use crate::error::Error;
+use crate::replication::{OnShortfall, Replicas};
 use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 9] = [
+pub(super) const OPTIONS: [&str; 12] = [
     "watchdog",
     "outage_limit",
     "hand_off",
@@ -16,6 +17,9 @@ pub(super) const OPTIONS: [&str; 9] = [
     "client_name",
     "prefix",
     "tokens",
+    "replicas",
+    "replication_timeout",
+    "on_shortfall",
 ];
 
 /// Where a value stands, for the message that refuses it.
@@ -70,6 +74,24 @@ impl Config {
                     }
                 };
             }
+            "replicas" => self.replication.replicas = replicas(option, value)?,
+            "replication_timeout" => {
+                self.replication = self.replication.timeout(duration(option, value)?);
+            }
+            "on_shortfall" => {
+                self.replication.on_shortfall = match value {
+                    "retry" => OnShortfall::Retry,
+                    "fail" => OnShortfall::Fail,
+                    "accept" => OnShortfall::Accept,
+                    _ => {
+                        return Err(unreadable(
+                            option,
+                            value,
+                            "one of `retry`, `fail` and `accept`",
+                        ));
+                    }
+                };
+            }
             other => {
                 let extra = Extra { value: Secret::new(value), place: place.clone() };
                 self.extra.insert(other.to_owned(), extra);
@@ -107,6 +129,16 @@ fn duration(option: &str, value: &str) -> Result<Duration, String> {
         let wanted = format!("a duration, as in `30s`, `500ms` or `1m 30s` ({error})");
         unreadable(option, value, &wanted)
     })
+}
+
+fn replicas(option: &str, value: &str) -> Result<Replicas, String> {
+    match value {
+        "off" => Ok(Replicas::Off),
+        "all" => Ok(Replicas::All),
+        count => count.parse().map(Replicas::AtLeast).map_err(|_| {
+            unreadable(option, value, "a number of replicas, or one of `off` and `all`")
+        }),
+    }
 }
 
 fn is_number(text: &str) -> bool {

@@ -328,6 +328,9 @@ pub(super) fn grant(answer: Answer) -> Grant {
         Answer::Busy(left) => {
             panic!("the lock is refused (busy for {left:?}), it should be granted")
         }
+        Answer::Unacknowledged(_, shortfall) => {
+            panic!("too few replicas confirmed it ({shortfall}), it should be granted")
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::owner::OwnerId;
+use crate::replication::Replication;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ struct Sent {
     owner: OwnerId,
     lease: LeaseTime,
     tokens: Tokens,
+    replication: Replication,
 }
 
 impl Mischief {
@@ -96,9 +98,10 @@ impl Mischief {
 
     /// A copy of the last attempt arrives, as one does that was stuck in the network.
     pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
-        let Sent { name, owner, lease, tokens } =
+        let Sent { name, owner, lease, tokens, replication } =
             self.last.lock().clone().expect("there was an attempt");
-        self.inner.acquire(&Attempt::new(&name, owner, lease).tokens(tokens), by)
+        let copy = Attempt::new(&name, owner, lease).tokens(tokens).replication(replication);
+        self.inner.acquire(&copy, by)
     }
 
     fn go(&self) -> Result<(), Failure> {
@@ -120,8 +123,8 @@ impl Mischief {
 impl Backend for Mischief {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         self.go()?;
-        let Attempt { name, owner, lease, tokens } = *attempt;
-        *self.last.lock() = Some(Sent { name: name.clone(), owner, lease, tokens });
+        let Attempt { name, owner, lease, tokens, replication } = *attempt;
+        *self.last.lock() = Some(Sent { name: name.clone(), owner, lease, tokens, replication });
         self.come_back(&self.lost_acquires, self.inner.acquire(attempt, by))
     }
 

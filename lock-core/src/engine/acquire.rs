@@ -8,6 +8,7 @@ mod nested;
 mod queue;
 
 use super::entry::{Entered, Entry, EntryWake, Place, Wanted};
+use super::shortfall::{Weighed, refuse};
 use super::tenure::{Beginning, MOST_HOLDS, Tenure, Watched};
 use super::{Engine, forked};
 use crate::backend::{Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Waking};
@@ -19,6 +20,7 @@ use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
+use crate::replication::Replication;
 use queue::Queued;
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -43,12 +45,15 @@ thread_local! {
 }
 
 /// What a wait is to do, from the options.
-struct Plan {
+pub(super) struct Plan {
     start: Moment,
     /// `None`: wait for ever.
     deadline: Option<Moment>,
     lease: Lease,
-    time: LeaseTime,
+    pub(super) time: LeaseTime,
+    pub(super) replication: Replication,
+    /// What the options said of it, if anything.
+    pub(super) asked_replication: Option<Replication>,
 }
 
 impl Plan {
@@ -63,6 +68,7 @@ impl Plan {
             signal: Arc::clone(signal),
             since: self.start,
             watched: watched.then_some(self.time),
+            replication: self.replication,
         }
     }
 }
@@ -140,22 +146,31 @@ impl Engine {
                 "this wire format does not know who holds a lock, so the watchdog cannot keep it: ask for a fixed lease",
             ));
         }
+        let replication = match options.replication {
+            Some(asked) => {
+                refuse(&asked, &self.abilities)?;
+                asked.within(time)
+            }
+            None if self.settings.replication.is_off() => Replication::off(),
+            None => self.settings.replication.within(time),
+        };
         let start = self.clock.now();
         let deadline = options.wait.map(|wait| start + wait);
-        Ok(Plan { start, deadline, lease, time })
+        let asked_replication = options.replication;
+        Ok(Plan { start, deadline, lease, time, replication, asked_replication })
     }
 }
 
 /// One thread's wait for one lock.
-struct Wait<'a> {
-    engine: &'a Engine,
-    plan: &'a Plan,
+pub(super) struct Wait<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) plan: &'a Plan,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
-    /// The same for every request of this wait, and never used again.
-    owner: OwnerId,
+    /// The same for every request of this wait, and never used again. A new one after a grant that was taken back.
+    pub(super) owner: OwnerId,
     /// Whether a request of this owner went unanswered.
-    doubt: bool,
+    pub(super) doubt: bool,
     /// Whether it was told that the lock is contended.
     contended: bool,
     /// How often in a row the store would not tell of releases.
@@ -166,7 +181,7 @@ struct Wait<'a> {
 }
 
 /// What to do after an attempt.
-enum Next {
+pub(super) enum Next {
     Again,
     Sleep(Moment),
     GiveUp,
@@ -232,6 +247,15 @@ impl<'a> Wait<'a> {
                     }
                     return Ok(Some((grant, sent)));
                 }
+                Ok(Answer::Unacknowledged(grant, shortfall)) => {
+                    match self.fell_short(place, grant, shortfall, sent, &mut outage)? {
+                        Weighed::Accepted(grant) => {
+                            place.set_outage(None);
+                            return Ok(Some((grant, sent)));
+                        }
+                        Weighed::TakenBack(next) => next,
+                    }
+                }
                 Ok(Answer::Busy(left)) => {
                     if outage.since.is_some() {
                         place.set_outage(None);
@@ -271,9 +295,12 @@ impl<'a> Wait<'a> {
         } else {
             Tokens::None
         };
-        let attempt = Attempt::new(&entry.name, self.owner, self.plan.time).tokens(tokens);
-        self.engine
-            .ask(|backend| backend.acquire(&attempt, sent + self.engine.settings.command_timeout))
+        let replication = self.plan.replication;
+        let attempt = Attempt::new(&entry.name, self.owner, self.plan.time)
+            .tokens(tokens)
+            .replication(replication);
+        let by = sent + (self.engine.settings.command_timeout + replication.patience());
+        self.engine.ask(|backend| backend.acquire(&attempt, by))
     }
 
     /// Somebody else has it: see to it that we are woken, or sleep until it can have changed.
@@ -336,7 +363,7 @@ impl<'a> Wait<'a> {
         let since = *outage.since.get_or_insert(sent);
         place.set_outage(Some((since, error.clone().on(&place.entry().name))));
         outage.attempts += 1;
-        let limit = self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit);
+        let limit = self.limit(since);
         if outage.attempts == 1 && now.since(sent) < FIRST_PAUSE {
             // A connection that had died in the pool: one more try, at once, also for those who do not wait.
             return Ok(Next::Again);
@@ -371,6 +398,7 @@ impl<'a> Wait<'a> {
             sent,
             lease: time,
             watch,
+            replication: self.plan.replication,
         }));
         let now = self.engine.clock.now();
         if now >= tenure.valid_until() {
@@ -404,6 +432,11 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// When to give up on what has kept us away since then.
+    pub(super) fn limit(&self, since: Moment) -> Moment {
+        self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit)
+    }
+
     fn check_interrupt(&self) -> Result<(), Error> {
         self.interrupt.map_or(Ok(()), Registration::check)
     }
@@ -421,14 +454,14 @@ impl<'a> Wait<'a> {
 
 /// Since when the store cannot be asked, and how often it was tried.
 #[derive(Default)]
-struct Outage {
-    since: Option<Moment>,
-    attempts: u32,
+pub(super) struct Outage {
+    pub(super) since: Option<Moment>,
+    pub(super) attempts: u32,
 }
 
 /// How long to wait after this many failures in a row: doubling, and half of it at random, so that clients that lost the
 /// same store do not all come back at once.
-fn pause(failures: u32) -> Duration {
+pub(super) fn pause(failures: u32) -> Duration {
     let doubled = FIRST_PAUSE * 2u32.saturating_pow(failures.min(10));
     doubled.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0)
 }

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
+use crate::replication::Replication;
 use crate::watchdog::wheel::TimerKey;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -68,6 +69,8 @@ pub(crate) struct Wanted {
     pub(crate) since: Moment,
     /// The lease that a holding must have to be taken over from another thread; `None` if only one from the store will do.
     pub(crate) watched: Option<LeaseTime>,
+    /// How many replicas must have confirmed it.
+    pub(crate) replication: Replication,
 }
 
 /// What somebody finds who wants the lock.

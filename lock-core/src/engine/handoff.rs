@@ -38,7 +38,8 @@ fn follow(tenure: &Tenure, wanted: &Wanted, now: Moment) -> Option<Tenure> {
     // After a longer lease was asked for, or an extension that was not confirmed, only the store knows for how long it
     // keeps it, and a number that has an unanswered request is to be closed soon.
     let is_open = inner.lease != ttl || inner.overlong || tenure.is_doubtful();
-    if is_open || wanted.watched != Some(ttl) {
+    let are_equal = wanted.watched == Some(ttl) && wanted.replication == tenure.replication;
+    if is_open || !are_equal {
         return None;
     }
     // The answer to a renewal would come back to one who has it no more. By default none is due yet: a third of the

@@ -97,8 +97,12 @@ impl Engine {
     /// A renewal that was sent at `sent` came back.
     pub(crate) fn renewed(&self, job: &RenewJob, sent: Moment, answer: RenewalAnswer) {
         let RenewJob { entry, tenure, lease, reply } = job;
+        let answer = match answer {
+            Ok(Renewal::Unacknowledged(shortfall)) => self.weigh_renewal(tenure, shortfall),
+            answer => answer,
+        };
         let result = match answer {
-            Ok(Renewal::Extended) => {
+            Ok(Renewal::Extended | Renewal::Unacknowledged(_)) => {
                 self.renewal_succeeded(entry, tenure, sent, *lease, reply.is_none())
             }
             Ok(Renewal::Gone) => {
@@ -222,6 +226,11 @@ impl Engine {
         if tenure.has_ended() {
             return;
         }
+        let fell_short = inner.last_failure.as_ref().is_some_and(Error::is_shortfall);
+        let cause = match cause {
+            LossCause::Expired if fell_short => LossCause::Shortfall,
+            cause => cause,
+        };
         let loss = tenure.set_lost(&mut inner, cause);
         let lease = inner.lease;
         // A lease that simply ran out needs nothing. After a renewal that failed, or has not come back yet, the store may
@@ -295,7 +304,8 @@ impl Engine {
             return Err(error.on(&tenure.name));
         }
         // Another batch may be under way before ours.
-        let by = self.clock.now() + self.settings.command_timeout * 2;
+        let time = self.settings.command_timeout + tenure.replication.patience();
+        let by = self.clock.now() + time * 2;
         loop {
             if let Some(result) = reply.result.lock().take() {
                 return result;

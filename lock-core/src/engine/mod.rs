@@ -1,6 +1,7 @@
 //! The engine: everything about locking that is the same on every store, written once above [`Backend`].
 //!
-//! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting. An [`entry`] is what this
+//! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting,
+//! [`shortfall`] sees to what replicas did not confirm. An [`entry`] is what this
 //! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
 //! and [`turns`] says when other clients go first.
 //!
@@ -12,6 +13,7 @@ pub(crate) mod entry;
 mod handoff;
 mod keep;
 mod release;
+mod shortfall;
 pub(crate) mod tenure;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -27,6 +29,7 @@ use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
 use crate::owner::{ClientId, OwnerId};
 use crate::process::Origin;
+use crate::replication::Replication;
 use crate::watchdog::Timer;
 use crate::watchdog::lane::Lanes;
 use entry::{Entry, Registry};
@@ -84,6 +87,7 @@ struct Settings {
     hand_off: Duration,
     command_timeout: Duration,
     tokens: bool,
+    replication: Replication,
 }
 
 impl Engine {
@@ -95,6 +99,7 @@ impl Engine {
         events: Events,
     ) -> Result<Arc<Self>, Error> {
         let abilities = backend.abilities();
+        shortfall::refuse(&config.replication(), &abilities)?;
         let lease = Lease::watched(config.watchdog());
         let settings = Settings {
             lease,
@@ -103,6 +108,7 @@ impl Engine {
             hand_off: config.hand_off(),
             command_timeout: config.command_timeout(),
             tokens: abilities.tokens && config.tokens() != TokenPolicy::Off,
+            replication: config.replication(),
         };
         let lanes = Lanes::new(Arc::clone(&backend), Arc::clone(&clock), settings.command_timeout);
         Ok(Arc::new_cyclic(|this| Self {

@@ -14,7 +14,7 @@ use super::Engine;
 use super::entry::Entry;
 use super::keep::tell_lost;
 use super::tenure::Tenure;
-use crate::backend::{Failure, Release};
+use crate::backend::{Closing, Failure, Release, TenureId};
 use crate::clock::{Moment, Signal};
 use crate::error::Error;
 use crate::event::{Event, Events};
@@ -101,6 +101,29 @@ impl Engine {
         if !self.abilities.owned {
             by = by.min(tenure.valid_until()); // after that it could free a stranger's
         }
+        let (answer, first_unanswered) = self.ask_to_release(&id, tenure.closing(), by);
+        let failure = match answer {
+            Ok(Release::Freed) => return Ok(()),
+            Ok(Release::Gone) => return self.gone(tenure, first_unanswered),
+            Err(failure) => failure,
+        };
+        let error = failure.into_error();
+        if error.is_foreign_format() {
+            // Something else lives under the key: ours is gone.
+            tenure.lock().last_failure = Some(error);
+            return self.gone(tenure, None);
+        }
+        self.clean_up(id, tenure.closing());
+        Err(self.unconfirmed(tenure, self.clock.now(), &error))
+    }
+
+    /// Sends a release until the store answers, at most until `by`. Returns also when the first was sent that got no answer.
+    pub(super) fn ask_to_release(
+        &self,
+        id: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> (Result<Release, Failure>, Option<Moment>) {
         let mut first_unanswered = None;
         loop {
             let sent = self.clock.now();
@@ -108,25 +131,16 @@ impl Engine {
             // where a repetition could free a stranger's lock.
             let is_first = first_unanswered.is_none() && self.abilities.owned;
             let answer_by = if is_first { sent + by.since(sent) / 2 } else { by };
-            let answer = self.ask(|backend| backend.release(&id, tenure.closing(), answer_by));
-            let failure = match answer {
-                Ok(Release::Freed) => return Ok(()),
-                Ok(Release::Gone) => return self.gone(tenure, first_unanswered),
+            let failure = match self.ask(|backend| backend.release(id, closing, answer_by)) {
+                Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,
             };
             if matches!(failure, Failure::Unknown(_)) {
                 first_unanswered.get_or_insert(sent);
             }
-            let error = failure.error().clone();
-            if error.is_foreign_format() {
-                // Something else lives under the key: ours is gone.
-                tenure.lock().last_failure = Some(error);
-                return self.gone(tenure, None);
-            }
             let now = self.clock.now();
-            if !self.abilities.owned || !error.is_unavailable() || now + PAUSE >= by {
-                self.clean_up(id, tenure.closing());
-                return Err(self.unconfirmed(tenure, now, &error));
+            if !self.abilities.owned || !failure.error().is_unavailable() || now + PAUSE >= by {
+                return (Err(failure), first_unanswered);
             }
             self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
         }

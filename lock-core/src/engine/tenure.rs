@@ -8,6 +8,7 @@ use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::owner::OwnerId;
+use crate::replication::Replication;
 use crate::token::{FencingToken, TokenRange};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -39,6 +40,8 @@ pub(crate) struct Tenure {
     pub(crate) holder: Holder,
     pub(crate) token: Option<FencingToken>,
     pub(crate) since: Moment,
+    /// How many replicas must confirm its renewals.
+    pub(crate) replication: Replication,
     receipt: Receipt,
     relay: Relay,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive, so a tombstone is left.
@@ -131,12 +134,23 @@ pub(crate) struct Beginning {
     pub(crate) sent: Moment,
     pub(crate) lease: LeaseTime,
     pub(crate) watch: Option<Watched>,
+    pub(crate) replication: Replication,
 }
 
 impl Tenure {
     pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { name, owner, holder, tokens, receipt, doubt, sent, lease, watch } =
-            beginning;
+        let Beginning {
+            name,
+            owner,
+            holder,
+            tokens,
+            receipt,
+            doubt,
+            sent,
+            lease,
+            watch,
+            replication,
+        } = beginning;
         let token = tokens.map(|tokens| tokens.first());
         Self {
             name,
@@ -144,6 +158,7 @@ impl Tenure {
             holder,
             token,
             since: sent,
+            replication,
             receipt,
             relay: Relay { set_aside: tokens.map(|tokens| tokens.last()), first: token, before: 0 },
             doubt,
@@ -172,6 +187,7 @@ impl Tenure {
             holder: holder.clone(),
             token,
             since,
+            replication: self.replication,
             receipt: self.receipt.clone(),
             relay: Relay { before: self.relay.before + 1, ..self.relay },
             doubt: self.doubt,
@@ -329,19 +345,28 @@ impl Tenure {
 
     /// How it must be closed.
     pub(crate) fn closing(&self) -> Closing {
-        if self.doubt {
-            // The range may be what a repeated request was told of, counted back from where the counter stood then. Another
-            // lock that shares it may have moved it since the first request: nothing of that is ours to give back.
-            return Closing::IN_DOUBT;
-        }
-        match self.token {
-            Some(used) if self.relay.set_aside > Some(used) => Closing::CLEAN.last_used(used),
-            _ => Closing::CLEAN,
-        }
+        closing(self.doubt, self.token, self.relay.set_aside)
     }
 
     /// Whether an acquire of its owner went unanswered.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.doubt
+    }
+}
+
+/// How a holding must be closed of whose tokens `used` is the last that anybody had, and `set_aside` the last there is.
+pub(crate) fn closing(
+    doubt: bool,
+    used: Option<FencingToken>,
+    set_aside: Option<FencingToken>,
+) -> Closing {
+    if doubt {
+        // The range may be what a repeated request was told of, counted back from where the counter stood then. Another
+        // lock that shares it may have moved it since the first request: nothing of that is ours to give back.
+        return Closing::IN_DOUBT;
+    }
+    match used {
+        Some(used) if set_aside > Some(used) => Closing::CLEAN.last_used(used),
+        _ => Closing::CLEAN,
     }
 }

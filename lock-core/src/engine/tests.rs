@@ -2,12 +2,12 @@
 
 use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Released,
-    Renewal, Renewing, TenureId, Wake, Waking, Watch,
+    Renewal, Renewing, Replicates, TenureId, Wake, Waking, Watch,
 };
 use crate::error::ErrorKind;
 use crate::{
     Client, Clock, DistLock, Error, Event, GuardState, Interrupt, LockName, LockOptions, LossCause,
-    ManualClock, MemoryBackend, Moment,
+    ManualClock, MemoryBackend, Moment, OnShortfall, Replicas, Replication, Shortfall,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -31,6 +31,7 @@ mod release;
 mod relief;
 mod renewal;
 mod settings;
+mod shortfall;
 mod thread_life;
 mod unheard;
 mod wait;

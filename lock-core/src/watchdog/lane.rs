@@ -322,9 +322,13 @@ impl Lanes {
             return;
         }
         let sent = self.clock.now();
-        let by = sent + queue.recent.lock().time_for(&batch, sent, self.command_timeout);
-        let renewing: Vec<_> =
-            batch.iter().map(|job| Renewing::new(job.tenure.id(job.lease))).collect();
+        let patience = batch.iter().map(|job| job.tenure.replication.patience()).max();
+        let most = self.command_timeout + patience.unwrap_or_default();
+        let by = sent + queue.recent.lock().time_for(&batch, sent, most);
+        let renewing = |job: &RenewJob| {
+            Renewing::new(job.tenure.id(job.lease)).replication(job.tenure.replication)
+        };
+        let renewing: Vec<_> = batch.iter().map(renewing).collect();
         let answers = ask(|| Ok(self.backend.renew(queue.lane, &renewing, by)));
         let Some(engine) = engine.upgrade() else { return };
         let mut answers = match answers {

@@ -46,7 +46,7 @@ pub(crate) fn busy_says_for_how_long(subject: &dyn Subject) {
             let left = left.unwrap_or(ms(10_000));
             assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
         }
-        Answer::Granted(_) => panic!("a held lock was granted"),
+        other => panic!("a held lock was granted: {other:?}"),
     }
 }
 

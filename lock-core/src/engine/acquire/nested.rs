@@ -19,12 +19,14 @@ impl Engine {
     ) -> Result<Arc<Tenure>, Error> {
         // By the clock as it was a moment ago; another look would be no newer for whoever gets the answer.
         let result = if tenure.is_valid_at(plan.start) || self.still_holds(entry, &tenure) {
-            match self.needs_longer(&tenure, plan) {
-                Some(lease) => {
-                    self.extend(entry, &tenure, lease).map(|()| watch_longer(&tenure, plan))
+            self.refuse_more_replicas(&tenure, plan).and_then(|()| {
+                match self.needs_longer(&tenure, plan) {
+                    Some(lease) => {
+                        self.extend(entry, &tenure, lease).map(|()| watch_longer(&tenure, plan))
+                    }
+                    None => Ok(()),
                 }
-                None => Ok(()),
-            }
+            })
         } else {
             Err(tenure.lost_error())
         };

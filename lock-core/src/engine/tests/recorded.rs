@@ -23,7 +23,12 @@ pub(crate) struct Recorded {
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// Those answers, and who is to hear them.
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
+    /// How many of two replicas confirm what is written; `None`: the store does not say in time.
+    pub(crate) replicas: Arc<Mutex<Option<u32>>>,
 }
+
+/// How many replicas the store has.
+const REPLICAS: u32 = 2;
 
 /// Who is to hear an answer, and the answer.
 pub(crate) struct Unread(Released, Result<Release, Failure>);
@@ -88,6 +93,7 @@ impl Recorded {
             watches: Arc::default(),
             is_lazy: Arc::default(),
             unread: Arc::default(),
+            replicas: Arc::new(Mutex::new(Some(REPLICAS))),
         }
     }
 
@@ -158,6 +164,19 @@ impl Recorded {
         self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
     }
 
+    /// Whether too few replicas confirm what is written now.
+    fn falls_short(&self, replication: Replication) -> Option<Shortfall> {
+        let needed = match replication.count() {
+            Replicas::Off => return None,
+            Replicas::AtLeast(count) => count,
+            Replicas::All => REPLICAS,
+        };
+        match *self.replicas.lock() {
+            Some(confirm) => (confirm < needed).then(|| Shortfall::new(confirm, needed)),
+            None => Some(Shortfall::unanswered(needed)),
+        }
+    }
+
     /// Reads the answers that nobody waits for.
     pub(crate) fn read(&self) {
         let unread = std::mem::take(&mut *self.unread.lock());
@@ -225,11 +244,24 @@ pub(crate) const MUTE: &str = "no answer at all";
 impl Backend for Recorded {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         *self.owner.lock() = Some(attempt.owner);
-        self.asked("acquire", by, || self.store.acquire(attempt, by))
+        let plain = attempt.replication(Replication::off());
+        let answer = self.asked("acquire", by, || self.store.acquire(&plain, by))?;
+        Ok(match (answer, self.falls_short(attempt.replication)) {
+            (Answer::Granted(grant), Some(shortfall)) => Answer::Unacknowledged(grant, shortfall),
+            (answer, _) => answer,
+        })
     }
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
         match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
-            Ok(answers) => answers,
+            Ok(answers) => {
+                let weighed = |(answer, one): (_, &Renewing)| match answer {
+                    Ok(Renewal::Extended) => Ok(self
+                        .falls_short(one.replication)
+                        .map_or(Renewal::Extended, Renewal::Unacknowledged)),
+                    answer => answer,
+                };
+                answers.into_iter().zip(batch).map(weighed).collect()
+            }
             Err(failure) if failure.error().to_string().contains(MUTE) => Vec::new(),
             Err(failure) => vec![Err(failure); batch.len()],
         }

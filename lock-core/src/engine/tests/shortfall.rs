@@ -1,0 +1,322 @@
+//! Replicas that do not confirm: what is taken back, what is waited for, and what stands.
+
+use super::*;
+use crate::LockGuard;
+
+fn replicated() -> (Recorded, ManualClock) {
+    let (store, clock) = Recorded::new();
+    (store.able(Abilities::full().replication(Replicates::Listed)), clock)
+}
+
+fn client(store: &Recorded, replication: Replication) -> Client {
+    store.builder().configure(|config| config.with_replication(replication)).connect().unwrap()
+}
+
+fn set(store: &Recorded, confirm: Option<u32>) {
+    *store.replicas.lock() = confirm;
+}
+
+fn is_free(client: &Client) -> bool {
+    !client.mutex("x").unwrap().is_locked().unwrap()
+}
+
+fn took(outcome: Result<Option<LockGuard>, Error>) -> Result<bool, Error> {
+    outcome.map(|guard| guard.is_some())
+}
+
+#[test]
+fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
+    let (store, _clock) = replicated();
+    for policy in [OnShortfall::Retry, OnShortfall::Fail] {
+        let client = client(&store, Replication::all().on_shortfall(policy));
+        let lock = client.mutex("x").unwrap();
+        for (confirm, says) in [(Some(1), "1 of 2"), (Some(0), "0 of 2"), (None, "in time")] {
+            set(&store, confirm);
+            let before = (store.count("acquire"), store.count("release"));
+            let error = lock.try_lock().unwrap_err();
+            assert!(error.is_shortfall() && error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains("given back"), "{error}");
+            assert!(is_free(&client), "before anybody is told");
+            let after = (store.count("acquire"), store.count("release"));
+            assert_eq!(after, (before.0 + 1, before.1 + 1), "one attempt, and one release");
+        }
+        set(&store, Some(2));
+        drop(lock.try_lock().unwrap().unwrap());
+    }
+}
+
+#[test]
+fn a_shortfall_is_waited_out_by_who_waits_and_each_attempt_has_an_owner_of_its_own() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::replicas(2));
+    let lock = client.mutex("x").unwrap();
+    set(&store, Some(1));
+    let waiter = thread::spawn(move || took(lock.try_lock_for(10 * SECOND)));
+    let mut owners = Vec::new();
+    for count in 1..5 {
+        while store.count("release") < count {
+            clock.advance(SECOND / 100);
+            thread::yield_now();
+        }
+        owners.push(store.owner.lock().unwrap());
+    }
+    owners.dedup();
+    assert!(owners.len() > 1, "a number that was closed is not used again");
+    assert!(!waiter.is_finished());
+    set(&store, Some(2));
+    advance_until_done(&clock, 0, &waiter);
+    assert!(waiter.join().unwrap().unwrap());
+}
+
+#[test]
+fn a_shortfall_that_lasts_is_told_at_the_end_of_the_wait() {
+    for wait in [Some(2 * SECOND), None] {
+        let (store, clock) = replicated();
+        let limit = |config: crate::Config| {
+            config.with_outage_limit(3 * SECOND).with_replication(Replication::all())
+        };
+        let client = store.builder().configure(limit).connect().unwrap();
+        let lock = client.mutex("x").unwrap();
+        set(&store, Some(1));
+        let start = clock.now();
+        let waiter = thread::spawn(move || match wait {
+            Some(wait) => took(lock.try_lock_for(wait)),
+            None => lock.lock().map(|_| true),
+        });
+        advance_until_done(&clock, 0, &waiter);
+        let error = waiter.join().unwrap().unwrap_err();
+        assert!(error.is_shortfall(), "never busy: {error}");
+        let took = clock.now().since(start);
+        let bound = wait.unwrap_or(3 * SECOND);
+        assert!(took >= bound && took < bound + SECOND / 2, "{took:?} of {bound:?}");
+        assert_eq!(store.count("acquire"), store.count("release"));
+        assert!(is_free(&client));
+    }
+}
+
+#[test]
+fn a_shortfall_that_is_not_to_be_retried_is_told_at_once() {
+    let (store, _clock) = replicated();
+    let client = client(&store, Replication::all().on_shortfall(OnShortfall::Fail));
+    set(&store, Some(1));
+    assert!(took(client.mutex("x").unwrap().try_lock_for(60 * SECOND)).unwrap_err().is_shortfall());
+    assert_eq!(store.count("acquire"), 1);
+}
+
+#[test]
+fn a_shortfall_that_is_accepted_is_held_and_told_as_an_event() {
+    let (store, clock) = replicated();
+    let (told, events) = crossbeam_channel::unbounded();
+    let policy = Replication::all().on_shortfall(OnShortfall::Accept);
+    let client = store
+        .builder()
+        .configure(|config| config.with_replication(policy))
+        .events(Arc::new(move |event: &Event| told.send(event.clone()).unwrap()))
+        .connect()
+        .unwrap();
+    set(&store, Some(1));
+    let guard = client.mutex("x").unwrap().try_lock().unwrap().unwrap();
+    advance(&client, &clock, 45 * SECOND);
+    assert_eq!(guard.state(), GuardState::Held);
+    assert!(guard.remaining() > 15 * SECOND, "renewals are accepted, too");
+    let token = guard.fencing_token();
+    guard.unlock().unwrap();
+    drop(client);
+    let accepted: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::ShortfallAccepted { token, shortfall, .. } => Some((token, shortfall)),
+            _ => None,
+        })
+        .collect();
+    assert!(accepted.len() >= 4, "{accepted:?}");
+    assert!(accepted.iter().all(|it| *it == (token, Shortfall::new(1, 2))), "{accepted:?}");
+}
+
+#[test]
+fn a_renewal_that_too_few_replicas_have_leaves_the_validity_as_it_was() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::replicas(2));
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    let until = clock.now() + guard.remaining();
+    set(&store, Some(1));
+    advance(&client, &clock, 15 * SECOND);
+    assert_eq!((guard.state(), guard.is_valid()), (GuardState::Suspended, true));
+    assert_eq!(clock.now() + guard.remaining(), until);
+    advance(&client, &clock, until.since(clock.now()) - SECOND / 10);
+    assert!(guard.is_valid() && losses.is_empty(), "never before the deadline");
+    advance(&client, &clock, SECOND / 5);
+    let loss = losses.try_recv().unwrap();
+    assert_eq!(loss.cause(), LossCause::Shortfall);
+    assert!(loss.last_failure().unwrap().is_shortfall(), "{loss}");
+    assert!(loss.to_string().contains("1 of 2"), "{loss}");
+    eventually("what the store extended is given back", || is_free(&client));
+}
+
+#[test]
+fn a_renewal_that_is_confirmed_again_makes_it_held_again() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::replicas(2));
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    set(&store, None);
+    advance(&client, &clock, 15 * SECOND);
+    assert_eq!(guard.state(), GuardState::Suspended);
+    set(&store, Some(2));
+    advance(&client, &clock, 2 * SECOND);
+    assert_eq!(guard.state(), GuardState::Held);
+    assert!(guard.remaining() > 25 * SECOND);
+}
+
+#[test]
+fn an_extension_that_too_few_replicas_have_is_an_error_and_extends_nothing() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::replicas(2));
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let until = clock.now() + guard.remaining();
+    set(&store, Some(0));
+    let error = guard.extend(90 * SECOND).unwrap_err();
+    assert!(error.is_shortfall() && error.to_string().contains("0 of 2"), "{error}");
+    assert_eq!(clock.now() + guard.remaining(), until);
+    set(&store, Some(2));
+    guard.extend(90 * SECOND).unwrap();
+    assert!(guard.remaining() > 80 * SECOND);
+}
+
+#[test]
+fn what_cannot_be_given_back_is_tried_on_in_the_background() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::all());
+    set(&store, Some(1));
+    store.cut("release", Fault::NotSent);
+    let lock = client.mutex("x").unwrap();
+    let attempt = thread::spawn(move || took(lock.try_lock()));
+    advance_until_done(&clock, 0, &attempt);
+    let error = attempt.join().unwrap().unwrap_err();
+    assert!(error.is_shortfall() && error.to_string().contains("background"), "{error}");
+    assert!(std::error::Error::source(&error).is_some());
+    assert!(!is_free(&client));
+    store.mend();
+    advance(&client, &clock, 2 * SECOND);
+    assert!(is_free(&client));
+}
+
+#[test]
+fn an_attempt_in_doubt_that_falls_short_is_closed_with_a_tombstone() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::all());
+    set(&store, Some(1));
+    store.fail_next("acquire", Fault::Swallowed);
+    let lock = client.mutex("x").unwrap();
+    let attempt = thread::spawn(move || took(lock.try_lock_for(SECOND / 10)));
+    advance_until_done(&clock, 0, &attempt);
+    assert!(attempt.join().unwrap().unwrap_err().is_shortfall());
+    assert!(store.count("close") > 0, "the first, of which a copy may still arrive");
+    assert!(store.count("release") > 0 || store.count("acquire") == 2);
+    assert!(is_free(&client));
+}
+
+#[test]
+fn tokens_of_grants_that_were_taken_back_are_never_given_again_below_one_that_was_seen() {
+    let (store, _clock) = replicated();
+    let client = client(&store, Replication::all());
+    let lock = client.owned_mutex("x").unwrap();
+    let token = || lock.lock().unwrap().fencing_token().unwrap();
+    let seen = token();
+    set(&store, Some(1));
+    assert!(lock.try_lock().unwrap_err().is_shortfall());
+    set(&store, Some(2));
+    assert!(token() > seen);
+}
+
+#[test]
+fn a_lock_passes_to_nobody_who_asks_for_other_replicas() {
+    let (store, _clock) = replicated();
+    let client = client(&store, Replication::replicas(1));
+    for (asked, attempts) in [(Replication::replicas(1), 0), (Replication::replicas(2), 1)] {
+        let other = store.client().mutex("x").unwrap().lock().unwrap();
+        let queue = |options: LockOptions| {
+            let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
+            let waiter = thread::spawn(move || lock.lock_with(&options).unwrap());
+            eventually("it queues", || client.waiting("x").unwrap() == queued + 1);
+            waiter
+        };
+        let before = store.count("acquire");
+        let first = queue(LockOptions::new());
+        eventually("it looks again after the watch", || store.count("acquire") == before + 2);
+        let second = queue(LockOptions::new().replication(asked));
+        other.unlock().unwrap();
+        let first = first.join().unwrap();
+        let before = store.count("acquire");
+        first.unlock().unwrap();
+        second.join().unwrap().unlock().unwrap();
+        assert_eq!(store.count("acquire"), before + attempts, "{asked:?}");
+    }
+}
+
+#[test]
+fn a_nested_hold_cannot_have_more_replicas_than_its_holding() {
+    let (store, _clock) = replicated();
+    let client = client(&store, Replication::replicas(1));
+    let lock = client.mutex("x").unwrap();
+    let nested = |policy| lock.lock_with(&LockOptions::new().replication(policy)).map(drop);
+    let plain = lock.lock_with(&LockOptions::new().replication(Replication::off())).unwrap();
+    drop(lock.lock().expect("the client's policy is for whole holdings"));
+    assert!(nested(Replication::replicas(1)).unwrap_err().is_misuse());
+    assert_eq!(lock.hold_count(), 1);
+    drop(plain);
+    let one = lock.lock().unwrap();
+    nested(Replication::replicas(1)).unwrap();
+    let refused = nested(Replication::all()).unwrap_err().to_string();
+    assert!(refused.contains("replicas=1") && refused.contains("replicas=all"), "{refused}");
+    drop(one);
+}
+
+#[test]
+fn a_policy_that_the_store_cannot_keep_is_refused_by_name() {
+    let (store, _clock) = Recorded::new();
+    let ask = |store: &Recorded, policy| {
+        let change = |config: crate::Config| config.with_replication(policy);
+        let by_client = store.builder().configure(change).connect().map(drop);
+        let options = LockOptions::new().replication(policy);
+        let by_lock = store.client().mutex("x").unwrap().lock_with(&options).map(drop);
+        (by_client, by_lock)
+    };
+    let refusals = |(by_client, by_lock): (Result<(), Error>, Result<(), Error>)| {
+        [by_client, by_lock].map(|result| {
+            let error = result.unwrap_err();
+            assert!(error.is_unsupported(), "{error:?}");
+            error.to_string()
+        })
+    };
+    for refused in refusals(ask(&store, Replication::replicas(1))) {
+        assert!(refused.contains("replicas=1") && refused.contains("no replicas"), "{refused}");
+    }
+    let counted = store.able(Abilities::full().replication(Replicates::Counted));
+    for refused in refusals(ask(&counted, Replication::all())) {
+        assert!(refused.contains("replicas=all") && refused.contains("number"), "{refused}");
+    }
+    let (by_client, by_lock) = ask(&counted, Replication::replicas(2));
+    assert!(by_client.is_ok() && by_lock.is_ok());
+    let (by_client, by_lock) = ask(&counted, Replication::replicas(0));
+    assert!(by_client.unwrap_err().is_configuration() && by_lock.unwrap_err().is_misuse());
+    assert_eq!(store.count("acquire"), 1, "nothing else was asked");
+}
+
+#[test]
+fn replicas_are_given_their_time_beside_the_store_and_never_most_of_the_lease() {
+    let (store, clock) = replicated();
+    let policy = Replication::replicas(1).timeout(5 * SECOND);
+    let client = client(&store, policy);
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    assert_eq!(store.time_given("acquire"), 7 * SECOND);
+    advance(&client, &clock, 11 * SECOND);
+    assert_eq!(store.time_given("renew"), 7 * SECOND);
+    drop(guard);
+    drop(lock.lock_with(&LockOptions::new().lease(3 * SECOND)).unwrap());
+    assert_eq!(store.time_given("acquire"), 3 * SECOND);
+    let plain = store.client();
+    drop(plain.mutex("y").unwrap().lock().unwrap());
+    assert_eq!(store.time_given("acquire"), 2 * SECOND);
+}
