@@ -5,7 +5,7 @@ use crate::node::{Node, NodeSettings};
 use crate::scheme;
 use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, TenureId, Wake, Watch,
+    Renewing, Replicates, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
@@ -75,7 +75,8 @@ impl Backend for RedisBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        self.format.abilities()
+        // Which replicas there should be, a server on its own does not know: those that are gone it has forgotten.
+        self.format.abilities().replication(Replicates::Counted)
     }
 }
 

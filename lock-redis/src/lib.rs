@@ -3,6 +3,7 @@
 //! - [`RedisScheme`]: what `redis://` URLs lead to
 //! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
 //! - `node`: one server, all our connections to it, and what can be asked of it
+//! - `confirm`: a connection on which replicas are waited for after each request
 //! - `format`: what a lock looks like under its key (Redisson's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod confirm;
 mod format;
 mod keys;
 mod link;
@@ -34,6 +36,7 @@ pub use scheme::RedisScheme;
 /// own and not a crate of its own, because everything else here would have to move there with it.
 #[doc(hidden)]
 pub mod parts {
+    pub use crate::confirm::Listing;
     pub use crate::format::Redisson;
     pub use crate::node::{Node, NodeSettings};
 }

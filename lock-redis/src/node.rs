@@ -4,8 +4,9 @@
 //! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
 //! is one for each client, whatever the number of nodes.
 
+use crate::confirm::{Confirming, Listing};
 use crate::format::Redisson;
-use crate::link::{Bounds, Dialer, Login, Place, Server, SharedLink, TlsSettings};
+use crate::link::{Bounds, Dialer, Link, Login, Place, Server, SharedLink, TlsSettings};
 use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::scheme;
 use crate::subscriber::Subscriber;
@@ -13,7 +14,9 @@ use lock_core::backend::{
     Answer, Attempt, Closing, Doubt, Failure, LockInfo, RENEW_BATCH, Release, Released, Renewal,
     Renewing, TenureId, Wake, Watch,
 };
-use lock_core::{Clock, Config, Context, Error, LockName, Moment};
+use lock_core::{
+    Clock, Config, Context, Error, ErrorKind, LockName, Moment, Replicas, Replication,
+};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -97,6 +100,8 @@ pub struct Node {
     /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
     renewals: Mutex<Slot>,
     subscriber: Subscriber,
+    /// Who knows how many replicas there are.
+    listing: Option<Arc<dyn Listing>>,
 }
 
 impl Node {
@@ -112,7 +117,15 @@ impl Node {
             renewals: Mutex::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command),
             dialer,
+            listing: None,
         })
+    }
+
+    /// The same with somebody who knows how many replicas it has: without, the policy "all" is refused.
+    #[must_use]
+    pub fn with_listing(mut self, listing: Arc<dyn Listing>) -> Self {
+        self.listing = Some(listing);
+        self
     }
 
     /// See [`Backend::acquire`](lock_core::Backend::acquire).
@@ -126,7 +139,47 @@ impl Node {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        self.link.exchange(by, |link| format.acquire(link, attempt, by)).map_err(on(attempt.name))
+        let outcome = if attempt.replication.is_off() {
+            self.link.exchange(by, |link| format.acquire(link, attempt, by))
+        } else {
+            self.acquire_confirmed(format, attempt, by)
+        };
+        outcome.map_err(on(attempt.name))
+    }
+
+    fn acquire_confirmed(
+        &self,
+        format: &Redisson,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let needed = self.needed(attempt.replication, by)?;
+        let time = attempt.replication.time();
+        // On another connection than the releases, it must not come before one that has left already.
+        self.link.let_errands_go_first(by)?;
+        self.pool.exchange(by, |link| {
+            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
+            Ok(match format.acquire(&mut link, attempt, by)? {
+                Answer::Granted(grant) => match link.weigh(needed)? {
+                    None => Answer::Granted(grant),
+                    Some(shortfall) => Answer::Unacknowledged(grant, shortfall),
+                },
+                answer => answer,
+            })
+        })
+    }
+
+    /// How many replicas must confirm.
+    fn needed(&self, replication: Replication, by: Moment) -> Result<u32, Failure> {
+        match (replication.count(), &self.listing) {
+            (Replicas::Off, _) => Ok(0),
+            (Replicas::AtLeast(count), _) => Ok(count),
+            (Replicas::All, Some(listing)) => listing.replicas(by).map_err(Failure::NotSent),
+            (count, _) => Err(Failure::NotSent(Error::new(
+                ErrorKind::Unsupported,
+                format!("replicas={count}: nobody knows how many replicas this server should have"),
+            ))),
+        }
     }
 
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -136,24 +189,81 @@ impl Node {
         batch: &[Renewing],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let chunks = batch.chunks(RENEW_BATCH);
-        let renewals = chunks.flat_map(|chunk| self.renew_chunk(format, chunk, by));
-        renewals.zip(batch).map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+        let renewals = if batch.iter().all(|one| one.replication.is_off()) {
+            self.renew_in_chunks(batch, |chunk| {
+                self.on_lane(by, |link| format.renew(link, chunk, by))
+            })
+        } else {
+            self.renew_confirmed(format, batch, by)
+        };
+        let renewals = renewals.into_iter().zip(batch);
+        renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
     }
 
-    fn renew_chunk(
+    /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
+    fn renew_confirmed(
+        &self,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let is_off = |one: &Renewing| one.replication.is_off();
+        let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
+        let mut plain = self
+            .renew_in_chunks(&plain, |chunk| self.on_lane(by, |link| format.renew(link, chunk, by)))
+            .into_iter();
+        let mut confirmed = self
+            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(format, chunk, by))
+            .into_iter();
+        let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
+        batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
+    }
+
+    /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.
+    fn renew_with_replicas(
         &self,
         format: &Redisson,
         chunk: &[Renewing],
         by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        let needs = chunk.iter().map(|one| self.needed(one.replication, by));
+        let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
+        let most = needs.iter().copied().max().unwrap_or(0);
+        let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
+        self.on_lane(by, |link| {
+            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
+            let renewals = format.renew(&mut link, chunk, by)?;
+            let weighed = |(renewal, needed)| match renewal {
+                Ok(Renewal::Extended) => {
+                    Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))
+                }
+                renewal => renewal,
+            };
+            Ok(renewals.into_iter().zip(needs).map(weighed).collect())
+        })
+    }
+
+    fn renew_in_chunks(
+        &self,
+        batch: &[Renewing],
+        renew: impl Fn(&[Renewing]) -> Result<Vec<Result<Renewal, Failure>>, Failure>,
     ) -> Vec<Result<Renewal, Failure>> {
-        let outcome = match self.renewals.try_lock() {
-            Some(mut slot) => slot.exchange(&self.dialer, by, |link| format.renew(link, chunk, by)),
-            None => self.pool.exchange(by, |link| format.renew(link, chunk, by)),
-        };
-        match outcome {
+        let answers = |chunk: &[Renewing]| match renew(chunk) {
             Ok(renewals) => renewals,
             Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        batch.chunks(RENEW_BATCH).flat_map(answers).collect()
+    }
+
+    /// On the link of the lane, or a borrowed one where the renewal before hangs.
+    fn on_lane<T>(
+        &self,
+        by: Moment,
+        exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match self.renewals.try_lock() {
+            Some(mut slot) => slot.exchange(&self.dialer, by, exchange),
+            None => self.pool.exchange(by, exchange),
         }
     }
 

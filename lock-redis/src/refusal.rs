@@ -18,6 +18,8 @@ pub(crate) enum Asked<'a> {
     Script(&'static Script, &'a str),
     /// To tell us what is published on this channel.
     Subscribe(&'a str),
+    /// To say how many replicas have it.
+    Confirmation,
 }
 
 /// The failure of a request that the server answered with an error.
@@ -76,6 +78,7 @@ fn passing(server: &Server, code: &str) -> String {
             "takes no writes because fewer replicas than `min-replicas-to-write` are connected"
         }
         "CLUSTERDOWN" => "is a Redis Cluster node, and the cluster is down",
+        "UNBLOCKED" => "has become a replica while its own were waited for",
         "TRYAGAIN" => "is a Redis Cluster node that is just moving this key",
         _ => "refused",
     };
@@ -182,8 +185,10 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if let Some(named) = detail.split('\'').nth(1) {
         return vec![named.to_owned()];
     }
-    let Asked::Script(script, _) = asked else {
-        return vec!["@pubsub".to_owned()];
+    let script = match asked {
+        Asked::Script(script, _) => script,
+        Asked::Confirmation => return vec!["wait".to_owned()],
+        _ => return vec!["@pubsub".to_owned()],
     };
     let line = detail.rsplit_once("@user_script:").and_then(|(_, rest)| {
         rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|line| line.parse().ok())
@@ -232,6 +237,24 @@ mod tests {
     fn explained(text: &str) -> Error {
         let server = Server::new(Place::tcp("h", 1), Some("me"));
         explain(&server, &ServerError::parse(text), &Asked::Script(&ACQUIRE, "k"))
+    }
+
+    #[test]
+    fn what_goes_wrong_with_waiting_for_replicas_is_told() {
+        let server = Server::new(Place::tcp("h", 1), Some("me"));
+        let said = |text: &str| explain(&server, &ServerError::parse(text), &Asked::Confirmation);
+        for text in [
+            "NOPERM this user has no permissions to run the 'wait' command",
+            "NOPERM this user has no permissions to run the 'wait' command or its subcommand",
+        ] {
+            let error = said(text);
+            let rule = "`ACL SETUSER me +wait`";
+            assert!(error.is_configuration() && error.to_string().contains(rule), "{error:?}");
+        }
+        let error = said(
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+        );
+        assert!(error.is_unavailable() && error.to_string().contains("a replica"), "{error:?}");
     }
 
     /// The texts are those of redis-server 7.0.15, and of 6.0, 6.2 and 7.2 where they differ.

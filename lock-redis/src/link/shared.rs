@@ -110,6 +110,25 @@ impl SharedLink {
         let _heard = (errand.done)(Err(failure));
     }
 
+    /// Returns when no release is under way here whose answer nobody waits for: what is asked on another connection from then
+    /// on overtakes none.
+    pub(crate) fn let_errands_go_first(&self, by: Moment) -> Result<(), Failure> {
+        const PING: Request<'static> = Request(&[&[b"PING"]]);
+        loop {
+            let current = self.state.lock().current.clone();
+            let Some(connection) = current.filter(|connection| connection.has_errands()) else {
+                return Ok(());
+            };
+            // Answers come in the order of their requests. A connection that ends has told its errands.
+            let heard = encoded(&PING, |bytes| connection.call(bytes, by));
+            if let Err(CallError::NotSent(error) | CallError::Unknown(error)) = heard
+                && self.dialer.clock().now() >= by
+            {
+                return Err(Failure::NotSent(error));
+            }
+        }
+    }
+
     /// A connection that can be used. One dials, the others wait for it; each within its own deadline.
     fn connection(&self, by: Moment) -> Result<Arc<Duplex>, Failure> {
         loop {

@@ -89,8 +89,9 @@ if not ours then
     redis.call('PEXPIRE', KEYS[1], ARGV[1])
     return done
   end
-elseif redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
-  -- Never shorter: a renewal of a longer lease may have come in between.
-  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+else
+  -- Never shorter: a renewal of a longer lease may have come in between. Written also where nothing changes: since 7.2
+  -- WAIT looks only at what its own connection wrote, and without a write says that all replicas have it.
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[1])))
 end
 return first

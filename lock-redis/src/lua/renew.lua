@@ -21,12 +21,11 @@ local function renew(key, lease, owner)
   if type(pttl) == 'table' then
     return pttl.err
   end
-  -- A key that lost its expiry (-1) gets one again.
-  if pttl < tonumber(lease) then
-    local done = redis.pcall('PEXPIRE', key, lease)
-    if type(done) == 'table' then
-      return done.err
-    end
+  -- A key that lost its expiry (-1) gets one again. Written also where nothing changes: since 7.2 WAIT looks only at what
+  -- its own connection wrote, and without a write says that all replicas have it.
+  local done = redis.pcall('PEXPIRE', key, math.max(pttl, tonumber(lease)))
+  if type(done) == 'table' then
+    return done.err
   end
   return 1
 end

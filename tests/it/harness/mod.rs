@@ -9,6 +9,7 @@ pub(crate) mod probe;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis;
+pub(crate) mod replicas;
 pub(crate) mod resp;
 pub(crate) mod rights;
 pub(crate) mod time;

@@ -2,4 +2,5 @@
 
 mod clients;
 mod handoff;
+mod replication;
 mod requests;

@@ -62,7 +62,7 @@ impl Duplex {
         line.has_errands()
     }
 
-    pub(super) fn has_errands(&self) -> bool {
+    pub(in crate::link) fn has_errands(&self) -> bool {
         self.line.lock().has_errands()
     }
 

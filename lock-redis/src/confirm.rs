@@ -1,0 +1,113 @@
+//! [`Confirming`]: a link on which replicas are waited for after each request.
+//!
+//! `WAIT` says how many replicas have what *this connection* wrote, so it goes along with the write: the same link, the same
+//! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
+//! nothing else on that connection meanwhile, so the link must be nobody else's.
+
+use crate::link::{Ask, CallError, Link, Request, Server};
+use crate::refusal::{self, Asked};
+use crate::reply::{Reply, ServerError};
+use crate::text::Text;
+use lock_core::backend::Failure;
+use lock_core::{Clock, Error, Moment, Shortfall};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many replicas a node has: for the policy "all".
+///
+/// Asked at every attempt and every batch of renewals under that policy, so it should answer from what it knows, and
+/// must be back by `by`.
+pub trait Listing: Send + Sync {
+    /// How many there are now that are not held for down.
+    ///
+    /// # Errors
+    ///
+    /// If nobody can say. Nothing is sent then.
+    fn replicas(&self, by: Moment) -> Result<u32, Error>;
+}
+
+/// A link with `WAIT` after each request.
+pub(crate) struct Confirming<'a> {
+    link: &'a mut Link,
+    clock: &'a dyn Clock,
+    /// How many replicas to wait for.
+    most: u32,
+    time: Duration,
+    heard: Confirmed,
+}
+
+/// What the server said of the last request.
+pub(crate) enum Confirmed {
+    /// So many replicas have it.
+    By(u32),
+    /// Nothing until the deadline.
+    Late,
+    /// It would not say.
+    Refused(ServerError),
+    /// The connection ended, or made no sense.
+    Lost(Error),
+}
+
+impl<'a> Confirming<'a> {
+    /// Waits for this many replicas, and for so long.
+    pub(crate) fn new(link: &'a mut Link, clock: &'a dyn Clock, most: u32, time: Duration) -> Self {
+        Self { link, clock, most, time, heard: Confirmed::By(0) }
+    }
+
+    /// Whether the last request, which was carried out, counts for one that needs so many: if not, what is missing.
+    pub(crate) fn weigh(&self, needed: u32) -> Result<Option<Shortfall>, Failure> {
+        match &self.heard {
+            Confirmed::By(count) if needed > 0 && *count >= needed => Ok(None),
+            Confirmed::By(count) => Ok(Some(Shortfall::new(*count, needed))),
+            Confirmed::Late => Ok(Some(Shortfall::unanswered(needed))),
+            // It was carried out, and is not to be kept like this: to whoever asked it is in doubt.
+            Confirmed::Refused(error) => {
+                let server = self.link.server();
+                Err(Failure::Unknown(refusal::explain(server, error, &Asked::Confirmation)))
+            }
+            Confirmed::Lost(error) => Err(Failure::Unknown(error.clone())),
+        }
+    }
+
+    /// How long the server may wait. Never zero, which is "for ever", and with time left for the answer: a number that is
+    /// too small says more than no answer, and the link lives on.
+    fn patience(&self, by: Moment) -> Duration {
+        let left = by.since(self.clock.now());
+        self.time.min(left / 4 * 3).max(Duration::from_millis(1))
+    }
+}
+
+impl Ask for Confirming<'_> {
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        if self.most == 0 {
+            return self.link.call(request, by);
+        }
+        let millis = u64::try_from(self.patience(by).as_millis()).unwrap_or(u64::MAX);
+        let (count, millis) = (Text::number(self.most.into()), Text::number(millis));
+        let words: [&[&[u8]]; 1] = [&[b"WAIT", count.as_bytes(), millis.as_bytes()]];
+        let (mut replies, outcome) = self.link.call_many(&[*request, Request(&words)], by);
+        self.heard = match (replies.get(1), outcome) {
+            (Some(Reply::Int(count)), Ok(())) => Confirmed::By(u32::try_from(*count).unwrap_or(0)),
+            (Some(Reply::Error(error)), Ok(())) => Confirmed::Refused(error.clone()),
+            (Some(_), Ok(())) => {
+                self.link.condemn();
+                Confirmed::Lost(self.link.server().garbage("not one that WAIT gives"))
+            }
+            (_, Err(error)) if replies.is_empty() => return Err(error),
+            (None, Err(_)) if self.clock.now() >= by => Confirmed::Late,
+            (_, Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
+                Confirmed::Lost(error)
+            }
+            (None, Ok(())) => unreachable!("as many answers as requests, or an error"),
+        };
+        Ok(replies.swap_remove(0))
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        self.link.server()
+    }
+
+    fn condemn(&mut self) {
+        self.link.condemn();
+    }
+}
