@@ -19,6 +19,9 @@ fn value(config: &Config, setting: &str) -> String {
         "prefix" if config.prefix().is_empty() => "nothing".to_owned(),
         "prefix" => format!("`{}`", config.prefix()),
         "tokens" => format!("`{:?}`", config.tokens()).to_lowercase(),
+        "replicas" => config.replication().count().to_string(),
+        "replication_timeout" => duration(config.replication().time()),
+        "on_shortfall" => format!("`{:?}`", config.replication().shortfall()).to_lowercase(),
         other => panic!("the table has a setting `{other}` that this test does not know"),
     }
 }
@@ -61,7 +64,7 @@ fn the_table_of_settings_is_what_the_code_does() {
             }
         }
     }
-    assert_eq!(limits, 9, "limits that are written as options are");
+    assert_eq!(limits, 12, "limits that are written as options are");
     assert_eq!(rows[0][3], "2^53 - 1 ms", "the longest lease");
     let longest = (1_u64 << 53) - 1;
     assert!(is_taken("watchdog", &format!("{longest}ms")));

@@ -50,6 +50,7 @@ fn every_test_that_is_named_is_there() {
         ("docs/DEFAULTS.md", "Bad input"),
         ("docs/TESTING.md", "What can go wrong with a connection"),
         ("docs/GUARANTEES.md", "What is promised"),
+        ("docs/GUARANTEES.md", "Replicas"),
         ("docs/GUARANTEES.md", "What cannot be promised"),
     ] {
         for name in named(document, heading) {

