@@ -108,6 +108,11 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// What is to be written may wait while it is less than this part of what is under way. With 128 threads, a quarter or an
+    /// eighth gave 0.93 of what the server can do at most, a half the same or a little less, the whole 0.86, and waiting for
+    /// the reader in any case 0.83. With 8 it does not matter.
+    const SHARE: u64 = 4;
+
     pub(super) fn new(now: Moment, deaths: u64) -> Self {
         Self {
             unsent: Vec::new(),
@@ -171,6 +176,7 @@ impl Line {
         self.end - self.unsent.len() as u64
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
@@ -179,6 +185,17 @@ impl Line {
     pub(super) fn awaited(&self) -> usize {
         let left = self.left();
         self.places.partition_point(|place| place.end <= left)
+    }
+
+    /// Whether the peer has so much to do that what waits here may wait a little longer, to leave along with more.
+    ///
+    /// That is, as in Nagle's algorithm, while there are answers to come - but not until the last of them: the
+    /// server would run dry, and then it would be its turn while we wait, and ours while it waits. So it gets more as
+    /// soon as what there is for it is a share of what it has.
+    pub(super) fn is_peer_busy(&self) -> bool {
+        let under_way =
+            self.places.front().map_or(0, |place| self.left().saturating_sub(place.start));
+        (self.unsent.len() as u64) < under_way / Self::SHARE
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -81,10 +81,6 @@ thread_local! {
 impl Duplex {
     /// How long a writer waits for the peer before it looks up.
     const STALL: Duration = Duration::from_millis(10);
-    /// From how many in the line on a request may wait for the reader to write it along with others. With fewer, waiting
-    /// until it has woken up costs more than a write; with many there are as many writes saved as there are processors too
-    /// few. Measured with 8 and 128 threads.
-    const CROWD: usize = 16;
     /// How often somebody writes for others before it looks after itself.
     const FAVOURS: usize = 16;
 
@@ -133,10 +129,11 @@ impl Duplex {
         outcome
     }
 
-    /// Whether whoever has just entered writes itself, and does not leave that to a reader that is awake anyway.
+    /// Whether whoever has just entered writes itself, and does not leave that to a reader that is awake anyway: it is
+    /// behind all those that were woken together with it, and the server shall not wait for it with nothing to do.
     fn must_write_now(line: &Line) -> bool {
         let reader_will = line.reader.is_some() && !line.asleep;
-        line.wants_writer() && !(reader_will && line.len() >= Self::CROWD)
+        line.wants_writer() && !(reader_will && line.is_peer_busy())
     }
 
     /// Waits for the answer, and does meanwhile what must be done for all.

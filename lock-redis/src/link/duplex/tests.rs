@@ -198,6 +198,30 @@ fn an_answer_is_awaited_only_by_what_has_left_whole() {
     assert_eq!(line.awaited(), 1);
 }
 
+#[test]
+fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_do() {
+    let mut line = Line::new(within(0), 0);
+    let mut enter = |line: &mut Line| {
+        line.enter(b"xx", within(0), &Arc::default()).unwrap();
+        line.is_peer_busy()
+    };
+    assert!(!enter(&mut line), "it has nothing to do");
+    for _ in 1..8 {
+        enter(&mut line);
+    }
+    line.take_unsent(Vec::new());
+    assert!(enter(&mut line), "eight are under way");
+    assert!(!enter(&mut line), "the second is a quarter of that");
+    for _ in 0..5 {
+        line.answer(Reply::Nil, None, &mut Aftermath::default()).unwrap();
+    }
+    line.take_unsent(Vec::new());
+    for _ in 0..5 {
+        line.answer(Reply::Nil, None, &mut Aftermath::default()).unwrap();
+    }
+    assert!(!enter(&mut line), "all are answered");
+}
+
 /// A request as the peer of the storm understands it: how long it is, and its number.
 fn numbered(number: u32, length: usize) -> Vec<u8> {
     let length = length.max(8);
