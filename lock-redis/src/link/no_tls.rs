@@ -83,7 +83,7 @@ impl TlsStream {
 pub(crate) enum Session {}
 
 impl Session {
-    pub(crate) fn open(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn open(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<bool> {
         match *self {}
     }
 

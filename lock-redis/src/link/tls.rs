@@ -246,8 +246,8 @@ impl TlsStream {
 pub(crate) struct Session(ClientConnection);
 
 impl Session {
-    /// Deciphers what the socket gave, and appends what it says.
-    pub(crate) fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+    /// Deciphers what the socket gave, and appends what it says. `true`: that was the peer's last word.
+    pub(crate) fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
         while !sealed.is_empty() {
             self.0.read_tls(&mut sealed)?;
             let state = self
@@ -258,10 +258,10 @@ impl Session {
             plain.resize(begin + count, 0);
             self.0.reader().read_exact(&mut plain[begin..])?;
             if state.peer_has_closed() {
-                return Err(ErrorKind::UnexpectedEof.into());
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Enciphers `plain`, behind whatever the session itself has to say, and appends it.

@@ -1,15 +1,11 @@
 //! Requests that nobody waits for: how they leave, who reads their answers, and how those are told.
 
-use super::line::{Aftermath, Outcome, Ticket};
-use super::{Duplex, Errand, Heard, Reading};
+use super::line::{Aftermath, MayHaveLeft, Outcome};
+use super::{Duplex, Errand, Heard};
 use crate::link::{CallError, with_text};
 use crate::reply::Reply;
 use lock_core::Moment;
-use rustix::net::RecvFlags;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// The ticket of one who is not in the line, and reads.
-const COLLECTOR: Ticket = 0;
 
 impl Duplex {
     /// Sends a request and returns when it has left, or as much of it as the peer takes. Its answer is told to the
@@ -44,20 +40,7 @@ impl Duplex {
             line = self.write(line);
         }
         if line.has_errands() && line.reader.is_none() {
-            line.reader = Some(COLLECTOR);
-            // Whoever comes meanwhile writes itself.
-            line.asleep = true;
-            drop(line);
-            let take =
-                |reading: &mut Reading| reading.inlet.take(&self.transport, RecvFlags::DONTWAIT);
-            let after;
-            (line, after) = self.read_with(take, None);
-            line = self.conclude(line, after);
-            if !line.is_empty() && self.clock.now() >= self.patience(&line) {
-                line = self.give_up(line);
-            }
-            self.leave(line, COLLECTOR);
-            line = self.line.lock();
+            line = self.look(line);
         }
         line.has_errands()
     }
@@ -66,17 +49,22 @@ impl Duplex {
         self.line.lock().has_errands()
     }
 
-    pub(super) fn tell(&self, mut errand: Errand, outcome: Outcome) {
+    /// `by` is when it is given up: what is sent once more is given no more time than it had.
+    pub(super) fn tell(&self, mut errand: Errand, by: Moment, mut outcome: Outcome) {
         if let Ok(Reply::Error(error)) = &outcome
             && error.is_noscript()
             && !errand.by_hash.is_empty()
         {
             let again = with_text(&std::mem::take(&mut errand.by_hash), errand.text);
-            let by = self.clock.now() + self.grace;
-            if let Err((errand, error)) = self.submit(&again, by, errand) {
-                self.tell(errand, Err(error));
+            let sent = if self.clock.now() < by {
+                self.submit(&again, by, errand)
+            } else {
+                Err((errand, self.too_late(MayHaveLeft(false))))
+            };
+            match sent {
+                Ok(()) => return,
+                Err((unsent, error)) => (errand, outcome) = (unsent, Err(error)),
             }
-            return;
         }
         let result = outcome.map_err(Into::into);
         // It runs in the middle of somebody else's call.

@@ -78,7 +78,8 @@ pub(super) type Ticket = u64;
 #[derive(Default)]
 pub(super) struct Aftermath {
     pub(super) wake: Vec<Arc<Slot>>,
-    pub(super) errands: Vec<(Errand, Outcome)>,
+    /// What came of them, and until when they had time.
+    pub(super) errands: Vec<(Errand, Moment, Outcome)>,
 }
 
 /// The line. Everything in it is written and read under one lock.
@@ -202,6 +203,11 @@ impl Line {
         self.places.is_empty()
     }
 
+    /// Whether answers are to come, but nobody wants any of them any more.
+    pub(super) fn has_only_abandoned(&self) -> bool {
+        !self.is_empty() && self.places.iter().all(|place| matches!(place.owner, Owner::Nobody))
+    }
+
     pub(super) fn is_dead(&self) -> bool {
         self.death.is_some()
     }
@@ -273,12 +279,12 @@ impl Line {
             (Owner::Waiter(slot), Some(mine)) if Arc::ptr_eq(&slot, mine) => {
                 *slot.answer.lock() = Some(Ok(reply));
             }
-            (owner, _) => self.settle(owner, Ok(reply), after),
+            (owner, _) => self.settle(owner, place.by, Ok(reply), after),
         }
         Ok(())
     }
 
-    fn settle(&mut self, owner: Owner, outcome: Outcome, after: &mut Aftermath) {
+    fn settle(&mut self, owner: Owner, by: Moment, outcome: Outcome, after: &mut Aftermath) {
         match owner {
             Owner::Waiter(slot) => {
                 *slot.answer.lock() = Some(outcome);
@@ -286,7 +292,7 @@ impl Line {
             }
             Owner::Errand(errand) => {
                 self.errands -= 1;
-                after.errands.push((errand, outcome));
+                after.errands.push((errand, by, outcome));
             }
             Owner::Nobody => {}
         }
@@ -328,12 +334,13 @@ impl Line {
                 at += 1;
                 continue;
             }
+            let by = place.by;
             let (owner, MayHaveLeft(left)) = self.abandon_at(at);
             let error = server.io_error("answer", io::ErrorKind::TimedOut.into());
             let error = if left { CallError::Unknown(error) } else { CallError::NotSent(error) };
             if let Owner::Errand(errand) = owner {
                 self.errands -= 1;
-                after.errands.push((errand, Err(error)));
+                after.errands.push((errand, by, Err(error)));
             }
             at += usize::from(left);
         }
@@ -374,7 +381,7 @@ impl Line {
             } else {
                 CallError::NotSent(error.clone())
             };
-            self.settle(place.owner, Err(outcome), after);
+            self.settle(place.owner, place.by, Err(outcome), after);
         }
         self.unsent.clear();
         self.backlog = false;

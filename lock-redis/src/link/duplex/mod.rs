@@ -31,6 +31,7 @@
 mod collector;
 mod errand;
 mod line;
+mod reading;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -38,17 +39,17 @@ mod transport;
 pub(super) use collector::Collector;
 pub(crate) use line::{Errand, Heard};
 
-use super::{CallError, Frames, Link, Server, Stream};
+use super::{CallError, Link, Server, Stream};
 use line::{Aftermath, Line, MayHaveLeft, Outcome, Slot, Ticket};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
-use rustix::net::RecvFlags;
+use reading::Reading;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use transport::{Inlet, Outlet, Transport};
+use transport::{Outlet, Transport};
 
 /// A connection for everybody.
 pub(crate) struct Duplex {
@@ -67,12 +68,6 @@ pub(crate) struct Duplex {
     taught: AtomicU32,
 }
 
-struct Reading {
-    inlet: Inlet,
-    frames: Frames,
-    replies: Vec<crate::reply::Reply>,
-}
-
 thread_local! {
     /// A thread has one request at a time. Taken out while it is in use: what an errand calls may come here again.
     static SLOT: Cell<Option<Arc<Slot>>> = const { Cell::new(None) };
@@ -87,13 +82,11 @@ impl Duplex {
     pub(in crate::link) fn new(link: Link, deaths: u64, grace: Duration) -> io::Result<Self> {
         let (server, clock) = (Arc::clone(link.server()), Arc::clone(&link.clock));
         let stream: Stream = link.into_stream().ok_or(ErrorKind::NotConnected)?;
-        let reading =
-            Reading { inlet: Inlet::new(), frames: Frames::default(), replies: Vec::new() };
         Ok(Self {
             line: Mutex::new(Line::new(clock.now(), deaths)),
             transport: Transport::new(stream)?,
             outlet: Mutex::default(),
-            inlet: Mutex::new(reading),
+            inlet: Mutex::default(),
             stalled: AtomicBool::new(false),
             server,
             clock,
@@ -263,71 +256,11 @@ impl Duplex {
             Err(error) => self.kill(line, &self.server.io_error("take a request", error)),
             Ok(true) => {
                 drop(line);
-                // There is something, so this does not wait.
-                let take = |reading: &mut Reading| {
-                    reading.inlet.take(&self.transport, RecvFlags::DONTWAIT)
-                };
-                let (line, after) = self.read_with(take, None);
-                self.conclude(line, after)
+                self.read_what_is_there()
             }
             Ok(_) if reads && self.clock.now() >= patience => self.give_up(line),
             Ok(_) => line,
         }
-    }
-
-    /// Sleeps until something comes or `until` has come, and gives it to those whose it is. If our answer is among it, the
-    /// role is handed on.
-    fn read(&self, until: Moment, slot: &Arc<Slot>) -> Result<Outcome, MutexGuard<'_, Line>> {
-        let fill = |reading: &mut Reading| reading.inlet.fill(&self.transport, &*self.clock, until);
-        let (mut line, mut after) = self.read_with(fill, Some(slot));
-        let outcome = slot.take();
-        if outcome.is_some() {
-            line.hand_on_reading(&mut after);
-        }
-        let line = self.conclude(line, after);
-        match outcome {
-            Some(outcome) => Ok(outcome),
-            None if self.clock.now() >= self.patience(&line) => Err(self.give_up(line)),
-            None => Err(line),
-        }
-    }
-
-    /// Reads once, and notes whose the answers are.
-    fn read_with(
-        &self,
-        fill: impl FnOnce(&mut Reading) -> io::Result<bool>,
-        mine: Option<&Arc<Slot>>,
-    ) -> (MutexGuard<'_, Line>, Aftermath) {
-        let mut after = Aftermath::default();
-        let mut reading = self.inlet.lock();
-        let filled = fill(&mut reading);
-        let Reading { inlet, frames, replies } = &mut *reading;
-        let mut garbage = match &filled {
-            Ok(true) => frames.cut(&mut inlet.plain, replies).err(),
-            _ => None,
-        };
-        let mut line = self.line.lock();
-        line.asleep = false;
-        if !replies.is_empty() {
-            line.heard(self.clock.now());
-        }
-        // Nothing is believed that came along with what nobody asked for: which of them is the answer?
-        let (asked, came) = (line.awaited(), replies.len() + usize::from(!inlet.plain.is_empty()));
-        if garbage.is_none() && came > asked {
-            garbage = Some("there is more than was asked for");
-        }
-        for reply in replies.drain(..) {
-            if garbage.is_none() {
-                garbage = line.answer(reply, mine, &mut after).err();
-            }
-        }
-        if let Some(why) = garbage {
-            self.end(&mut line, &self.server.garbage(why), &mut after);
-        }
-        if let Err(error) = filled {
-            self.end(&mut line, &self.server.io_error("answer", error), &mut after);
-        }
-        (line, after)
     }
 
     /// The oldest request is overdue for too long.
@@ -359,8 +292,8 @@ impl Duplex {
         }
         drop(line);
         after.wake.iter().for_each(|slot| slot.signal.raise());
-        for (errand, outcome) in after.errands {
-            self.tell(errand, outcome);
+        for (errand, by, outcome) in after.errands {
+            self.tell(errand, by, outcome);
         }
         self.line.lock()
     }
@@ -382,6 +315,10 @@ impl Duplex {
     /// and nobody reads who could say so.
     pub(in crate::link) fn is_usable(&self, now: Moment, deaths: u64) -> bool {
         let mut line = self.line.lock();
+        // All have given up: what has come since then nobody has read yet. Errands have the collector.
+        if line.has_only_abandoned() && line.reader.is_none() && !line.writing {
+            line = self.look(line);
+        }
         if line.is_dead() || line.is_mute(now, self.grace) || self.patience(&line) <= now {
             return false;
         }

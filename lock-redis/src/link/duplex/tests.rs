@@ -1,8 +1,11 @@
+#[cfg(feature = "tls")]
+mod last_word;
+mod storm;
+
 use super::*;
-use crate::link::Place;
+use crate::link::{Place, Request};
 use crate::reply::Reply;
 use lock_core::SystemClock;
-use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -201,7 +204,7 @@ fn an_answer_is_awaited_only_by_what_has_left_whole() {
 #[test]
 fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_do() {
     let mut line = Line::new(within(0), 0);
-    let mut enter = |line: &mut Line| {
+    let enter = |line: &mut Line| {
         line.enter(b"xx", within(0), &Arc::default()).unwrap();
         line.is_peer_busy()
     };
@@ -222,112 +225,6 @@ fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_
     assert!(!enter(&mut line), "all are answered");
 }
 
-/// A request as the peer of the storm understands it: how long it is, and its number.
-fn numbered(number: u32, length: usize) -> Vec<u8> {
-    let length = length.max(8);
-    let mut bytes = vec![b'x'; length];
-    bytes[..4].copy_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
-    bytes[4..8].copy_from_slice(&number.to_be_bytes());
-    bytes
-}
-
-/// Answers each request with its number, in pieces and with pauses. Returns what it has seen.
-fn moody(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
-    let mut seen = HashSet::new();
-    let mut head = [0; 8];
-    peer.set_nodelay(true).unwrap();
-    while peer.read_exact(&mut head).is_ok() {
-        let length = u32::from_be_bytes(head[..4].try_into().unwrap());
-        let number = u32::from_be_bytes(head[4..].try_into().unwrap());
-        if io::copy(&mut (&mut peer).take(u64::from(length) - 8), &mut io::sink()).is_err() {
-            break;
-        }
-        assert!(seen.insert(number), "{number} came twice");
-        let answer = format!(":{number}\r\n");
-        let (first, second) = answer.as_bytes().split_at(random.below(answer.len()));
-        let _gone = peer.write_all(first);
-        if random.below(40) == 0 {
-            SystemClock.wait(&Arc::default(), within(random.below(20) as u64));
-        }
-        let _gone = peer.write_all(second);
-    }
-    seen
-}
-
-/// Enough of chance for a test, and the same at each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        usize::try_from(self.0 >> 33).unwrap() % bound.max(1)
-    }
-}
-
-#[test]
-fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
-    const THREADS: u32 = 24;
-    const CALLS: u32 = 150;
-    let (mut link, peer) = pair();
-    link.grace = Duration::from_secs(60);
-    let peer = thread::spawn(move || moody(peer, Random(7)));
-    let (unsent, submitted) = (Mutex::new(Vec::new()), AtomicU32::new(0));
-    let (answered, told) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (link, unsent, submitted, answered, told) =
-                (&link, &unsent, &submitted, &answered, &told);
-            scope.spawn(move || {
-                let mut random = Random(thread.into());
-                for number in thread * CALLS..(thread + 1) * CALLS {
-                    let large = random.below(30) == 0;
-                    let request = numbered(number, random.below(if large { 3 << 20 } else { 50 }));
-                    let is_patient = random.below(3) > 0;
-                    let by = within(if is_patient { 10_000 } else { 3 });
-                    if random.below(4) == 0 {
-                        let told = Arc::clone(told);
-                        let done = move |outcome: Result<Reply, _>| {
-                            told.fetch_add(1, Ordering::SeqCst);
-                            if let Ok(reply) = outcome {
-                                assert_eq!(reply, Reply::Int(number.into()));
-                            }
-                            Heard::Sense
-                        };
-                        let errand = Errand { by_hash: Vec::new(), text: "", done: Box::new(done) };
-                        assert!(link.submit(&request, by, errand).is_ok());
-                        submitted.fetch_add(1, Ordering::SeqCst);
-                        link.collect();
-                        continue;
-                    }
-                    match link.call(&request, by) {
-                        Ok(reply) => {
-                            assert_eq!(reply, Reply::Int(number.into()));
-                            answered.fetch_add(1, Ordering::SeqCst);
-                        }
-                        Err(CallError::NotSent(_)) => {
-                            assert!(!is_patient, "{number} was never sent");
-                            unsent.lock().push(number);
-                        }
-                        Err(CallError::Unknown(_)) => {
-                            assert!(!is_patient, "{number} waited in vain");
-                        }
-                    }
-                }
-            });
-        }
-    });
-    // Nobody has lost the thread of it.
-    let last = link.call(&numbered(u32::MAX, 8), within(10_000)).unwrap();
-    assert_eq!(last, Reply::Int(u32::MAX.into()));
-    assert_eq!(told.load(Ordering::SeqCst), submitted.load(Ordering::SeqCst));
-    assert!(link.line.lock().is_empty());
-    drop(link);
-    let seen = peer.join().unwrap();
-    let unsent = unsent.into_inner();
-    assert!(unsent.iter().all(|number| !seen.contains(number)));
-    assert!(answered.load(Ordering::SeqCst) > THREADS * CALLS / 10);
-}
-
 #[test]
 fn what_comes_after_its_deadline_is_not_sent() {
     let (link, mut peer) = pair();
@@ -335,4 +232,52 @@ fn what_comes_after_its_deadline_is_not_sent() {
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
     assert!(is_unknown(&link.call(b"x", within(20))));
     assert_eq!(hear(&mut peer, 1), b"x");
+}
+
+#[test]
+fn a_late_answer_that_has_come_speaks_for_its_link_also_if_nobody_has_read_it() {
+    let (mut link, mut peer) = pair();
+    link.grace = Duration::from_secs(60);
+    assert!(is_unknown(&link.call(b"a", within(50))));
+    assert!(!link.is_usable(SystemClock.now(), 0), "nothing was heard");
+    peer.write_all(b":1\r\n").unwrap();
+    // On a loopback it is there when the write has returned.
+    assert!(link.is_usable(SystemClock.now(), 0));
+    assert!(link.line.lock().is_empty());
+}
+
+#[test]
+fn a_link_that_was_closed_is_seen_by_a_look_also_if_all_on_it_have_given_up() {
+    let (mut link, mut peer) = pair();
+    link.grace = Duration::from_secs(60);
+    let late = within(1_000);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| link.call(b"a", within(10_000)));
+        hear(&mut peer, 1);
+        let second = scope.spawn(|| link.call(b"b", late));
+        hear(&mut peer, 1);
+        peer.write_all(b":1\r\n").unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
+        assert!(is_unknown(&second.join().unwrap()));
+    });
+    assert!(link.is_usable(late, 0));
+    drop(peer);
+    assert!(!link.is_usable(late, 0));
+}
+
+#[test]
+fn an_errand_that_is_sent_once_more_has_no_more_time_than_before() {
+    let (link, mut peer) = pair();
+    let by = within(60_000);
+    let mut request = Vec::new();
+    Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]])
+        .encode(&mut request);
+    let done = Box::new(|_: Result<Reply, _>| Heard::Sense);
+    let errand = Errand { by_hash: request.clone(), text: "return 1", done };
+    assert!(link.submit(&request, by, errand).is_ok());
+    hear(&mut peer, request.len());
+    peer.write_all(b"-NOSCRIPT No matching script.\r\n").unwrap();
+    assert!(link.collect());
+    assert_eq!(hear(&mut peer, 12), b"*3\r\n$4\r\nEVAL");
+    assert_eq!(link.line.lock().oldest(), Some(by));
 }

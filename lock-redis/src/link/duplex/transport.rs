@@ -129,15 +129,20 @@ pub(super) struct Inlet {
     /// Bytes of the conversation; the first `from` of them are done with.
     pub(super) plain: Vec<u8>,
     raw: Box<[u8]>,
+    /// Whether the peer has said by TLS that nothing more comes. What came along with that counts.
+    pub(super) ended: bool,
+}
+
+impl Default for Inlet {
+    fn default() -> Self {
+        let raw = vec![0; Self::CHUNK].into();
+        Self { timeout: Wire::SLICE, plain: Vec::new(), raw, ended: false }
+    }
 }
 
 impl Inlet {
     /// What one read takes at most. A batch of answers of more than a hundred callers fits.
     const CHUNK: usize = 16 << 10;
-
-    pub(super) fn new() -> Self {
-        Self { timeout: Wire::SLICE, plain: Vec::new(), raw: vec![0; Self::CHUNK].into() }
-    }
 
     /// Waits until `by` for bytes, and appends them to what is there. `false`: none came yet, look at the clock.
     pub(super) fn fill(
@@ -165,7 +170,9 @@ impl Inlet {
         };
         match &transport.session {
             None => self.plain.extend_from_slice(&self.raw[..count]),
-            Some(session) => session.lock().open(&self.raw[..count], &mut self.plain)?,
+            Some(session) => {
+                self.ended = session.lock().open(&self.raw[..count], &mut self.plain)?;
+            }
         }
         Ok(true)
     }
