@@ -60,6 +60,10 @@ struct Options {
     /// Leaves it to the system which processor the server and the clients run on.
     #[arg(long)]
     no_pin: bool,
+    /// Runs the server and the clients before everything else, with a pause after each turn: for a machine that is not idle.
+    /// For root only.
+    #[arg(long)]
+    first: bool,
     /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the build directory.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
     docs: PathBuf,
@@ -85,9 +89,12 @@ fn main() {
 fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String]) {
     let scale = if options.quick { Scale::Quick } else { Scale::Full };
     let peers = (!options.no_peers && trials.is_empty()).then(build_peers);
-    let server = Server::start();
+    let mut server = Server::start();
     if !options.no_pin {
         server.pin();
+    }
+    if options.first {
+        server.go_first();
     }
     learn::check(server.port);
     let path = build_directory().join("samples.jsonl");

@@ -140,6 +140,9 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
     if let Some(pings) = pings {
         sample.extend(pings);
     }
+    if server.goes_first {
+        std::thread::sleep(time);
+    }
     sample
 }
 

@@ -2,8 +2,7 @@
 
 use super::{Task, cpu_time, resident, serve, thread_count};
 use crate::learn::{is_granted, url};
-use crate::raw::Raw;
-use crate::server::Counters;
+use crate::raw::{Raw, Reply, request};
 use distlock::DistLock;
 use serde_json::{Value, json};
 use std::sync::Barrier;
@@ -25,8 +24,8 @@ fn turn(task: &Task) -> Value {
     for holder in &holders {
         assert!(is_granted(&raw.call(&holder.acquire)), "it was free");
     }
-    let client = distlock::connect(&url(task.port)).expect("a URL of ours");
-    let others = Counters::of(&mut raw).clients;
+    let ours = url(task.port) + "?client_name=crowd";
+    let client = distlock::connect(&ours).expect("a URL of ours");
     let (served, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     let barrier = Barrier::new(task.threads + 1);
     let alone = resident();
@@ -52,12 +51,15 @@ fn turn(task: &Task) -> Value {
         };
         until(|| waiting() == task.threads);
         let (queued, threads) = (resident(), thread_count() - task.threads);
-        let connections = Counters::of(&mut raw).clients - others;
+        let mut connections = count(&mut raw);
         let (cpu, start) = (cpu_time(), Instant::now());
         for holder in &holders {
             raw.call(&holder.release);
         }
-        until(|| served.load(Ordering::Relaxed) == task.threads as u64);
+        until(|| {
+            connections = connections.max(count(&mut raw));
+            served.load(Ordering::Relaxed) == task.threads as u64
+        });
         let each = |more: u64, less: u64| more.saturating_sub(less) / task.threads as u64;
         json!({
             "cycles": task.threads, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
@@ -65,6 +67,17 @@ fn turn(task: &Task) -> Value {
             "failed": failed.load(Ordering::Relaxed), "connections": connections, "threads": threads,
         })
     })
+}
+
+/// How many connections the client has.
+fn count(raw: &mut Raw) -> usize {
+    match raw.call(&request(&["CLIENT", "LIST"])) {
+        Reply::Text(list) => {
+            let list = String::from_utf8(list).expect("it is text");
+            list.lines().filter(|line| line.contains(" name=crowd ")).count()
+        }
+        other => panic!("CLIENT LIST answers {other:?}"),
+    }
 }
 
 fn until(mut condition: impl FnMut() -> bool) {
