@@ -99,6 +99,8 @@ pub fn schemes() -> Schemes {
     let schemes = schemes
         .with(lock_redis::RedisScheme::new())
         .with(lock_redis::RedisScheme::tls())
-        .with(lock_redis::RedisScheme::unix());
+        .with(lock_redis::RedisScheme::unix())
+        .with(lock_redis::SentinelScheme::new())
+        .with(lock_redis::SentinelScheme::tls());
     schemes
 }

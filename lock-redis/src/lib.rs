@@ -1,15 +1,18 @@
-//! distlock on one Redis server. The map, from the top down:
+//! distlock on one Redis server, or on a master with its replicas and sentinels. The map, from the top down:
 //!
 //! - [`RedisScheme`]: what `redis://` URLs lead to
+//! - [`SentinelScheme`] and [`SentinelBackend`]: a master that sentinels name, and whichever it will be
 //! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
 //! - `node`: one server, all our connections to it, and what can be asked of it
 //! - `confirm`: a connection on which replicas are waited for after each request
+//! - `watches`: who waits for which lock, where locks move from node to node
 //! - `format`: what a lock looks like under its key (Redisson's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `subscriber`: one connection that hears of releases for everybody who waits
 //! - `pool`: connections to borrow, dialled by the borrower
+//! - `herd`: many need the same done, and one does it
 //! - `link`: one connection, every step of it bounded by a deadline: for one thread at a time, or shared by all
 
 #![forbid(unsafe_code)]
@@ -17,6 +20,7 @@
 mod backend;
 mod confirm;
 mod format;
+mod herd;
 mod keys;
 mod link;
 mod node;
@@ -25,11 +29,14 @@ mod refusal;
 mod reply;
 mod scheme;
 mod script;
+mod sentinel;
 mod subscriber;
 mod text;
+mod watches;
 
 pub use backend::RedisBackend;
-pub use scheme::RedisScheme;
+pub use scheme::{RedisScheme, SentinelScheme};
+pub use sentinel::SentinelBackend;
 
 /// What `lock-cluster` is built from: nodes, and the format of what stands in them. Not for programs: these are the
 /// insides of this crate, shown to a crate of the same house and version, and change with any release. A module of its
@@ -39,4 +46,5 @@ pub mod parts {
     pub use crate::confirm::Listing;
     pub use crate::format::Redisson;
     pub use crate::node::{Node, NodeSettings};
+    pub use crate::watches::{Moving, Watches};
 }

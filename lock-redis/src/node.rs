@@ -15,7 +15,7 @@ use lock_core::backend::{
     Renewing, TenureId, Wake, Watch,
 };
 use lock_core::{
-    Clock, Config, Context, Error, ErrorKind, LockName, Moment, Replicas, Replication,
+    Clock, Config, Context, Error, ErrorKind, LockName, Moment, Replicas, Replication, Secret,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -67,18 +67,54 @@ impl NodeSettings {
         self.node(Place::tcp(host, port))
     }
 
+    /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
+    /// question whether it is, and [`Node::retire`] ends them all.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn master_on(&self, host: &str, port: u16) -> Result<Node, Error> {
+        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master();
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+    }
+
     /// The same for any place.
     pub(crate) fn node(&self, place: Place) -> Result<Node, Error> {
         Node::new(Arc::new(self.dialer(place)?), self.pool, &self.thread, self.bounds)
     }
 
+    /// The same servers for another user, in the first database: the sentinels have users of their own.
+    pub(crate) fn dialer_for(
+        &self,
+        place: Place,
+        user: Option<&str>,
+        password: Option<Secret>,
+    ) -> Result<Dialer, Error> {
+        let client_name = self.login.client_name.clone();
+        let login = Login { user: user.map(str::to_owned), password, database: 0, client_name };
+        self.dialer_with(place, login)
+    }
+
+    /// How long making a connection and one request may take.
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     fn dialer(&self, place: Place) -> Result<Dialer, Error> {
+        self.dialer_with(place, self.login.clone())
+    }
+
+    fn dialer_with(&self, place: Place, login: Login) -> Result<Dialer, Error> {
         let tls = match (&self.tls, &place) {
             (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
         };
-        let server = Server::new(place, self.login.user.as_deref());
-        Ok(Dialer::new(server, tls, self.login.clone(), self.bounds, Arc::clone(&self.clock)))
+        let server = Server::new(place, login.user.as_deref());
+        Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
     }
 }
 
@@ -330,6 +366,25 @@ impl Node {
         self.subscriber.watch(&format.channel(name), wake, by).map_err(on(name))
     }
 
+    /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
+    /// stands, too, because releases may have been missed until then.
+    pub fn follow(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Watch, Failure> {
+        self.subscriber.follow(&format.channel(name), wake).map_err(on(name))
+    }
+
+    /// This server is the master no longer: whoever waits for its answer is told so now, and nobody is connected to it
+    /// any more. The rest goes when the last user has left.
+    pub fn retire(&self) {
+        self.dialer.retire();
+        let server = self.dialer.server();
+        self.link.end(&Error::unavailable(format!("{server} is not the master any more")));
+    }
+
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.dialer.server())
@@ -346,7 +401,7 @@ impl fmt::Debug for Node {
 }
 
 /// The same failure, said of this lock.
-fn on(name: &LockName) -> impl FnOnce(Failure) -> Failure {
+pub(crate) fn on(name: &LockName) -> impl FnOnce(Failure) -> Failure {
     move |failure| match failure {
         Failure::Refused(error) => Failure::Refused(error.on(name)),
         Failure::NotSent(error) => Failure::NotSent(error.on(name)),

@@ -1,8 +1,10 @@
-//! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for.
+//! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for; [`SentinelScheme`]: `redis+sentinel://`
+//! and `rediss+sentinel://`.
 
 use crate::backend::RedisBackend;
 use crate::link::{Place, TlsOptions, TlsSettings};
-use lock_core::{Backend, Config, Context, Error, Scheme};
+use crate::sentinel::SentinelBackend;
+use lock_core::{Backend, Config, Context, Error, Scheme, Secret};
 use std::sync::Arc;
 
 /// One Redis server, reached over TCP, over TLS, or over a socket in the file system.
@@ -22,11 +24,32 @@ enum Transport {
     Unix,
 }
 
-const TLS: &str = "rediss";
+/// A master that sentinels name.
+///
+/// - [`new`](Self::new): `redis+sentinel://[user[:password]@]sentinel[:port][,..]/master[?db=database]`
+/// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels speak TLS, too; needs the cargo feature `tls`
+///
+/// The hosts are sentinels, as many as are known: one that answers is enough, and it tells of the others. User and
+/// password are for the servers. The sentinels have their own: `sentinel_user` and `sentinel_password`.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct SentinelScheme(SentinelTransport);
 
+#[derive(Clone, Copy, Debug, Default)]
+enum SentinelTransport {
+    #[default]
+    Tcp,
+    Tls,
+}
+
+const TLS: &str = "rediss";
 const UNIX: &str = "redis+unix";
+const SENTINEL: &str = "redis+sentinel";
+const SENTINEL_TLS: &str = "rediss+sentinel";
+
 /// The port where a URL names none.
 const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
 
 impl RedisScheme {
     /// `redis://`.
@@ -76,6 +99,82 @@ impl Scheme for RedisScheme {
     }
 }
 
+impl SentinelScheme {
+    /// `redis+sentinel://`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(SentinelTransport::Tcp)
+    }
+
+    /// `rediss+sentinel://`. The options of TLS are those of [`RedisScheme::tls`], and count for all servers and
+    /// sentinels.
+    #[must_use]
+    pub fn tls() -> Self {
+        Self(SentinelTransport::Tls)
+    }
+}
+
+impl Scheme for SentinelScheme {
+    fn names(&self) -> &[&str] {
+        match self.0 {
+            SentinelTransport::Tcp => &[SENTINEL],
+            SentinelTransport::Tls => &[SENTINEL_TLS],
+        }
+    }
+
+    fn options(&self) -> &[&str] {
+        const OPTIONS: &[&str] = &[
+            "db",
+            "sentinel_user",
+            "sentinel_password",
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+            "tls_name",
+        ];
+        match self.0 {
+            SentinelTransport::Tcp => &OPTIONS[..3],
+            SentinelTransport::Tls => OPTIONS,
+        }
+    }
+
+    fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
+        Ok(Arc::new(SentinelBackend::new(config, context)?))
+    }
+}
+
+/// What a URL says of a master and its sentinels.
+pub(crate) struct Sentinels {
+    pub(crate) master: String,
+    pub(crate) sentinels: Vec<(String, u16)>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) database: u32,
+}
+
+/// The master that a URL names, and the sentinels to ask.
+pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
+    let (scheme, master) = (config.scheme(), config.path());
+    if config.hosts().is_empty() || master.is_empty() || master.contains('/') {
+        return Err(Error::configuration(format!(
+            "`{scheme}://` means a master by its name, and the sentinels to ask, as in \
+             `{scheme}://host1:26379,host2:26379,host3:26379/mymaster`; the URL has {} hosts and the name `{}`",
+            config.hosts().len(),
+            master.escape_debug()
+        )));
+    }
+    let hosts = config.hosts().iter();
+    Ok(Sentinels {
+        master: master.to_owned(),
+        sentinels: hosts
+            .map(|host| (host.name.clone(), host.port.unwrap_or(SENTINEL_PORT)))
+            .collect(),
+        user: option(config, "sentinel_user").map(str::to_owned),
+        password: option(config, "sentinel_password").map(Secret::new),
+        database: database_option(config)?,
+    })
+}
+
 /// The server and the database that a URL names.
 pub(crate) fn address(config: &Config) -> Result<(Place, u32), Error> {
     if config.scheme() == UNIX { socket(config) } else { host(config) }
@@ -83,7 +182,7 @@ pub(crate) fn address(config: &Config) -> Result<(Place, u32), Error> {
 
 /// How TLS is spoken there; `None` where it is not.
 pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
-    if config.scheme() != TLS {
+    if ![TLS, SENTINEL_TLS].contains(&config.scheme()) {
         return Ok(None);
     }
     let identity = match (option(config, "tls_cert"), option(config, "tls_key")) {
@@ -127,16 +226,21 @@ fn socket(config: &Config) -> Result<(Place, u32), Error> {
              `redis+unix:///run/redis.sock`",
         ));
     }
-    let database = match option(config, "db") {
-        None => 0,
+    let database = database_option(config)?;
+    Ok((Place::unix(&format!("/{}", config.path()))?, database))
+}
+
+/// The database, where the path of the URL is something else.
+fn database_option(config: &Config) -> Result<u32, Error> {
+    match option(config, "db") {
+        None => Ok(0),
         Some(text) => text.parse().map_err(|_| {
             Error::configuration(format!(
                 "`db={}` is no database number, as in `db=0`",
                 text.escape_debug()
             ))
-        })?,
-    };
-    Ok((Place::unix(&format!("/{}", config.path()))?, database))
+        }),
+    }
 }
 
 /// What a URL says to an option of ours.

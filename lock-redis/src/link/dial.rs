@@ -2,6 +2,7 @@
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::Resolver;
+use super::term::{Handle, Term};
 use super::tls::{self, Tls};
 use super::{CallError, Link, Request, Stream};
 use crate::refusal::{self, Asked};
@@ -52,6 +53,8 @@ pub(crate) struct Dialer {
     bounds: Bounds,
     clock: Arc<dyn Clock>,
     road: Road,
+    /// For a server that is master only for a while.
+    term: Option<Term>,
     /// How many links have died. Written by whoever saw one die; read by all, to look at their own before they trust
     /// it: after a restart of the server one request is lost, and not one for each link.
     deaths: AtomicU64,
@@ -113,7 +116,22 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        Self { server, login, bounds, clock, road, deaths }
+        Self { server, login, bounds, clock, road, term: None, deaths }
+    }
+
+    /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
+    /// [`retire`](Self::retire).
+    pub(crate) fn for_a_master(mut self) -> Self {
+        self.term = Some(Term::default());
+        self
+    }
+
+    /// Ends the links that one thread uses at a time, so that whoever waits on one does so no longer, and makes no new
+    /// ones.
+    pub(crate) fn retire(&self) {
+        if let Some(term) = &self.term {
+            term.end();
+        }
     }
 
     pub(crate) fn server(&self) -> &Arc<Server> {
@@ -146,12 +164,25 @@ impl Dialer {
     pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
         let by = by.min(self.clock.now() + self.bounds.connect);
         let stream = self.connect(by).map_err(not_connected)?;
-        let mut link = Link::new(stream, Arc::clone(&self.server), Arc::clone(&self.clock))
+        let handle = self.handle(&stream)?;
+        let mut link = Link::new(stream, handle, Arc::clone(&self.server), Arc::clone(&self.clock))
             .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
         link.shake_hands(by)
             .map_err(|error| not_connected(tls::unfinished(&self.server, error)))?;
         self.handshake(&mut link, by)?;
         Ok(link)
+    }
+
+    /// What the link is ended by when the server is retired.
+    fn handle(&self, stream: &Stream) -> Result<Option<Arc<Handle>>, Failure> {
+        let Some(term) = &self.term else { return Ok(None) };
+        let handle = Handle::of(stream).map_err(|e| Failure::NotSent(self.cannot_connect(e)))?;
+        let handle = Arc::new(handle);
+        if term.admit(&handle) {
+            return Ok(Some(handle));
+        }
+        let message = format!("{} is not the master any more", self.server);
+        Err(Failure::NotSent(Error::unavailable(message)))
     }
 
     fn connect(&self, by: Moment) -> Result<Stream, Error> {
@@ -210,6 +241,7 @@ impl Dialer {
             (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
+            (self.term.is_some(), Step::Role, [&[b"ROLE"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
         let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
@@ -227,6 +259,16 @@ impl Dialer {
         })
     }
 
+    /// What `ROLE` says. Writing to a replica fails, and reading from one says what was.
+    fn must_be_master(&self, reply: &Reply) -> Result<(), Failure> {
+        let role = reply.as_array().and_then(|parts| parts.first()).and_then(Reply::as_bytes);
+        if role == Some(b"master") {
+            return Ok(());
+        }
+        let message = format!("{} was to be the master, and says that it is none", self.server);
+        Err(Failure::NotSent(Error::unavailable(message)))
+    }
+
     /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
     fn hung_up_on(&self, error: Error) -> Error {
         let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
@@ -240,7 +282,7 @@ impl Dialer {
 
     fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
         let Reply::Error(answer) = reply else {
-            return Ok(());
+            return if matches!(step, Step::Role) { self.must_be_master(reply) } else { Ok(()) };
         };
         let nicety = matches!(step, Step::Name)
             && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
@@ -259,6 +301,7 @@ enum Step {
     Login,
     Database,
     Name,
+    Role,
 }
 
 /// Connects to the first of `addresses` that can be had until `by`; otherwise says what the last one failed with.

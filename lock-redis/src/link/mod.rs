@@ -12,6 +12,7 @@ mod frames;
 mod place;
 mod resolve;
 mod shared;
+mod term;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod wire;
@@ -31,6 +32,7 @@ use lock_core::{Clock, Error, Moment};
 use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
+use term::Handle;
 use wire::{Wire, WriteError};
 
 /// One connection, after its handshake.
@@ -42,6 +44,8 @@ pub(crate) struct Link {
     server: Arc<Server>,
     clock: Arc<dyn Clock>,
     last_used: Moment,
+    /// By which others can end it.
+    _handle: Option<Arc<Handle>>,
 }
 
 /// Why a call on a link has no answer. An error that the server answers with is an answer: [`Reply::Error`].
@@ -94,11 +98,16 @@ impl Link {
     /// More than any answer to anything we ask has, by far: so that a broken peer cannot fill the memory.
     pub(crate) const LARGEST_REPLY: u64 = 16 << 20;
 
-    fn new(stream: Stream, server: Arc<Server>, clock: Arc<dyn Clock>) -> io::Result<Self> {
+    fn new(
+        stream: Stream,
+        handle: Option<Arc<Handle>>,
+        server: Arc<Server>,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
         let last_used = clock.now();
         let wire = Some(Wire::new(stream, Arc::clone(&clock))?);
         let (encoder, decoder) = (Encoder::default(), Decoder::default());
-        Ok(Self { wire, encoder, decoder, server, clock, last_used })
+        Ok(Self { wire, encoder, decoder, server, clock, last_used, _handle: handle })
     }
 
     /// Makes the connection a secret one until `by`, if it is to be one.
@@ -255,7 +264,7 @@ mod tests {
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
         let server = Arc::new(Server::new(Place::tcp("test", 1), None));
-        let link = Link::new(Stream::Tcp(ours), server, Arc::new(SystemClock)).unwrap();
+        let link = Link::new(Stream::Tcp(ours), None, server, Arc::new(SystemClock)).unwrap();
         (link, theirs)
     }
 

@@ -2,9 +2,10 @@
 
 use super::duplex::{Collector, Duplex};
 use super::{Ask, CallError, Dialer, Errand, Request, Server};
+use crate::herd::{Doing, Herd, Turn, Verdict};
 use crate::reply::Reply;
 use lock_core::backend::Failure;
-use lock_core::{Moment, Signal};
+use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::fmt;
@@ -14,31 +15,10 @@ use std::sync::Arc;
 /// A link that is never borrowed: everybody asks on it at once.
 pub(crate) struct SharedLink {
     dialer: Arc<Dialer>,
-    state: Mutex<State>,
+    current: Mutex<Option<Arc<Duplex>>>,
+    /// Who needs a new one.
+    dialing: Herd,
     collector: Collector,
-}
-
-#[derive(Default)]
-struct State {
-    current: Option<Arc<Duplex>>,
-    /// Whether somebody is dialling.
-    dialing: bool,
-    /// Who waits for that.
-    waiting: Vec<Arc<Waiting>>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    signal: Arc<Signal>,
-    verdict: Mutex<Option<Verdict>>,
-}
-
-/// What those who wait are told.
-#[derive(Clone)]
-enum Verdict {
-    /// Look again.
-    Look,
-    Failed(Failure),
 }
 
 thread_local! {
@@ -59,7 +39,7 @@ fn encoded<T>(request: &Request<'_>, work: impl FnOnce(&[u8]) -> T) -> T {
 impl SharedLink {
     pub(crate) fn new(dialer: Arc<Dialer>) -> Self {
         let collector = Collector::new(Arc::clone(dialer.clock()));
-        Self { dialer, state: Mutex::default(), collector }
+        Self { dialer, current: Mutex::default(), dialing: Herd::default(), collector }
     }
 
     /// The server at the other end.
@@ -138,29 +118,17 @@ impl SharedLink {
                     self.dialer.server().io_error("take a request", ErrorKind::TimedOut.into());
                 return Err(Failure::NotSent(late));
             }
-            let mut state = self.state.lock();
-            if let Some(connection) = &state.current {
-                if connection.is_usable(now, self.dialer.deaths()) {
-                    return Ok(Arc::clone(connection));
+            if let Some(connection) = self.usable(now) {
+                return Ok(connection);
+            }
+            match self.dialing.join(&**self.dialer.clock(), by) {
+                Turn::Mine(doing) => {
+                    // The one before may have made it between our look and our turn.
+                    return self.usable(now).map_or_else(|| self.dial(by, doing), Ok);
                 }
-                state.current = None;
-                self.dialer.count_death();
-            }
-            if !state.dialing {
-                state.dialing = true;
-                drop(state);
-                return self.dial(by);
-            }
-            let waiting = Arc::new(Waiting::default());
-            state.waiting.push(Arc::clone(&waiting));
-            drop(state);
-            self.dialer.clock().wait(&waiting.signal, by);
-            self.state.lock().waiting.retain(|other| !Arc::ptr_eq(other, &waiting));
-            // Told at the same moment as the deadline came: that counts.
-            match waiting.verdict.lock().take() {
-                Some(Verdict::Look) => {}
-                Some(Verdict::Failed(failure)) => return Err(failure),
-                None => {
+                Turn::Told(Verdict::Look) => {}
+                Turn::Told(Verdict::Failed(failure)) => return Err(failure),
+                Turn::Late => {
                     let late = self.dialer.cannot_connect(ErrorKind::TimedOut.into());
                     return Err(Failure::NotSent(late));
                 }
@@ -168,9 +136,20 @@ impl SharedLink {
         }
     }
 
-    fn dial(&self, by: Moment) -> Result<Arc<Duplex>, Failure> {
-        // Also if dialling panics, the others must not wait for it.
-        let mut dialing = Dialing { shared: self, made: None, verdict: Verdict::Look };
+    /// The connection that there is, if it can be used.
+    fn usable(&self, now: Moment) -> Option<Arc<Duplex>> {
+        let mut current = self.current.lock();
+        let connection = current.as_ref()?;
+        if connection.is_usable(now, self.dialer.deaths()) {
+            return Some(Arc::clone(connection));
+        }
+        let unusable = current.take();
+        self.dialer.count_death();
+        drop((current, unusable));
+        None
+    }
+
+    fn dial(&self, by: Moment, mut doing: Doing<'_>) -> Result<Arc<Duplex>, Failure> {
         let deaths = self.dialer.deaths();
         let outcome = self.dialer.dial(by).and_then(|link| {
             Duplex::new(link, deaths, self.dialer.command_timeout())
@@ -179,37 +158,25 @@ impl SharedLink {
         match outcome {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                dialing.made = Some(Arc::clone(&connection));
+                // Before those who wait are told: they look here.
+                *self.current.lock() = Some(Arc::clone(&connection));
                 Ok(connection)
             }
             Err(failure) => {
                 // It may have failed only because the patience of this caller was too short.
                 if self.dialer.clock().now() < by {
-                    dialing.verdict = Verdict::Failed(failure.clone());
+                    doing.verdict = Verdict::Failed(failure.clone());
                 }
                 Err(failure)
             }
         }
     }
-}
 
-/// Somebody dials. When that ends, in whatever way, those who wait are told.
-struct Dialing<'a> {
-    shared: &'a SharedLink,
-    made: Option<Arc<Duplex>>,
-    verdict: Verdict,
-}
-
-impl Drop for Dialing<'_> {
-    fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
-        state.dialing = false;
-        state.current = self.made.take();
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        for waiting in waiting {
-            *waiting.verdict.lock() = Some(self.verdict.clone());
-            waiting.signal.raise();
+    /// Ends the connection: nobody shall wait on it any longer.
+    pub(crate) fn end(&self, why: &Error) {
+        let connection = self.current.lock().take();
+        if let Some(connection) = connection {
+            connection.end_for(why);
         }
     }
 }

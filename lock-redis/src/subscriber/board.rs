@@ -182,6 +182,13 @@ impl Board {
         (WatchId(name, id), standing)
     }
 
+    /// Whoever watches here may have missed messages: it is to be woken when the subscription stands, if it does not yet.
+    pub(super) fn missed(&mut self, id: &WatchId) {
+        if let Some(channel) = self.channels.get_mut(&id.0) {
+            channel.missed |= channel.phase != Phase::Live;
+        }
+    }
+
     /// Strikes a watch out, and returns it to be dropped where no lock is held.
     ///
     /// The thread is not woken: it looks at least once in [`Board::LINGER`] while there are channels.

@@ -55,10 +55,7 @@ impl Subscriber {
         by: Moment,
     ) -> Result<Watch, Failure> {
         let mut board = self.shared.board.lock();
-        self.start(&mut board).map_err(|error| {
-            let message = "cannot start the thread that hears of releases";
-            Failure::NotSent(Error::unavailable(message).with_source(error))
-        })?;
+        self.start(&mut board)?;
         let (id, standing) = board.add(channel, wake);
         drop(board);
         let registration = Registration { shared: Arc::clone(&self.shared), id };
@@ -81,8 +78,26 @@ impl Subscriber {
         }
     }
 
+    /// The same without waiting for the confirmation, for whoever may have missed messages already: `wake` is called
+    /// when the subscription stands, too.
+    pub(crate) fn follow(&self, channel: &str, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
+        let mut board = self.shared.board.lock();
+        self.start(&mut board)?;
+        let (id, _) = board.add(channel, wake);
+        board.missed(&id);
+        drop(board);
+        Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
+    }
+
     /// Starts the thread if it is not running yet.
-    fn start(&self, board: &mut Board) -> io::Result<()> {
+    fn start(&self, board: &mut Board) -> Result<(), Failure> {
+        self.try_start(board).map_err(|error| {
+            let message = "cannot start the thread that hears of releases";
+            Failure::NotSent(Error::unavailable(message).with_source(error))
+        })
+    }
+
+    fn try_start(&self, board: &mut Board) -> io::Result<()> {
         if board.has_waker() {
             return Ok(());
         }

@@ -23,7 +23,12 @@ mod redis_with_the_least_rights {
     lock_core::conformance_tests!(super::subjects::RedisSubject::with_the_least_rights());
 }
 
-// The same over TLS.
+// A master with replicas, which sentinels name.
+mod sentinel {
+    lock_core::conformance_tests!(super::subjects::SentinelSubject::start());
+}
+
+// One Redis server over TLS.
 #[cfg(feature = "tls")]
 mod redis_tls {
     lock_core::conformance_tests!(super::subjects::RedisSubject::on_tls());

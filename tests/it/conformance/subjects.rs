@@ -2,13 +2,16 @@
 
 #[cfg(feature = "tls")]
 use crate::harness::authority::Authority;
+use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::rights;
+use crate::harness::sentinel::Group;
 use distlock::{
     Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, SystemClock, builder, schemes,
 };
 use lock_core::conformance::{Seen, Subject};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::thread::panicking;
 use tempfile::TempDir;
 
 /// A store in this process's memory.
@@ -103,28 +106,75 @@ impl Subject for RedisSubject {
         builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
     }
 
-    /// As Redisson stores it: a hash with one field, whose TTL is the lease.
     fn probe(&self, lock: &LockName) -> Seen {
-        let (mut probe, key) = (self.server.probe(), self.key(lock));
-        let holders = probe.hgetall(&key);
-        assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
-        // Between the two requests the lease may end.
-        match (holders.len(), probe.pttl(&key)) {
-            (1, Some(left)) => Seen::held(Some(left)),
-            (1, None) => {
-                assert!(!probe.exists(&key), "a lock that never ends");
-                Seen::FREE
-            }
-            _ => Seen::FREE,
-        }
+        seen(self.server.probe(), &self.key(lock))
     }
 
     fn lose(&self, lock: &LockName) {
-        let (mut probe, key) = (self.server.probe(), self.key(lock));
-        let counter = match key.as_str() {
-            tagged if tagged.contains('{') => format!("redisson_lock_token:{tagged}"),
-            plain => format!("redisson_lock_token:{{{plain}}}"),
-        };
-        probe.command(&["DEL", &key, &counter]);
+        lose(self.server.probe(), &self.key(lock));
+    }
+}
+
+/// As Redisson stores it: a hash with one field, whose TTL is the lease.
+fn seen(mut probe: Probe, key: &str) -> Seen {
+    let holders = probe.hgetall(key);
+    assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+    // Between the two requests the lease may end.
+    match (holders.len(), probe.pttl(key)) {
+        (1, Some(left)) => Seen::held(Some(left)),
+        (1, None) => {
+            assert!(!probe.exists(key), "a lock that never ends");
+            Seen::FREE
+        }
+        _ => Seen::FREE,
+    }
+}
+
+fn lose(mut probe: Probe, key: &str) {
+    let counter = match key {
+        tagged if tagged.contains('{') => format!("redisson_lock_token:{tagged}"),
+        plain => format!("redisson_lock_token:{{{plain}}}"),
+    };
+    probe.command(&["DEL", key, &counter]);
+}
+
+/// A master with replicas and sentinels. All cases share one group, which lives as long as the tests: each has names
+/// that nobody else has, and none does anything to the servers.
+pub(crate) struct SentinelSubject(&'static Group);
+
+impl SentinelSubject {
+    pub(crate) fn start() -> Self {
+        static SHARED: LazyLock<Group> = LazyLock::new(Group::steady);
+        Self(&SHARED)
+    }
+}
+
+impl Drop for SentinelSubject {
+    fn drop(&mut self) {
+        let refused = self.0.servers[0].refused();
+        assert!(refused.is_empty() || panicking(), "the library may not do this: {refused:#?}");
+    }
+}
+
+impl Subject for SentinelSubject {
+    fn name(&self) -> String {
+        "sentinel".to_owned()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        let config = Config::from_url(&self.0.url()).unwrap();
+        schemes().open(&config, context).unwrap()
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.0.url()).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        seen(self.0.servers[0].probe(), lock.as_str())
+    }
+
+    fn lose(&self, lock: &LockName) {
+        lose(self.0.servers[0].probe(), lock.as_str());
     }
 }

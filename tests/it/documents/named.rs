@@ -51,6 +51,7 @@ fn every_test_that_is_named_is_there() {
         ("docs/TESTING.md", "What can go wrong with a connection"),
         ("docs/GUARANTEES.md", "What is promised"),
         ("docs/GUARANTEES.md", "Replicas"),
+        ("docs/GUARANTEES.md", "What is promised with Sentinel"),
         ("docs/GUARANTEES.md", "What cannot be promised"),
     ] {
         for name in named(document, heading) {

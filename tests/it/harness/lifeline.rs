@@ -1,6 +1,7 @@
 //! [`LifeLine`]: a process that must not outlive us, also when nobody is left to run a `Drop`.
 
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Kills a process group when this test process ends in any way, SIGKILL and Ctrl-C included.
@@ -15,9 +16,19 @@ pub(crate) struct LifeLine(Child);
 impl LifeLine {
     /// Ties the group that `leader` leads to us.
     pub(crate) fn of(leader: &Child) -> Self {
+        Self::tied(leader, "", Path::new(""))
+    }
+
+    /// The same, and its files: for what lives as long as we do, and so has no `Drop` of its own.
+    pub(crate) fn with_files(leader: &Child, files: &Path) -> Self {
+        Self::tied(leader, "; rm -rf -- \"$1\"", files)
+    }
+
+    fn tied(leader: &Child, then: &str, files: &Path) -> Self {
         let shell = Command::new("sh")
-            .args(["-c", "read -r _; kill -s KILL -- \"-$0\""])
+            .args(["-c", &format!("read -r _; kill -s KILL -- \"-$0\"{then}")])
             .arg(leader.id().to_string())
+            .arg(files)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -12,5 +12,6 @@ pub(crate) mod redis;
 pub(crate) mod replicas;
 pub(crate) mod resp;
 pub(crate) mod rights;
+pub(crate) mod sentinel;
 pub(crate) mod time;
 pub(crate) mod time_of_day;

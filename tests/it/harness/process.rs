@@ -36,6 +36,8 @@ struct Setup {
     environment: Vec<(&'static str, PathBuf)>,
     /// For servers that are too old to know users.
     without_user: bool,
+    /// For a sentinel: what stands in the file of its settings, which it rewrites.
+    sentinel: Option<String>,
 }
 
 struct Running {
@@ -66,9 +68,18 @@ impl RedisServer {
         Self::launch(Setup { environment: clock.environment(), ..Setup::default() })
     }
 
+    /// A sentinel, with these lines in its settings.
+    pub(crate) fn start_sentinel(settings: &str) -> Self {
+        let sentinel = Some(settings.to_owned());
+        Self::launch(Setup { sentinel, without_user: true, ..Setup::default() })
+    }
+
     fn launch(setup: Setup) -> Self {
         let directory = tempfile::Builder::new().prefix("distlock-redis-").tempdir().unwrap();
         let mut server = Self { port: 0, setup, directory, running: None };
+        if let Some(settings) = &server.setup.sentinel {
+            std::fs::write(server.settings_file(), settings).unwrap();
+        }
         // A port that was free a moment ago may be taken when the server binds it: then another one.
         for _ in 0..20 {
             server.port = free_port();
@@ -139,7 +150,7 @@ impl RedisServer {
     /// Starts the process, and says whether it is *our* server that answers on the port.
     fn try_launch(&mut self) -> bool {
         let mut process = self.spawn();
-        let line = LifeLine::of(&process);
+        let line = LifeLine::with_files(&process, self.directory.path());
         let up = eventually("the server answers, or gives up", START, || {
             if process.try_wait().expect("our own child can be looked at").is_some() {
                 return Some(false);
@@ -156,13 +167,17 @@ impl RedisServer {
 
     fn spawn(&self) -> Child {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let Setup { arguments, environment, without_user } = &self.setup;
+        let Setup { arguments, environment, without_user, sentinel } = &self.setup;
         let mut user = vec!["--user"];
         user.extend(rights::without_prefix());
         user.retain(|_| !without_user);
-        Command::new(&binary)
-            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+        let mut command = Command::new(&binary);
+        match sentinel {
+            Some(_) => command.arg(self.settings_file()).arg("--sentinel"),
+            None => command.args(["--save", "", "--appendonly", "no"]),
+        };
+        command
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--daemonize", "no"])
             .arg("--dir")
             .arg(self.directory.path())
             .arg("--logfile")
@@ -188,6 +203,10 @@ impl RedisServer {
         kill_process(pid.expect("a child has a number"), signal).expect("our child can be told");
     }
 
+    fn settings_file(&self) -> PathBuf {
+        self.directory.path().join("sentinel.conf")
+    }
+
     fn log_file(&self) -> PathBuf {
         self.directory.path().join("redis.log")
     }
@@ -195,6 +214,13 @@ impl RedisServer {
     fn log_tail(&self) -> String {
         let log = std::fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL)..]).into_owned()
+    }
+}
+
+impl RedisServer {
+    /// What the library was refused here; none of it may be.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        rights::refused(self.port)
     }
 }
 
@@ -207,7 +233,7 @@ impl Drop for RedisServer {
         let mut refused = Vec::new();
         if self.running.is_some() {
             self.resume();
-            refused = rights::refused(self.port);
+            refused = self.refused();
         }
         self.kill();
         assert!(refused.is_empty(), "the library may not do what it does: {refused:#?}");

@@ -81,6 +81,14 @@ impl Request {
         self.words.iter().any(|it| it == word.as_bytes())
     }
 
+    /// The word at this place, as text; empty if there is none.
+    pub(crate) fn word(&self, at: usize) -> String {
+        self.words
+            .get(at)
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .unwrap_or_default()
+    }
+
     /// Puts another word in the place of the last one.
     pub(crate) fn replace_last(&mut self, word: &str) {
         *self.words.last_mut().expect("a command has words") = word.as_bytes().to_vec();

@@ -334,9 +334,14 @@ impl Duplex {
         true
     }
 
+    /// Ends the connection, and tells everybody on it why.
+    pub(in crate::link) fn end_for(&self, why: &Error) {
+        drop(self.kill(self.line.lock(), why));
+    }
+
     /// Ends the connection: what came in on it is no answer to what was asked.
     pub(in crate::link) fn condemn(&self, why: &str) {
-        drop(self.kill(self.line.lock(), &self.server.garbage(why)));
+        self.end_for(&self.server.garbage(why));
     }
 
     /// Whether it can never be used again.

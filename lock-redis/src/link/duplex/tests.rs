@@ -17,7 +17,7 @@ fn pair() -> (Duplex, TcpStream) {
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     let server = Arc::new(Server::new(Place::tcp("test", 1), None));
-    let link = Link::new(Stream::Tcp(ours), server, Arc::new(SystemClock)).unwrap();
+    let link = Link::new(Stream::Tcp(ours), None, server, Arc::new(SystemClock)).unwrap();
     (Duplex::new(link, 0, GRACE).unwrap(), theirs)
 }
 

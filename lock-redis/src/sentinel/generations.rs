@@ -1,0 +1,290 @@
+//! [`Generations`]: which server is master now, and what follows when it is another one.
+//!
+//! Each master is a generation, with a number and a [`Node`] of its own. When the sentinels say that there is another
+//! one, everything new goes there, whoever waits on the old node's connections is told at once, and those who wait for
+//! locks are subscribed there and woken. What an old generation has answered is not believed: see
+//! [`SentinelBackend`](super::SentinelBackend).
+
+use super::council::{Council, Verdict};
+use super::lookout::{self, Alarm};
+use super::member::Address;
+use crate::format::Redisson;
+use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
+use crate::node::{Node, NodeSettings};
+use crate::watches::Watches;
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a request that failed waits for the sentinels, where a master is known: it may be that they are down, and
+/// the master is not.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How soon after the last time requests that fail have the sentinels asked again; it doubles as long as these say the
+/// same.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// For how long after the last question how many replicas there are the number is kept fresh.
+const COUNTED: Duration = Duration::from_secs(5);
+
+/// A master, from the failover that made it one to the next.
+pub(super) struct Generation {
+    pub(super) number: u64,
+    pub(super) node: Arc<Node>,
+    address: Address,
+    epoch: u64,
+}
+
+/// See the [module's text](self).
+pub(super) struct Generations {
+    council: Council,
+    settings: NodeSettings,
+    pub(super) format: Redisson,
+    pub(super) watches: Watches,
+    state: Mutex<State>,
+    /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
+    number: AtomicU64,
+    /// Who needs the sentinels asked.
+    asking: Herd,
+    alarm: Arc<Alarm>,
+    pace: Mutex<Pace>,
+    /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
+    counted: AtomicU64,
+}
+
+/// When the sentinels were last asked, and how long they are then left alone.
+#[derive(Clone, Copy)]
+struct Pace {
+    asked: Moment,
+    pause: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    present: Option<Arc<Generation>>,
+    replicas: Option<u32>,
+    has_lookout: bool,
+}
+
+impl Generations {
+    pub(super) fn new(
+        council: Council,
+        settings: NodeSettings,
+        format: Redisson,
+        alarm: Arc<Alarm>,
+    ) -> Self {
+        Self {
+            council,
+            settings,
+            format,
+            watches: Watches::default(),
+            state: Mutex::default(),
+            number: AtomicU64::new(0),
+            asking: Herd::default(),
+            alarm,
+            pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
+            counted: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.settings.clock().now()
+    }
+
+    /// The number of the present generation.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::SeqCst)
+    }
+
+    /// Whether this generation is still the present one.
+    pub(super) fn is_present(&self, generation: &Generation) -> bool {
+        self.number() == generation.number
+    }
+
+    /// The master, if one is known.
+    fn known(&self) -> Option<Arc<Generation>> {
+        self.state.lock().present.clone()
+    }
+
+    /// The master. Has the sentinels asked if none is known yet, until `by`.
+    pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Generation>, Failure> {
+        loop {
+            if let Some(generation) = self.known() {
+                return Ok(generation);
+            }
+            self.look_out()?;
+            match self.asking.join(&**self.settings.clock(), by) {
+                Turn::Mine(doing) => {
+                    if self.known().is_none() {
+                        self.ask(doing, by)?;
+                    }
+                }
+                Turn::Told(Outcome::Look) if self.now() < by => {}
+                Turn::Told(Outcome::Failed(failure)) => return Err(failure),
+                Turn::Told(Outcome::Look) | Turn::Late => {
+                    let message = format!("{:?} have not said in time who is master", self.council);
+                    return Err(Failure::NotSent(Error::unavailable(message)));
+                }
+            }
+        }
+    }
+
+    /// A request to this generation failed in a way that may mean that it is over: whether there is a newer one. Has the
+    /// sentinels asked; one who fails does so for all.
+    pub(super) fn is_over(&self, generation: &Generation, by: Moment) -> bool {
+        let now = self.now();
+        if self.is_present(generation) {
+            if now >= self.may_be_asked_at() {
+                self.ask_until(by.min(now + PATIENCE));
+            } else {
+                self.doubt();
+            }
+        }
+        !self.is_present(generation)
+    }
+
+    /// Something went wrong with the master: the lookout shall see whether there is another one.
+    pub(super) fn doubt(&self) {
+        self.alarm.doubt();
+    }
+
+    /// Has the sentinels asked.
+    pub(super) fn ask_now(&self) {
+        self.ask_until(self.now() + self.settings.bounds().connect);
+    }
+
+    fn ask_until(&self, by: Moment) {
+        if let Turn::Mine(doing) = self.asking.join(&**self.settings.clock(), by) {
+            let _told_whom_it_concerns = self.ask(doing, by);
+        }
+    }
+
+    pub(super) fn last_asked(&self) -> Moment {
+        self.pace.lock().asked
+    }
+
+    /// When a failed request may have the sentinels asked again.
+    pub(super) fn may_be_asked_at(&self) -> Moment {
+        let pace = *self.pace.lock();
+        pace.asked + pace.pause
+    }
+
+    /// How many replicas must acknowledge now if all are to; `None` as long as nobody knows.
+    pub(super) fn replicas(&self) -> Option<u32> {
+        let (now, before) = (self.now().as_nanos(), self.counted.load(Ordering::Relaxed));
+        self.counted.store(now, Ordering::Relaxed);
+        if !self.wants_count_since(before, self.now()) {
+            self.alarm.nudge();
+        }
+        self.state.lock().replicas
+    }
+
+    /// Whether the number of replicas is to be kept fresh.
+    pub(super) fn wants_count(&self, now: Moment) -> bool {
+        self.wants_count_since(self.counted.load(Ordering::Relaxed), now)
+    }
+
+    fn wants_count_since(&self, counted: u64, now: Moment) -> bool {
+        counted != 0 && now.since(Moment::from_nanos(counted)) < COUNTED
+    }
+
+    fn ask(&self, mut doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
+        let number = self.number();
+        let outcome = self.council.ask(&self.settings, by).and_then(|verdict| self.adopt(&verdict));
+        self.pace.lock().note(self.now(), self.number() != number);
+        if let Err(failure) = &outcome
+            && self.now() < by
+        {
+            // Otherwise it may have failed only because the patience of this caller was too short.
+            doing.verdict = Outcome::Failed(failure.clone());
+        }
+        outcome
+    }
+
+    /// Follows what the sentinels say.
+    fn adopt(&self, verdict: &Verdict) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        let present = state.present.as_deref();
+        if present.is_some_and(|present| !present.is_followed_by(verdict)) {
+            if present.is_some_and(|present| present.address == verdict.master) {
+                state.replicas = Some(verdict.replicas);
+            }
+            return Ok(());
+        }
+        let Address { host, port } = &verdict.master;
+        let node = self.settings.master_on(host, *port).map_err(Failure::Refused)?;
+        let generation = Arc::new(Generation {
+            number: self.number() + 1,
+            node: Arc::new(node),
+            address: verdict.master.clone(),
+            epoch: verdict.epoch,
+        });
+        let old = state.present.replace(Arc::clone(&generation));
+        state.replicas = Some(verdict.replicas);
+        self.number.store(generation.number, Ordering::SeqCst);
+        drop(state);
+        // Only now: whoever wakes up finds the new one.
+        if let Some(old) = old {
+            old.node.retire();
+        }
+        self.watches.relocate(&self.format, |_| self.known().map(|it| Arc::clone(&it.node)));
+        Ok(())
+    }
+
+    /// Sees to it that there is a lookout.
+    fn look_out(self: &Arc<Self>) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if state.has_lookout {
+            return Ok(());
+        }
+        let clock = Arc::clone(self.settings.clock());
+        lookout::start(Arc::downgrade(self), Arc::clone(&self.alarm), clock).map_err(|error| {
+            let message = "could not start the thread that hears of failovers";
+            Failure::NotSent(Error::unavailable(message).with_source(error))
+        })?;
+        state.has_lookout = true;
+        drop(state);
+        self.council.listen();
+        Ok(())
+    }
+}
+
+impl Pace {
+    /// The sentinels have been asked, and have said something new or not.
+    fn note(&mut self, now: Moment, is_new: bool) {
+        let is_quiet = now.since(self.asked) > LONGEST_PAUSE * 2;
+        self.pause = if is_new || is_quiet {
+            FIRST_PAUSE
+        } else {
+            (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+        };
+        self.asked = now;
+    }
+}
+
+impl Generation {
+    /// Whether there is a new generation, by what the sentinels say.
+    ///
+    /// The epoch counts the failovers: so the same server with a larger one was replaced and is back, and may have lost
+    /// something. One with a smaller epoch is what a sentinel says that was cut off from the others; unless most of them
+    /// say so: then somebody has set them up anew.
+    fn is_followed_by(&self, verdict: &Verdict) -> bool {
+        let is_another = (&self.address, self.epoch) != (&verdict.master, verdict.epoch);
+        is_another && (verdict.epoch >= self.epoch || verdict.by_majority)
+    }
+}
+
+impl fmt::Debug for Generations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generations")
+            .field("council", &self.council)
+            .field("number", &self.number())
+            .field("present", &self.known().map(|it| it.address.to_string()))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! The lookout: a thread that hears of failovers, and of requests that fail, and then has the sentinels asked.
+//!
+//! The sentinels are listened to all at once, each on a connection of its own: very often the one on the machine of the
+//! master is silent when the master is, and the first that hears of a failover tells it.
+
+use super::generations::Generations;
+use lock_core::backend::Wake;
+use lock_core::{Clock, Moment, Signal};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// How often they are asked after news: not all have heard of a failover at the same moment.
+const LOOKS: u32 = 4;
+
+/// How long after they were asked last comes the first look; each of the next ones takes twice as long.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How often they are asked how many replicas there are, while somebody wants to know.
+const RECOUNT: Duration = Duration::from_secs(1);
+
+/// Rouses the lookout.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    signal: Arc<Signal>,
+    /// How often the sentinels are to be asked yet. Set by whoever has news, counted down by the thread.
+    looks: AtomicU32,
+    /// Whether a request failed since they were asked.
+    doubt: AtomicBool,
+}
+
+impl Alarm {
+    /// A request failed: the sentinels are to be asked, when they have not been for a while.
+    pub(super) fn doubt(&self) {
+        if !self.doubt.swap(true, Ordering::SeqCst) {
+            self.signal.raise();
+        }
+    }
+
+    /// The lookout shall see whether it is still needed, and whether there is something new to do.
+    pub(super) fn nudge(&self) {
+        self.signal.raise();
+    }
+}
+
+/// A sentinel's news.
+impl Wake for Alarm {
+    fn wake(&self) {
+        self.looks.store(LOOKS, Ordering::SeqCst);
+        self.signal.raise();
+    }
+}
+
+/// Starts the thread. It keeps nothing alive, and goes when what it looks out for is gone.
+pub(super) fn start(
+    generations: Weak<Generations>,
+    alarm: Arc<Alarm>,
+    clock: Arc<dyn Clock>,
+) -> std::io::Result<()> {
+    let lookout = Lookout { generations, alarm };
+    thread::Builder::new().name("distlock-master".to_owned()).spawn(move || {
+        while let Some(until) = lookout.turn(&*clock) {
+            clock.wait(&lookout.alarm.signal, until);
+        }
+    })?;
+    Ok(())
+}
+
+struct Lookout {
+    generations: Weak<Generations>,
+    alarm: Arc<Alarm>,
+}
+
+impl Lookout {
+    /// Does what is due, and says when to look again; `None`: nobody needs it any more.
+    fn turn(&self, clock: &dyn Clock) -> Option<Moment> {
+        // Kept for as long as this turn takes: asking the sentinels has a bound.
+        let generations = self.generations.upgrade()?;
+        let looks = self.alarm.looks.load(Ordering::SeqCst);
+        let (now, asked) = (clock.now(), generations.last_asked());
+        let due = if looks > 0 {
+            asked + LOOK_AGAIN * (1 << LOOKS.saturating_sub(looks))
+        } else if self.alarm.doubt.load(Ordering::SeqCst) {
+            generations.may_be_asked_at()
+        } else if generations.wants_count(now) {
+            asked + RECOUNT
+        } else {
+            Moment::NEVER
+        };
+        if now < due {
+            return Some(due);
+        }
+        // Before the question: what comes while it is asked is to be looked into once more.
+        self.alarm.doubt.store(false, Ordering::SeqCst);
+        let less = looks.saturating_sub(1);
+        let _more_news =
+            self.alarm.looks.compare_exchange(looks, less, Ordering::SeqCst, Ordering::SeqCst);
+        // Whatever panics there, the next turn comes.
+        let _reported = catch_unwind(AssertUnwindSafe(|| generations.ask_now()));
+        Some(clock.now())
+    }
+}

@@ -1,0 +1,255 @@
+//! [`Member`]: one sentinel, and what it says about a master.
+
+use super::lookout::Alarm;
+use crate::link::{Dialer, Link, Request};
+use crate::pool::Slot;
+use crate::reply::{Reply, ServerError};
+use crate::subscriber::Subscriber;
+use lock_core::backend::{Failure, Watch};
+use lock_core::{Error, Moment};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A server's host, as a sentinel calls it, and its port.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// What a sentinel says about the master.
+#[derive(Clone, Debug)]
+pub(super) struct Opinion {
+    pub(super) master: Address,
+    /// Counts the failovers. Whoever has the larger number has heard of the later one.
+    pub(super) epoch: u64,
+    /// The replicas that it does not hold for down.
+    pub(super) replicas: Vec<Address>,
+    /// The other sentinels, and who they are.
+    pub(super) others: Vec<(Address, String)>,
+}
+
+/// What came of asking a sentinel.
+#[derive(Clone, Debug)]
+pub(super) enum Said {
+    Opinion(Opinion),
+    /// It watches no master of this name, but these.
+    Unknown(Vec<String>),
+    Failed(Failure),
+}
+
+/// One sentinel.
+pub(super) struct Member {
+    pub(super) address: Address,
+    /// Whether it stands in the URL.
+    pub(super) is_given: bool,
+    dialer: Arc<Dialer>,
+    /// Locked by whoever asks.
+    slot: Mutex<Slot>,
+    /// Who it is: the same sentinel may be known by several addresses. Written by whoever asks, read by all.
+    id: Mutex<Option<String>>,
+    /// Whether it gave no answer the last time.
+    silent: AtomicBool,
+    subscriber: Subscriber,
+    /// What it is listened to for. Empty until that has begun.
+    watches: Mutex<Vec<Watch>>,
+}
+
+/// On which of a sentinel's channels it is told that the master is another one, or that the replicas are others.
+const CHANNELS: [&str; 6] = ["+switch-master", "+sdown", "-sdown", "+slave", "+sentinel", "-odown"];
+
+impl Member {
+    pub(super) fn new(
+        address: Address,
+        is_given: bool,
+        dialer: Dialer,
+        command_timeout: Duration,
+    ) -> Self {
+        let dialer = Arc::new(dialer);
+        Self {
+            address,
+            is_given,
+            slot: Mutex::default(),
+            id: Mutex::new(None),
+            silent: AtomicBool::new(false),
+            subscriber: Subscriber::new(Arc::clone(&dialer), command_timeout),
+            watches: Mutex::default(),
+            dialer,
+        }
+    }
+
+    /// Listens to its news from now on: also after each new connection, because some may have been missed.
+    pub(super) fn listen(&self, alarm: &Arc<Alarm>) {
+        let mut watches = self.watches.lock();
+        if watches.is_empty() {
+            // Without a thread for it there is no news, and every request that fails asks all the same.
+            let follow = |channel| self.subscriber.follow(channel, Arc::clone(alarm) as _).ok();
+            watches.extend(CHANNELS.into_iter().filter_map(follow));
+        }
+    }
+
+    pub(super) fn id(&self) -> Option<String> {
+        self.id.lock().clone()
+    }
+
+    /// Whether it is not worth waiting for, going by the last time.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Asks for its opinion on the master of this name.
+    pub(super) fn ask(&self, master: &str, by: Moment) -> Said {
+        // One that hangs is not asked once more until it has answered, or the deadline of that has come.
+        let Some(mut slot) = self.slot.try_lock() else {
+            let message = format!("{} has not answered the question before", self.dialer.server());
+            return Said::Failed(Failure::NotSent(Error::unavailable(message)));
+        };
+        let said = slot.exchange(&self.dialer, by, |link| self.question(link, master, by));
+        drop(slot);
+        let said = said.unwrap_or_else(|failure| Said::Failed(self.explain(failure)));
+        self.silent.store(matches!(said, Said::Failed(_)), Ordering::Relaxed);
+        said
+    }
+
+    fn question(&self, link: &mut Link, master: &str, by: Moment) -> Result<Said, Failure> {
+        const SENTINEL: &[u8] = b"SENTINEL";
+        let name = master.as_bytes();
+        // The epoch before the address, so that of the two the address is the newer one if there is a failover between:
+        // taken for an older one, it is asked for once more.
+        let questions: [&[&[u8]]; 5] = [
+            &[SENTINEL, b"MASTER", name],
+            &[SENTINEL, b"GET-MASTER-ADDR-BY-NAME", name],
+            &[SENTINEL, b"REPLICAS", name],
+            &[SENTINEL, b"SENTINELS", name],
+            &[SENTINEL, b"MYID"],
+        ];
+        let questions = questions.each_ref().map(std::slice::from_ref);
+        let (replies, outcome) = link.call_many(&questions.map(Request), by);
+        if let Some(Reply::Error(error)) = replies.first() {
+            return self.refused(link, error, by);
+        }
+        outcome?;
+        let [about, address, replicas, others, id] = &replies[..] else {
+            return Err(self.nonsense(link));
+        };
+        *self.id.lock() = text(id).map(str::to_owned);
+        let epoch = fields(about).get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        match (epoch, master_address(address)) {
+            (Some(epoch), Some(master)) => Ok(Said::Opinion(Opinion {
+                master,
+                epoch,
+                replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
+                others: each(others).filter_map(|fields| other(&fields)).collect(),
+            })),
+            _ => Err(self.nonsense(link)),
+        }
+    }
+
+    fn refused(&self, link: &mut Link, error: &ServerError, by: Moment) -> Result<Said, Failure> {
+        if !error.detail.starts_with("No such master") {
+            let message = format!("{} refused", self.dialer.server());
+            return Err(Failure::Refused(Error::unavailable(message).with_source(error.clone())));
+        }
+        let masters = link.call(&Request(&[&[b"SENTINEL", b"MASTERS"]]), by);
+        let names = masters.map(|masters| {
+            each(&masters).filter_map(|mut fields| fields.remove("name")).collect::<Vec<_>>()
+        });
+        // Without the right to list them, there is nothing to list.
+        Ok(Said::Unknown(names.unwrap_or_default()))
+    }
+
+    fn nonsense(&self, link: &mut Link) -> Failure {
+        link.condemn();
+        Failure::Unknown(self.dialer.server().garbage("not what a sentinel says"))
+    }
+
+    /// What the failure means, coming from a sentinel.
+    fn explain(&self, failure: Failure) -> Failure {
+        let error = failure.error();
+        let source = error.source().and_then(|source| source.downcast_ref::<ServerError>());
+        let (Some(answer), server) = (source, self.dialer.server()) else { return failure };
+        let message = match answer.code.as_str() {
+            "NOAUTH" => format!(
+                "{server}, a sentinel, asks for a password: give it as `sentinel_password=..`, it has nothing to do \
+                 with the servers' in the URL"
+            ),
+            "WRONGPASS" => format!(
+                "{server}, a sentinel, does not accept the password of the user `{}`: check `sentinel_user` and \
+                 `sentinel_password`",
+                server.user()
+            ),
+            "NOPERM" => format!(
+                "the user `{0}` may not ask {server}, a sentinel: allow it with `ACL SETUSER {0} +sentinel +subscribe \
+                 &*` there",
+                server.user()
+            ),
+            "ERR" if answer.detail.contains("without any password configured") => format!(
+                "{server}, a sentinel, has no password, and `sentinel_password` gives one: leave that out"
+            ),
+            "ERR" if answer.detail.starts_with("unknown command") => format!(
+                "{server} is no sentinel: is this the port of a Redis server? Sentinels listen on 26379 where nothing \
+                 else is said"
+            ),
+            _ => return failure,
+        };
+        Failure::Refused(Error::configuration(message).with_source(answer.clone()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl Address {
+    fn of(host: Option<&str>, port: Option<&str>) -> Option<Self> {
+        let host = host.filter(|host| !host.is_empty())?;
+        let port = port?.parse().ok().filter(|port| *port != 0)?;
+        Some(Self { host: host.to_owned(), port })
+    }
+}
+
+fn text(reply: &Reply) -> Option<&str> {
+    reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())
+}
+
+/// The names and values of one instance.
+fn fields(reply: &Reply) -> HashMap<&str, String> {
+    let words = reply.as_array().unwrap_or_default();
+    words
+        .chunks_exact(2)
+        .filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?.to_owned())))
+        .collect()
+}
+
+/// The same of each of several instances.
+fn each(reply: &Reply) -> impl Iterator<Item = HashMap<&str, String>> {
+    reply.as_array().unwrap_or_default().iter().map(fields)
+}
+
+fn master_address(reply: &Reply) -> Option<Address> {
+    let [host, port] = reply.as_array()? else { return None };
+    Address::of(text(host), text(port))
+}
+
+/// A replica, if it is not held for down. One whose link to the master is broken counts: it may be promoted all the same.
+fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
+    let flags = fields.get("flags")?;
+    let is_down = flags.split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"));
+    let field = |name| fields.get(name).map(String::as_str);
+    Address::of(field("ip"), field("port")).filter(|_| !is_down)
+}
+
+fn other(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
+    let field = |name| fields.get(name).map(String::as_str);
+    Some((Address::of(field("ip"), field("port"))?, field("runid")?.to_owned()))
+}

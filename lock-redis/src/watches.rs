@@ -1,0 +1,133 @@
+//! [`Watches`]: who waits for which lock, where locks move from node to node: by a failover, or with their slots. Whoever
+//! waits is subscribed where the lock lives now, and is woken to look again each time it has moved.
+
+use crate::format::Redisson;
+use crate::node::Node;
+use lock_core::backend::{Failure, Wake, Watch};
+use lock_core::{LockName, Moment};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+/// The watches of a client. See the [module's text](self).
+#[derive(Default)]
+pub struct Watches(Arc<Mutex<Registry>>);
+
+#[derive(Default)]
+struct Registry {
+    entries: HashMap<u64, Entry>,
+    last: u64,
+}
+
+struct Entry {
+    name: LockName,
+    wake: Arc<dyn Wake>,
+    /// `None` until it is subscribed for the first time, and where that failed.
+    standing: Option<Standing>,
+}
+
+/// Where a watch is subscribed. It does not keep the node.
+struct Standing {
+    node: Weak<Node>,
+    _watch: Watch,
+}
+
+/// One watch, wherever it is subscribed; ends with it.
+pub struct Moving {
+    registry: Arc<Mutex<Registry>>,
+    number: u64,
+    name: LockName,
+    wake: Arc<dyn Wake>,
+}
+
+impl Watches {
+    /// Writes down that somebody waits, so that it is moved and woken from now on. Before its first subscription, or a
+    /// move that comes between would miss it.
+    #[must_use = "it ends when it is dropped"]
+    pub fn register(&self, name: &LockName, wake: Arc<dyn Wake>) -> Moving {
+        let mut registry = self.0.lock();
+        registry.last += 1;
+        let number = registry.last;
+        let entry = Entry { name: name.clone(), wake: Arc::clone(&wake), standing: None };
+        registry.entries.insert(number, entry);
+        drop(registry);
+        Moving { registry: Arc::clone(&self.0), number, name: name.clone(), wake }
+    }
+
+    /// Moves everybody whose lock lives on another node now, and wakes them. `home` says where a lock lives; `None`:
+    /// nobody knows, and its watches stay where they are.
+    ///
+    /// Waits for nothing: the subscriptions are confirmed later, and whoever may have missed something until then is
+    /// woken again.
+    pub fn relocate(&self, format: &Redisson, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
+        let (mut wakes, mut left) = (Vec::new(), Vec::new());
+        let mut registry = self.0.lock();
+        for entry in registry.entries.values_mut() {
+            let Some(node) = home(&entry.name).filter(|node| !entry.stands_on(node)) else {
+                continue;
+            };
+            // Where it fails, a wait has a bound of its own, and then looks.
+            let watch = node.follow(format, &entry.name, Arc::clone(&entry.wake)).ok();
+            let standing = watch.map(|watch| Standing::new(&node, watch));
+            left.extend(std::mem::replace(&mut entry.standing, standing));
+            wakes.push(Arc::clone(&entry.wake));
+        }
+        drop(registry);
+        // Not under the lock: both run what is not ours.
+        drop(left);
+        for wake in wakes {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| wake.wake()));
+        }
+    }
+}
+
+impl std::fmt::Debug for Watches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watches").field("count", &self.0.lock().entries.len()).finish()
+    }
+}
+
+impl Entry {
+    fn stands_on(&self, node: &Arc<Node>) -> bool {
+        let here = Arc::as_ptr(node);
+        self.standing.as_ref().is_some_and(|standing| standing.node.as_ptr() == here)
+    }
+}
+
+impl Standing {
+    fn new(node: &Arc<Node>, watch: Watch) -> Self {
+        Self { node: Arc::downgrade(node), _watch: watch }
+    }
+}
+
+impl Moving {
+    /// Subscribes it on this node, and waits for the confirmation until `by`. Whoever calls this looks afterwards
+    /// whether the lock lives there still, and otherwise calls it again: a move may have come between.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn stand_on(&self, node: &Arc<Node>, format: &Redisson, by: Moment) -> Result<(), Failure> {
+        let watch = node.watch(format, &self.name, Arc::clone(&self.wake), by)?;
+        let mut registry = self.registry.lock();
+        let entry = registry.entries.get_mut(&self.number).expect("it is there until we go");
+        let left = entry.standing.replace(Standing::new(node, watch));
+        drop(registry);
+        drop(left);
+        Ok(())
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        let entry = self.registry.lock().entries.remove(&self.number);
+        drop(entry);
+    }
+}
+
+impl std::fmt::Debug for Moving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Moving").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Group`]: a master with two replicas, and three sentinels that watch them, all of our own.
+
+use super::probe::{Probe, Value};
+use super::process::RedisServer;
+use super::rights::LOGIN;
+use super::time::eventually;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long the group may take until everybody sees everybody, and how long a failover may take. Measured: about 1 s
+/// each.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// What the master is called.
+pub(crate) const MASTER: &str = "mymaster";
+
+/// From when on a sentinel holds a server that is silent for down.
+pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(500);
+
+/// What sentinels do every second or two, they do ten times as often here.
+const HASTE: [&str; 8] =
+    ["info-period", "200", "ping-period", "100", "publish-period", "200", "tilt-period", "500"];
+
+/// A master waits for more replicas before it sends any of them its data; not here.
+const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+
+/// Servers and sentinels. The first server begins as master.
+pub(crate) struct Group {
+    pub(crate) servers: Vec<RedisServer>,
+    pub(crate) sentinels: Vec<RedisServer>,
+}
+
+impl Group {
+    /// One master, two replicas, three sentinels; returns when all of them see all others.
+    pub(crate) fn start() -> Self {
+        Self::start_with(2, 3, "")
+    }
+
+    /// The same for tests in which the master stays: on a busy machine it may be silent for a while.
+    pub(crate) fn steady() -> Self {
+        Self::start_with(2, 3, &format!("sentinel down-after-milliseconds {MASTER} 30000"))
+    }
+
+    /// So many replicas and sentinels, with more in the sentinels' settings.
+    pub(crate) fn start_with(replicas: usize, sentinels: usize, settings: &str) -> Self {
+        let master = RedisServer::start_with(&AT_ONCE);
+        let port = master.port().to_string();
+        let mut servers = vec![master];
+        for _ in 0..replicas {
+            let more = [&["--replicaof", "127.0.0.1", &port], &AT_ONCE[..]].concat();
+            servers.push(RedisServer::start_with(&more));
+        }
+        // More than half of them have to agree that the master is down, and on who replaces it.
+        let quorum = sentinels / 2 + 1;
+        let settings = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {port} {quorum}\n\
+             sentinel down-after-milliseconds {MASTER} {}\n\
+             sentinel failover-timeout {MASTER} 1000\n\
+             sentinel parallel-syncs {MASTER} {}\n{settings}\n",
+            DOWN_AFTER.as_millis(),
+            replicas.max(1),
+        );
+        let sentinels =
+            (0..sentinels).map(|_| RedisServer::start_sentinel(&settings)).collect::<Vec<_>>();
+        let group = Self { servers, sentinels };
+        for sentinel in &group.sentinels {
+            // Unknown before Redis 7: then it takes a few seconds.
+            let _older =
+                sentinel.probe().try_command(&[&["SENTINEL", "DEBUG"], &HASTE[..]].concat());
+        }
+        group.await_quiet(replicas);
+        group
+    }
+
+    /// Waits until every sentinel sees all others, and that many replicas that are up and follow the master.
+    pub(crate) fn await_quiet(&self, replicas: usize) {
+        eventually("all sentinels see the same", BOUND, || {
+            self.sentinels.iter().all(|sentinel| self.is_quiet(sentinel, replicas))
+        });
+    }
+
+    fn is_quiet(&self, sentinel: &RedisServer, replicas: usize) -> bool {
+        let mut probe = sentinel.probe();
+        let master = about(probe.command(&["SENTINEL", "MASTER", MASTER]));
+        let others = (self.sentinels.len() - 1).to_string();
+        let up = self.replicas_up(sentinel);
+        master.get("flags").is_some_and(|flags| flags == "master")
+            && master.get("num-other-sentinels") == Some(&others)
+            && up == replicas
+            && (replicas == 0 || self.following(&mut probe) == replicas)
+    }
+
+    /// How many replicas this sentinel does not hold for down.
+    pub(crate) fn replicas_up(&self, sentinel: &RedisServer) -> usize {
+        let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", MASTER]);
+        each(replicas).iter().filter(|replica| replica["flags"] == "slave").count()
+    }
+
+    fn following(&self, probe: &mut Probe) -> usize {
+        let replicas = each(probe.command(&["SENTINEL", "REPLICAS", MASTER]));
+        replicas.iter().filter(|replica| replica["master-link-status"] == "ok").count()
+    }
+
+    /// `redis+sentinel://..`, for the user with the least rights on the servers.
+    pub(crate) fn url(&self) -> String {
+        let ports: Vec<_> = self.sentinels.iter().map(RedisServer::port).collect();
+        url(&ports)
+    }
+
+    /// The master, by most of the sentinels that run, as its place among the servers.
+    pub(crate) fn master(&self) -> usize {
+        let mut votes = BTreeMap::<u16, usize>::new();
+        for sentinel in &self.sentinels {
+            if let Some(port) = master_port(sentinel) {
+                *votes.entry(port).or_default() += 1;
+            }
+        }
+        let (port, _) = votes.into_iter().max_by_key(|(_, votes)| *votes).expect("one answers");
+        self.place_of(port)
+    }
+
+    fn place_of(&self, port: u16) -> usize {
+        self.servers.iter().position(|server| server.port() == port).expect("it is one of ours")
+    }
+
+    /// A connection to the present master.
+    pub(crate) fn probe(&self) -> Probe {
+        self.servers[self.master()].probe()
+    }
+
+    /// Waits until all sentinels that answer name another master than this one, which says of itself that it is one;
+    /// returns its place.
+    pub(crate) fn await_other_than(&self, old: usize) -> usize {
+        eventually("there is another master", BOUND, || {
+            let mut named = self.sentinels.iter().filter_map(master_port).collect::<Vec<_>>();
+            named.dedup();
+            let [port] = named[..] else { return None };
+            let new = self.place_of(port);
+            (new != old && is_master(&self.servers[new])).then_some(new)
+        })
+    }
+
+    /// Has the sentinels make another server the master, while the old one is well. Returns the old one's place.
+    pub(crate) fn fail_over(&self) -> usize {
+        let old = self.master();
+        // Refused as long as the last one is not over for everybody.
+        eventually("a failover begins", BOUND, || {
+            let answer = self.sentinels[0].probe().command(&["SENTINEL", "FAILOVER", MASTER]);
+            answer == Value::Text("OK".to_owned())
+        });
+        old
+    }
+}
+
+/// `redis+sentinel://..` with the sentinels on these ports.
+pub(crate) fn url(ports: &[u16]) -> String {
+    let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis+sentinel://{LOGIN}@{}/{MASTER}", hosts.join(","))
+}
+
+/// Whom this sentinel names.
+pub(crate) fn master_port(sentinel: &RedisServer) -> Option<u16> {
+    let mut probe = Probe::try_connect(sentinel.port()).ok()?;
+    let answer = probe.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
+    answer.texts().get(1)?.parse().ok()
+}
+
+/// Whether the server says that it is a master.
+pub(crate) fn is_master(server: &RedisServer) -> bool {
+    let Ok(mut probe) = Probe::try_connect(server.port()) else { return false };
+    let Ok(Value::List(role)) = probe.try_command(&["ROLE"]) else { return false };
+    role.first() == Some(&Value::Text("master".to_owned()))
+}
+
+/// The names and values of one instance, as a sentinel lists them.
+pub(crate) fn about(value: Value) -> BTreeMap<String, String> {
+    let words = value.texts();
+    words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+}
+
+fn each(value: Value) -> Vec<BTreeMap<String, String>> {
+    match value {
+        Value::List(instances) => instances.into_iter().map(about).collect(),
+        other => panic!("the sentinel answered {other:?}"),
+    }
+}

@@ -1,0 +1,217 @@
+//! How the master is found.
+
+use crate::harness::process::{RedisServer, free_port};
+use crate::harness::sentinel::{self, Group, MASTER};
+use crate::harness::time::{Stopwatch, always, ms};
+use crate::liar::Liar;
+use crate::scene::{await_usable, client, client_of, connect, take};
+use distlock::{DistLock, Error};
+use std::thread;
+use std::time::Duration;
+
+const SECRET: &str = "pl4nted-s3cret";
+
+/// What the first attempt on this store fails with.
+#[track_caller]
+fn refusal(url: &str) -> Error {
+    connect(url).mutex("x").unwrap().try_lock().unwrap_err()
+}
+
+fn ports(group: &Group) -> Vec<u16> {
+    group.sentinels.iter().map(RedisServer::port).collect()
+}
+
+#[test]
+fn a_sentinel_that_hangs_does_not_eat_the_time_of_those_that_answer() {
+    let group = Group::start();
+    group.sentinels[0].pause();
+    let client = client(&group, "command_timeout=10s&connect_timeout=10s");
+    let start = Stopwatch::start();
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let lock = client.mutex(format!("hangs{number}")).unwrap();
+            scope.spawn(move || take(&lock).unlock().unwrap());
+        }
+    });
+    let took = start.elapsed();
+    println!("8 threads found the master in {took:?}");
+    assert!(took < ms(1_000), "{took:?}");
+    group.sentinels[0].resume();
+}
+
+#[test]
+fn where_all_sentinels_hang_nobody_waits_beyond_its_deadline() {
+    let group = Group::start_with(0, 1, "");
+    group.sentinels[0].pause();
+    let lock = client(&group, "command_timeout=300ms").mutex("x").unwrap();
+    let start = Stopwatch::start();
+    let error = lock.try_lock().unwrap_err();
+    assert!(start.elapsed() < ms(1_000), "{:?}", start.elapsed());
+    assert!(error.is_unavailable(), "{error:?}");
+    assert!(error.to_string().contains(&group.sentinels[0].port().to_string()), "{error:?}");
+    group.sentinels[0].resume();
+}
+
+#[test]
+fn an_unknown_master_is_told_with_those_that_there_are() {
+    let group = Group::start_with(0, 1, "");
+    let error = refusal(&group.url().replace(MASTER, "nomaster"));
+    assert!(error.is_configuration(), "{error:?}");
+    for said in ["`nomaster`", "`mymaster`", &group.sentinels[0].port().to_string()] {
+        assert!(error.to_string().contains(said), "{error:?} lacks {said}");
+    }
+}
+
+/// A group of one sentinel, which lets nobody in without a password, and knows a user with the least rights.
+fn guarded() -> Group {
+    let group = Group::start_with(0, 1, "");
+    let operations = include_str!("../../docs/OPERATIONS.md");
+    let rule = operations.lines().find(|line| line.starts_with("ACL SETUSER watcher "));
+    let rule: Vec<_> = rule.expect("the document has the rule").split(' ').collect();
+    let mut probe = group.sentinels[0].probe();
+    assert_eq!(probe.command(&rule).text(), "OK");
+    assert_eq!(probe.command(&["ACL", "SETUSER", "default", ">another"]).text(), "OK");
+    group
+}
+
+#[test]
+fn sentinels_have_users_and_passwords_of_their_own() {
+    let group = guarded();
+    let url = group.url();
+    for options in ["sentinel_password=another", "sentinel_user=watcher&sentinel_password=SECRET"] {
+        let lock = connect(&format!("{url}?{options}")).mutex("x").unwrap();
+        take(&lock).unlock().unwrap();
+    }
+    for options in ["", "?sentinel_password=wrong", "?sentinel_user=me&sentinel_password=wrong"] {
+        let error = refusal(&format!("{url}{options}"));
+        assert!(error.is_configuration(), "{error:?}");
+        assert!(error.to_string().contains("sentinel_password"), "{error:?}");
+        assert!(error.to_string().contains("a sentinel"), "{error:?}");
+    }
+    // A log of what the user was refused, which nobody can have read without a password.
+    let mut probe = group.sentinels[0].probe();
+    assert_eq!(probe.command(&["AUTH", "another"]).text(), "OK");
+    let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
+    assert!(!log.contains("\"watcher\""), "{log}");
+}
+
+#[test]
+fn no_password_of_a_sentinel_is_shown() {
+    let group = guarded();
+    let client = connect(&format!("{}?sentinel_password={SECRET}", group.url()));
+    let error = client.mutex("x").unwrap().try_lock().unwrap_err();
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    let shown = format!("{client:?} {client:#?} {error} {error:?} {source:?}");
+    assert!(!shown.contains(SECRET) && shown.contains("a sentinel"), "{shown}");
+}
+
+#[test]
+fn a_port_that_is_no_sentinels_is_told() {
+    let server = RedisServer::start();
+    let error = refusal(&sentinel::url(&[server.port()]).replace("locker:SECRET@", ""));
+    assert!(error.is_configuration(), "{error:?}");
+    assert!(error.to_string().contains("is no sentinel"), "{error:?}");
+    let nobody = free_port();
+    let error = refusal(&sentinel::url(&[nobody]));
+    assert!(error.is_unavailable() && error.to_string().contains(&nobody.to_string()), "{error:?}");
+}
+
+#[test]
+fn sentinels_that_others_tell_of_are_asked_too() {
+    let mut group = Group::start();
+    let client = client_of(&ports(&group)[..1], "");
+    let lock = client.mutex("told-of").unwrap();
+    take(&lock).unlock().unwrap();
+    group.sentinels[0].kill();
+    group.servers[0].kill();
+    await_usable(&lock);
+}
+
+#[test]
+fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_later_failover() {
+    let group = Group::start();
+    let stranger = RedisServer::start();
+    // Its epoch is that of before the first failover, and it is the first in the URL.
+    let old = group.fail_over();
+    let new = group.await_other_than(old);
+    let liar = Liar::naming(stranger.port(), 0);
+    let ports = [&[liar.port()], &ports(&group)[..]].concat();
+    for _ in 0..5 {
+        let lock = client_of(&ports, "").mutex("liar").unwrap();
+        let guard = take(&lock);
+        assert!(!stranger.probe().exists("liar"));
+        assert!(group.servers[new].probe().exists("liar"));
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_sentinel_alone_that_names_a_replica_makes_nobody_lock_there() {
+    let group = Group::start();
+    let liar = Liar::naming(group.servers[1].port(), 9);
+    let client = client_of(&[liar.port()], "command_timeout=500ms");
+    let lock = client.mutex("replica").unwrap();
+    let start = Stopwatch::start();
+    let error = lock.try_lock().unwrap_err();
+    assert!(start.elapsed() < ms(1_500), "{:?}", start.elapsed());
+    assert!(error.is_unavailable(), "{error:?}");
+    assert!(error.to_string().contains("was to be the master"), "{error:?}");
+}
+
+#[test]
+fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
+    let group = Group::start();
+    let old = group.fail_over();
+    let new = group.await_other_than(old);
+    group.await_quiet(2);
+    let stranger = RedisServer::start();
+    let liar = Liar::naming(stranger.port(), 0);
+    let ports = [&[liar.port()], &ports(&group)[..]].concat();
+    let client = client_of(&ports, "watchdog=3s");
+    let lock = client.mutex("later").unwrap();
+    let guard = take(&lock);
+    // Now only the liar is left, and every request that fails has it asked.
+    group.sentinels.iter().for_each(RedisServer::pause);
+    group.servers[new].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    always("the lock stays where it is", Duration::from_secs(2), || {
+        guard.is_valid() && !stranger.probe().exists("later")
+    });
+    group.sentinels.iter().for_each(RedisServer::resume);
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_master_that_the_sentinels_know_by_its_name_is_found() {
+    let group = Group::start_with(0, 0, "");
+    let port = group.servers[0].port();
+    let settings = format!(
+        "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
+         sentinel monitor {MASTER} localhost {port} 1\n"
+    );
+    let sentinel = RedisServer::start_sentinel(&settings);
+    let named = sentinel.probe().command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).texts();
+    assert_eq!(named[0], "localhost");
+    take(&client_of(&[sentinel.port()], "").mutex("x").unwrap()).unlock().unwrap();
+}
+
+#[test]
+fn the_database_is_that_of_the_url() {
+    let group = Group::start_with(0, 1, "");
+    let lock = client(&group, "db=3").mutex("third").unwrap();
+    let guard = take(&lock);
+    let mut probe = group.probe();
+    assert!(!probe.exists("third"));
+    probe.command(&["SELECT", "3"]);
+    assert!(probe.exists("third"));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_url_without_sentinels_or_a_master_is_refused() {
+    for url in ["redis+sentinel://", "redis+sentinel://a", "redis+sentinel:///m"] {
+        let error = distlock::connect(url).unwrap_err();
+        assert!(error.is_configuration() && error.to_string().contains("mymaster"), "{error:?}");
+    }
+    let error = distlock::connect("redis+sentinel://a/m?db=x").unwrap_err();
+    assert!(error.to_string().contains("`db=x`"), "{error:?}");
+}

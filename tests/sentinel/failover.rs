@@ -1,0 +1,268 @@
+//! Another server takes the master's place.
+
+use crate::harness::sentinel::{DOWN_AFTER, Group, is_master};
+use crate::harness::time::{Stopwatch, always, eventually, fairly, ms};
+use crate::scene::{SOON, await_usable, builder, client, take};
+use distlock::{DistLock, Event, LockOptions, LossCause};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn after_a_sigkill_of_the_master_locks_are_taken_on_the_new_one() {
+    let mut group = Group::start();
+    let lock = client(&group, "").mutex("after").unwrap();
+    take(&lock).unlock().unwrap();
+    let start = Stopwatch::start();
+    group.servers[0].kill();
+    await_usable(&lock);
+    let usable = start.elapsed();
+    let new = group.await_other_than(0);
+    println!("usable {usable:?} after the kill");
+    let guard = take(&lock);
+    assert_eq!(group.servers[new].probe().hgetall("after").len(), 1);
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_lock_that_is_held_survives_a_failover_without_a_gap() {
+    let mut group = Group::start();
+    let client = client(&group, "watchdog=8s");
+    let guard = take(&client.mutex("held").unwrap());
+    let losses = guard.losses();
+    group.servers[0].kill();
+    let new = group.await_other_than(0);
+    // Longer than a lease: only renewals on the new master can have kept it.
+    always("it is valid all the time", Duration::from_secs(9), || guard.is_valid());
+    assert!(losses.try_recv().is_err());
+    let mut probe = group.servers[new].probe();
+    assert!(probe.pttl("held").is_some_and(|left| left >= guard.remaining()));
+    guard.unlock().unwrap();
+    assert!(!probe.exists("held"));
+}
+
+#[test]
+fn a_lock_whose_lease_is_shorter_than_the_failover_is_reported_lost_at_its_deadline() {
+    let group = Group::start();
+    let client = client(&group, "watchdog=600ms");
+    let guard = take(&client.mutex("short").unwrap());
+    let losses = guard.losses();
+    group.servers[0].pause();
+    let left = guard.remaining();
+    let start = Stopwatch::start();
+    let loss = losses.recv_timeout(SOON).unwrap();
+    assert_eq!(loss.cause(), LossCause::Expired);
+    assert!(!guard.is_valid());
+    assert!(start.elapsed() < left + ms(1_000), "{:?} of {left:?}", start.elapsed());
+    group.servers[0].resume();
+}
+
+#[test]
+fn a_lock_that_the_new_master_does_not_have_is_reported_lost() {
+    let mut group = Group::start();
+    let client = client(&group, "watchdog=30s");
+    // So that nothing goes to the replicas any more: they sleep while their links are cut.
+    group.servers[1..].iter().for_each(|server| server.pause());
+    group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let guard = take(&client.mutex("unknown").unwrap());
+    let losses = guard.losses();
+    group.servers[0].kill();
+    group.servers[1..].iter().for_each(|server| server.resume());
+    let new = group.await_other_than(0);
+    assert!(!group.servers[new].probe().exists("unknown"));
+    // The next renewal tells: at a third of the lease.
+    let loss = losses.recv_timeout(SOON).unwrap();
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+}
+
+#[test]
+fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_nothing_more() {
+    let group = Group::start();
+    let client = client(&group, "watchdog=5s&command_timeout=1s");
+    let lock = client.mutex("moves").unwrap();
+    let held = take(&client.mutex("held").unwrap());
+    await_usable(&lock);
+    let old = group.fail_over();
+    let new = group.await_other_than(old);
+    // The old one says that it is a master for another while. What is granted now is granted by the new one.
+    let was_master = is_master(&group.servers[old]);
+    await_usable(&lock);
+    for _ in 0..100 {
+        let guard = take(&lock);
+        assert!(group.servers[new].probe().exists("moves"));
+        guard.unlock().unwrap();
+    }
+    let mut names = group.servers[old].probe().clients();
+    names.retain(|client| client.contains("name=distlock"));
+    assert!(names.is_empty(), "old master, was master {was_master}: {names:?}");
+    always("the held lock is kept", Duration::from_secs(6), || held.is_valid());
+    held.unlock().unwrap();
+}
+
+#[test]
+fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
+    let group = Group::start();
+    let client = client(&group, "command_timeout=30s");
+    let lock = client.mutex("zombie").unwrap();
+    take(&lock).unlock().unwrap();
+    group.servers[0].pause();
+    let start = Stopwatch::start();
+    // Its request is on the old master's socket, and will be answered when that wakes up.
+    let waiting = thread::spawn({
+        let lock = client.mutex("asked").unwrap();
+        move || {
+            let guard = lock.try_lock_with(&LockOptions::new().wait(SOON)).unwrap().unwrap();
+            (guard.is_valid(), guard.unlock().is_ok())
+        }
+    });
+    let new = group.await_other_than(0);
+    let failed_over = start.elapsed();
+    // Not after the command time-out: whoever waits for the old one is told.
+    assert_eq!(waiting.join().unwrap(), (true, true));
+    println!(
+        "failed over after {failed_over:?}, the waiting thread done after {:?}",
+        start.elapsed()
+    );
+    assert!(start.elapsed() < failed_over + ms(3_000), "{:?}", start.elapsed());
+    group.servers[0].resume();
+    // The zombie is a master until it is told otherwise: nobody of ours goes there.
+    for _ in 0..50 {
+        let guard = take(&lock);
+        assert!(group.servers[new].probe().exists("zombie"));
+        guard.unlock().unwrap();
+    }
+    eventually("the zombie is a replica", SOON, || !is_master(&group.servers[0]));
+    take(&lock).unlock().unwrap();
+}
+
+#[test]
+fn every_call_keeps_its_deadline_while_the_master_is_paused() {
+    let group = Group::start();
+    let client = client(&group, "command_timeout=300ms&connect_timeout=300ms");
+    let lock = client.mutex("deadline").unwrap();
+    take(&lock).unlock().unwrap();
+    group.servers[0].pause();
+    let start = Stopwatch::start();
+    while start.elapsed() < DOWN_AFTER * 6 {
+        let call = Stopwatch::start();
+        let _whatever = lock.try_lock_for(Duration::from_millis(100));
+        assert!(call.elapsed() < ms(1_000), "{:?}", call.elapsed());
+    }
+    await_usable(&lock);
+    group.servers[0].resume();
+}
+
+#[test]
+fn whoever_waits_looks_again_on_the_new_master() {
+    let mut group = Group::start();
+    let [holder, waiter] = [(); 2].map(|()| client(&group, "watchdog=60s"));
+    let lock = waiter.mutex("waited").unwrap();
+    let guard = take(&holder.mutex("waited").unwrap());
+    let waiting = thread::spawn(move || take(&lock).unlock().unwrap());
+    eventually("it waits", SOON, || waiter.waiting("waited").unwrap() == 1);
+    eventually("it is subscribed", SOON, || {
+        group.servers[0].probe().stat("pubsub_channels") > 0 || {
+            let list = group.servers[0].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);
+            !list.texts().is_empty()
+        }
+    });
+    group.servers[0].kill();
+    let new = group.await_other_than(0);
+    eventually("the watch has moved", SOON, || {
+        let list = group.servers[new].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);
+        list.texts().len() == 1
+    });
+    let released = Stopwatch::start();
+    guard.unlock().unwrap();
+    waiting.join().unwrap();
+    // Far less than the rest of the lease, which is what a waiter that hears nothing waits for.
+    assert!(released.elapsed() < ms(5_000), "{:?}", released.elapsed());
+}
+
+#[test]
+fn two_failovers_in_a_row_are_followed() {
+    let group = Group::start();
+    let client = client(&group, "watchdog=10s");
+    let lock = client.mutex("twice").unwrap();
+    let held = take(&client.mutex("held").unwrap());
+    for _ in 0..2 {
+        let old = group.fail_over();
+        let new = group.await_other_than(old);
+        await_usable(&lock);
+        let guard = take(&lock);
+        assert!(group.servers[new].probe().exists("twice"));
+        guard.unlock().unwrap();
+        group.await_quiet(2);
+        assert!(held.is_valid());
+    }
+    held.unlock().unwrap();
+}
+
+#[test]
+fn while_all_sentinels_are_down_the_master_that_is_up_goes_on() {
+    let mut group = Group::start();
+    let client = client(&group, "watchdog=1s");
+    let lock = client.mutex("alone").unwrap();
+    let held = take(&client.mutex("held").unwrap());
+    take(&lock).unlock().unwrap();
+    group.sentinels.iter_mut().for_each(|sentinel| sentinel.kill());
+    // Links that were known, and new ones: the server says that it is the master.
+    for _ in 0..3 {
+        take(&lock).unlock().unwrap();
+        group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        await_usable(&lock);
+    }
+    always("the held lock is kept", Duration::from_secs(3), || held.is_valid());
+    held.unlock().unwrap();
+}
+
+#[test]
+fn sentinels_that_do_not_agree_make_no_master_and_nobody_waits_for_them_beyond_its_deadline() {
+    let mut group = Group::start();
+    let lock = client(&group, "command_timeout=500ms").mutex("split").unwrap();
+    take(&lock).unlock().unwrap();
+    // One alone is no majority: it cannot replace the master, whatever it thinks of it.
+    group.sentinels[1..].iter().for_each(|sentinel| sentinel.pause());
+    group.servers[0].kill();
+    let start = Stopwatch::start();
+    while start.elapsed() < DOWN_AFTER * 4 {
+        let call = Stopwatch::start();
+        let error = lock.try_lock().unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+        assert!(call.elapsed() < ms(1_500), "{:?}", call.elapsed());
+    }
+    group.sentinels[1..].iter().for_each(|sentinel| sentinel.resume());
+    await_usable(&lock);
+}
+
+#[test]
+fn a_paused_master_delays_no_renewal_on_another() {
+    let groups = [(); 2].map(|()| Group::start_with(0, 1, ""));
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&left);
+    let well = builder(&format!("{}?watchdog=900ms", groups[0].url()))
+        .events(Arc::new(move |event: &Event| {
+            if let Event::Renewed { left, .. } = event {
+                told.lock().push(*left);
+            }
+        }))
+        .connect()
+        .unwrap();
+    let ill = client(&groups[1], "watchdog=900ms");
+    let locks: Vec<_> = (0..20).map(|n| ill.mutex(format!("ill{n}")).unwrap()).collect();
+    let _held: Vec<_> = locks.iter().map(take).collect();
+    let guard = take(&well.mutex("well").unwrap());
+    fairly(|| {
+        groups[1].servers[0].pause();
+        left.lock().clear();
+        always("it is valid all the time", Duration::from_secs(4), || guard.is_valid());
+        groups[1].servers[0].resume();
+        let left = left.lock().clone();
+        // Sent at a third of the lease, each time: about 600 ms are left then.
+        assert!(left.len() >= 8, "{left:?}");
+        assert!(left.iter().all(|left| *left > Duration::from_millis(400)), "{left:?}");
+    });
+    guard.unlock().unwrap();
+}

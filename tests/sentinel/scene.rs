@@ -1,0 +1,43 @@
+//! What goes through the failovers.
+
+use crate::harness::sentinel::{self, Group};
+use crate::harness::time::eventually;
+use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
+use std::time::Duration;
+
+/// How long something may take that a failover has to come before.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// A client of the group, with settings after the `?`.
+pub(crate) fn client(group: &Group, options: &str) -> Client {
+    connect(&format!("{}?{options}", group.url()))
+}
+
+pub(crate) fn connect(url: &str) -> Client {
+    builder(url).connect().unwrap()
+}
+
+pub(crate) fn builder(url: &str) -> ClientBuilder {
+    distlock::builder().url(url).unwrap()
+}
+
+/// A client of the sentinels on these ports.
+pub(crate) fn client_of(ports: &[u16], options: &str) -> Client {
+    connect(&format!("{}?{options}", sentinel::url(ports)))
+}
+
+/// Takes the lock, which is free, on a master that may be just being replaced.
+#[track_caller]
+pub(crate) fn take(lock: &Mutex) -> LockGuard {
+    let options = LockOptions::new().wait(SOON);
+    lock.try_lock_with(&options).unwrap().expect("the lock is free")
+}
+
+/// Waits until this client can take and give back this lock.
+#[track_caller]
+pub(crate) fn await_usable(lock: &Mutex) {
+    eventually("the lock can be taken again", SOON, || {
+        let guard = lock.try_lock().ok().flatten();
+        guard.is_some_and(|guard| guard.unlock().is_ok())
+    });
+}
