@@ -33,6 +33,7 @@ pub use lock_core::{
 /// | `redis://[user:password@]host[:port][/database]` | one Redis server (feature `redis`, on by default) |
 /// | `rediss://[user:password@]host[:port][/database]` | the same over TLS (feature `tls`) |
 /// | `redis+unix://[user:password@]/path/of/socket[?db=database]` | the same over its Unix socket |
+/// | `redis+sentinel://[user:password@]host[:port][,..]/master[?db=database]` | the master that these sentinels name, from failover to failover; `rediss+sentinel://` over TLS |
 ///
 /// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority that the system trusts.
 /// Options say otherwise: `tls_ca=FILE` (the authorities to trust instead), `tls_name=HOST` (whom the certificate is for),

@@ -2,10 +2,13 @@
 
 use crate::harness::process::{RedisServer, free_port};
 use crate::harness::sentinel::{self, Group, MASTER};
-use crate::harness::time::{Stopwatch, always, ms};
+use crate::harness::time::{Stopwatch, always, eventually, ms};
 use crate::liar::Liar;
-use crate::scene::{await_usable, client, client_of, connect, take};
-use distlock::{DistLock, Error};
+use crate::scene::{SOON, await_usable, client, client_of, connect, take};
+use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
+
+use lock_redis::SentinelBackend;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -214,4 +217,37 @@ fn a_url_without_sentinels_or_a_master_is_refused() {
     }
     let error = distlock::connect("redis+sentinel://a/m?db=x").unwrap_err();
     assert!(error.to_string().contains("`db=x`"), "{error:?}");
+}
+
+#[test]
+fn the_replicas_that_may_be_promoted_are_counted() {
+    let mut group = Group::start();
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let config = Config::from_url(&group.url()).unwrap();
+    let backend = SentinelBackend::new(&config, &context).unwrap();
+    assert_eq!(backend.replicas(), None);
+    let name = LockName::new("x").unwrap();
+    backend.inspect(&name, SystemClock.now() + Duration::from_secs(10)).unwrap();
+    assert_eq!(backend.replicas(), Some(2));
+    group.servers[2].kill();
+    eventually("one is down", SOON, || backend.replicas() == Some(1));
+    group.servers[2].restart();
+    eventually("it is back", SOON, || backend.replicas() == Some(2));
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn servers_and_sentinels_on_tls_are_found() {
+    use crate::harness::authority::Authority;
+    let authority = Authority::new();
+    let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let sentinel_port = free_port();
+    let [ca, cert, key] = ["ca.crt", "server.crt", "server.key"].map(|file| authority.file(file));
+    let _sentinel = RedisServer::start_sentinel(&format!(
+        "tls-port {sentinel_port}\ntls-ca-cert-file {ca}\ntls-cert-file {cert}\ntls-key-file {key}\n\
+         tls-auth-clients no\ntls-replication yes\nsentinel monitor {MASTER} 127.0.0.1 {port} 1\n"
+    ));
+    let url = sentinel::url(&[sentinel_port]).replace("redis+", "rediss+");
+    let lock = connect(&format!("{url}?tls_ca={ca}")).mutex("x").unwrap();
+    take(&lock).unlock().unwrap();
 }

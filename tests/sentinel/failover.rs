@@ -2,7 +2,7 @@
 
 use crate::harness::sentinel::{DOWN_AFTER, Group, is_master};
 use crate::harness::time::{Stopwatch, always, eventually, fairly, ms};
-use crate::scene::{SOON, await_usable, builder, client, take};
+use crate::scene::{SOON, await_move, await_usable, builder, client, take};
 use distlock::{DistLock, Event, LockOptions, LossCause};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_noth
     let new = group.await_other_than(old);
     // The old one says that it is a master for another while. What is granted now is granted by the new one.
     let was_master = is_master(&group.servers[old]);
-    await_usable(&lock);
+    await_move(&lock, &group.servers[new]);
     for _ in 0..100 {
         let guard = take(&lock);
         assert!(group.servers[new].probe().exists("moves"));
@@ -126,6 +126,7 @@ fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
         start.elapsed()
     );
     assert!(start.elapsed() < failed_over + ms(3_000), "{:?}", start.elapsed());
+    await_move(&lock, &group.servers[new]);
     group.servers[0].resume();
     // The zombie is a master until it is told otherwise: nobody of ours goes there.
     for _ in 0..50 {
@@ -190,12 +191,9 @@ fn two_failovers_in_a_row_are_followed() {
     for _ in 0..2 {
         let old = group.fail_over();
         let new = group.await_other_than(old);
-        await_usable(&lock);
-        let guard = take(&lock);
-        assert!(group.servers[new].probe().exists("twice"));
-        guard.unlock().unwrap();
+        await_move(&lock, &group.servers[new]);
+        assert!(held.is_valid(), "{:?}", held.losses().try_recv());
         group.await_quiet(2);
-        assert!(held.is_valid());
     }
     held.unlock().unwrap();
 }

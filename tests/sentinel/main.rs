@@ -15,5 +15,8 @@ mod liar;
 // Another server takes the master's place.
 mod failover;
 
+// The examples.
+mod programs;
+
 // What goes through the failovers: a client, and a holder.
 mod scene;

@@ -76,7 +76,19 @@ impl Group {
     pub(crate) fn await_quiet(&self, replicas: usize) {
         eventually("all sentinels see the same", BOUND, || {
             self.sentinels.iter().all(|sentinel| self.is_quiet(sentinel, replicas))
+                && (self.sentinels.is_empty() || self.has_everything_at(replicas))
         });
+    }
+
+    /// Whether so many replicas have everything that the master has: one that is just being filled may be promoted, too,
+    /// with what it has by then.
+    fn has_everything_at(&self, replicas: usize) -> bool {
+        let mut probe = self.probe();
+        let online = (0..replicas).filter(|number| {
+            let replica = probe.info_field("replication", &format!("slave{number}"));
+            replica.is_some_and(|replica| replica.contains("state=online"))
+        });
+        online.count() == replicas
     }
 
     fn is_quiet(&self, sentinel: &RedisServer, replicas: usize) -> bool {
