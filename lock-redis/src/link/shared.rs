@@ -95,7 +95,7 @@ impl SharedLink {
     pub(crate) fn let_errands_go_first(&self, by: Moment) -> Result<(), Failure> {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
         loop {
-            let current = self.state.lock().current.clone();
+            let current = self.current.lock().clone();
             let Some(connection) = current.filter(|connection| connection.has_errands()) else {
                 return Ok(());
             };

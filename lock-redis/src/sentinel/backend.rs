@@ -10,7 +10,7 @@ use crate::reply::ServerError;
 use crate::scheme;
 use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, TenureId, Wake, Watch,
+    Renewing, Replicates, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::error::Error as _;
@@ -57,7 +57,7 @@ impl SentinelBackend {
             Council::new(&address.master, given, credentials, &settings, Arc::clone(&alarm))?;
         let format = Redisson::of(config);
         let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
-        Ok(Self { generations: Arc::new(generations), alarm })
+        Ok(Self { generations, alarm })
     }
 
     /// How many replicas must acknowledge now if all are to: those that the sentinels know and do not all hold for down.
@@ -187,7 +187,7 @@ impl Backend for SentinelBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        self.generations.format.abilities()
+        self.generations.format.abilities().replication(Replicates::Listed)
     }
 }
 

@@ -8,6 +8,7 @@
 use super::council::{Council, Verdict};
 use super::lookout::{self, Alarm};
 use super::member::Address;
+use crate::confirm::Listing;
 use crate::format::Redisson;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
@@ -16,8 +17,8 @@ use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long a request that failed waits for the sentinels, where a master is known: it may be that they are down, and
@@ -42,6 +43,7 @@ pub(super) struct Generation {
 
 /// See the [module's text](self).
 pub(super) struct Generations {
+    this: Weak<Self>,
     council: Council,
     settings: NodeSettings,
     pub(super) format: Redisson,
@@ -77,8 +79,9 @@ impl Generations {
         settings: NodeSettings,
         format: Redisson,
         alarm: Arc<Alarm>,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             council,
             settings,
             format,
@@ -89,7 +92,7 @@ impl Generations {
             alarm,
             pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
             counted: AtomicU64::new(0),
-        }
+        })
     }
 
     fn now(&self) -> Moment {
@@ -218,6 +221,7 @@ impl Generations {
         }
         let Address { host, port } = &verdict.master;
         let node = self.settings.master_on(host, *port).map_err(Failure::Refused)?;
+        let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
         let generation = Arc::new(Generation {
             number: self.number() + 1,
             node: Arc::new(node),
@@ -251,6 +255,16 @@ impl Generations {
         drop(state);
         self.council.listen();
         Ok(())
+    }
+}
+
+/// How many replicas there are, by what the sentinels said last.
+struct Known(Weak<Generations>);
+
+impl Listing for Known {
+    fn replicas(&self, _: Moment) -> Result<u32, Error> {
+        let known = self.0.upgrade().and_then(|generations| generations.replicas());
+        known.ok_or_else(|| Error::unavailable("no sentinel has said how many replicas there are"))
     }
 }
 
