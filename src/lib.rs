@@ -34,6 +34,8 @@ pub use lock_core::{
 /// | `rediss://[user:password@]host[:port][/database]` | the same over TLS (feature `tls`) |
 /// | `redis+unix://[user:password@]/path/of/socket[?db=database]` | the same over its Unix socket |
 /// | `redis+sentinel://[user:password@]host[:port][,..]/master[?db=database]` | the master that these sentinels name, from failover to failover; `rediss+sentinel://` over TLS |
+/// | `redis+cluster://[user:password@]host[:port],host[:port],..` | Redis Cluster, by some of its nodes (feature `cluster`, on by default) |
+/// | `rediss+cluster://[user:password@]host[:port],host[:port],..` | the same over TLS (feature `tls`) |
 ///
 /// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority that the system trusts.
 /// Options say otherwise: `tls_ca=FILE` (the authorities to trust instead), `tls_name=HOST` (whom the certificate is for),
@@ -103,5 +105,8 @@ pub fn schemes() -> Schemes {
         .with(lock_redis::RedisScheme::unix())
         .with(lock_redis::SentinelScheme::new())
         .with(lock_redis::SentinelScheme::tls());
+    #[cfg(feature = "cluster")]
+    let schemes =
+        schemes.with(lock_cluster::ClusterScheme::new()).with(lock_cluster::ClusterScheme::tls());
     schemes
 }

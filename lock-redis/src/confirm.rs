@@ -4,7 +4,7 @@
 //! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
 //! nothing else on that connection meanwhile, so the link must be nobody else's.
 
-use crate::link::{Ask, CallError, Link, Request, Server};
+use crate::link::{Ask, CallError, Request, Server};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::text::Text;
@@ -28,7 +28,7 @@ pub trait Listing: Send + Sync {
 
 /// A link with `WAIT` after each request.
 pub(crate) struct Confirming<'a> {
-    link: &'a mut Link,
+    link: &'a mut dyn Ask,
     clock: &'a dyn Clock,
     /// How many replicas to wait for.
     most: u32,
@@ -50,7 +50,12 @@ pub(crate) enum Confirmed {
 
 impl<'a> Confirming<'a> {
     /// Waits for this many replicas, and for so long.
-    pub(crate) fn new(link: &'a mut Link, clock: &'a dyn Clock, most: u32, time: Duration) -> Self {
+    pub(crate) fn new(
+        link: &'a mut dyn Ask,
+        clock: &'a dyn Clock,
+        most: u32,
+        time: Duration,
+    ) -> Self {
         Self { link, clock, most, time, heard: Confirmed::By(0) }
     }
 
@@ -79,28 +84,40 @@ impl<'a> Confirming<'a> {
 
 impl Ask for Confirming<'_> {
     fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        let (mut replies, outcome) = self.call_many(&[*request], by);
+        outcome.map(|()| replies.pop().expect("as many answers as requests"))
+    }
+
+    /// One `WAIT` behind all of them.
+    fn call_many(
+        &mut self,
+        requests: &[Request<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
         if self.most == 0 {
-            return self.link.call(request, by);
+            return self.link.call_many(requests, by);
         }
         let millis = u64::try_from(self.patience(by).as_millis()).unwrap_or(u64::MAX);
         let (count, millis) = (Text::number(self.most.into()), Text::number(millis));
         let words: [&[&[u8]]; 1] = [&[b"WAIT", count.as_bytes(), millis.as_bytes()]];
-        let (mut replies, outcome) = self.link.call_many(&[*request, Request(&words)], by);
-        self.heard = match (replies.get(1), outcome) {
-            (Some(Reply::Int(count)), Ok(())) => Confirmed::By(u32::try_from(*count).unwrap_or(0)),
-            (Some(Reply::Error(error)), Ok(())) => Confirmed::Refused(error.clone()),
+        let all = [requests, &[Request(&words)]].concat();
+        let (mut replies, outcome) = self.link.call_many(&all, by);
+        let said = if replies.len() > requests.len() { replies.pop() } else { None };
+        self.heard = match (said, outcome) {
+            (Some(Reply::Int(count)), Ok(())) => Confirmed::By(u32::try_from(count).unwrap_or(0)),
+            (Some(Reply::Error(error)), Ok(())) => Confirmed::Refused(error),
             (Some(_), Ok(())) => {
                 self.link.condemn();
                 Confirmed::Lost(self.link.server().garbage("not one that WAIT gives"))
             }
-            (_, Err(error)) if replies.is_empty() => return Err(error),
+            (_, Err(error)) if replies.len() < requests.len() => return (replies, Err(error)),
             (None, Err(_)) if self.clock.now() >= by => Confirmed::Late,
             (_, Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
                 Confirmed::Lost(error)
             }
             (None, Ok(())) => unreachable!("as many answers as requests, or an error"),
         };
-        Ok(replies.swap_remove(0))
+        (replies, Ok(()))
     }
 
     fn server(&self) -> &Arc<Server> {

@@ -7,7 +7,8 @@ use crate::keys::{self, Keys};
 use crate::link::{Ask, Heard, Server, SharedLink};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
-use crate::script::{ACQUIRE, CLOSE, FORCE, INSPECT, RELEASE, RENEW, Script};
+use crate::script::{ACQUIRE, CLOSE, FORCE, INSPECT, RELEASE, RENEW, Run, Script};
+use crate::subscriber::Channels;
 use crate::text::Text;
 use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Doubt, Failure, Grant, HolderInfo, LockInfo, Receipt,
@@ -17,6 +18,7 @@ use lock_core::{
     Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The wire format, with the settings that it depends on.
@@ -27,6 +29,11 @@ pub struct Redisson {
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
     /// lease that it asks for may be shorter.
     shortest_tombstone: Duration,
+    /// Whether keys may be in different slots, and so on different nodes.
+    has_slots: bool,
+    /// Whether releases are told on sharded channels. Settled before anything is asked, and then left so: who waits and
+    /// who releases must mean the same.
+    sharded: AtomicBool,
 }
 
 /// What a grant with more than one token is remembered by.
@@ -39,9 +46,6 @@ impl Redisson {
     /// clocks that differ.
     const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
     const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
-    /// Sharded channels are for clusters.
-    const PUBLISH: &'static [u8] = b"PUBLISH";
-
     /// With the settings in `config`, which was checked.
     #[must_use]
     pub fn of(config: &Config) -> Self {
@@ -49,7 +53,41 @@ impl Redisson {
             keys: Keys::new(config.prefix()),
             policy: config.tokens(),
             shortest_tombstone: config.command_timeout() * 2,
+            has_slots: false,
+            sharded: AtomicBool::new(false),
         }
+    }
+
+    /// The same for a cluster: no two keys are named in one request that may live in different slots, or one of which may
+    /// have moved on before the other.
+    #[must_use]
+    pub fn on_cluster(mut self) -> Self {
+        self.has_slots = true;
+        self
+    }
+
+    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
+    pub fn use_sharded_channels(&self, sharded: bool) {
+        self.sharded.store(sharded, Ordering::Relaxed);
+    }
+
+    /// The slot that everything of a lock lives in.
+    #[must_use]
+    pub fn slot(&self, name: &LockName) -> u16 {
+        keys::slot(&self.keys.lock(name))
+    }
+
+    /// The command that publishes.
+    fn publish(&self) -> &'static [u8] {
+        match self.channels() {
+            Channels::Plain => b"PUBLISH",
+            Channels::Sharded => b"SPUBLISH",
+        }
+    }
+
+    /// The kind of the channels.
+    pub(crate) fn channels(&self) -> Channels {
+        if self.sharded.load(Ordering::Relaxed) { Channels::Sharded } else { Channels::Plain }
     }
 
     /// What a store of this format can do.
@@ -167,7 +205,7 @@ impl Redisson {
     ) -> T {
         let key = self.keys.lock(&tenure.name);
         let (channel, owner) = (keys::channel(&key), Text::of(tenure.owner));
-        let told = [owner.as_bytes(), channel.as_bytes(), Self::PUBLISH];
+        let told = [owner.as_bytes(), channel.as_bytes(), self.publish()];
         // Without a receipt there is no telling whether the counter is still where our grant left it.
         let unused = closing
             .last_used
@@ -212,23 +250,16 @@ impl Redisson {
             .collect();
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
+        if self.has_slots {
+            return Ok(renew_apart(link, &key_words, &words, by));
+        }
         let first = keys.first().map_or("", |key| key);
         let reply = run(&RENEW, link, first, &key_words, &words, by)?;
         let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
             return Err(unexpected(link, &RENEW));
         };
-        let renewal = |(answer, key): (&Reply, &std::borrow::Cow<'_, str>)| match answer {
-            Reply::Int(1) => Ok(Renewal::Extended),
-            Reply::Int(0) => Ok(Renewal::Gone),
-            answer => match answer.as_bytes() {
-                Some(text) => {
-                    let error = ServerError::parse(&String::from_utf8_lossy(text));
-                    Err(refusal::refused(link.server(), &error, &Asked::Script(&RENEW, key)))
-                }
-                None => Err(unexpected(&mut *link, &RENEW)),
-            },
-        };
-        Ok(answers.iter().zip(&keys).map(renewal).collect())
+        let renewals = answers.iter().zip(&keys).map(|(answer, key)| renewed(link, answer, key));
+        Ok(renewals.collect())
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
@@ -263,12 +294,56 @@ impl Redisson {
     ) -> Result<bool, Failure> {
         let key = self.keys.lock(name);
         let channel = keys::channel(&key);
-        let told = [channel.as_bytes(), Self::PUBLISH];
+        let told = [channel.as_bytes(), self.publish()];
         match run(&FORCE, link, &key, &[key.as_bytes()], &told, by)? {
             Reply::Int(1) => Ok(true),
             Reply::Int(0) => Ok(false),
             _ => Err(unexpected(link, &FORCE)),
         }
+    }
+}
+
+/// Renews each key by a script of its own, all in one write: of two keys in one script either might be in another slot, or
+/// have moved to another node already. That costs the server about four times as much as one script for all.
+fn renew_apart(
+    link: &mut dyn Ask,
+    keys: &[&[u8]],
+    arguments: &[&[u8]],
+    by: Moment,
+) -> Vec<Result<Renewal, Failure>> {
+    let runs = keys.chunks(1).zip(arguments.chunks(2));
+    let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
+    let (replies, outcome) = RENEW.run_many(link, &runs, by);
+    let mut renewals = Vec::with_capacity(keys.len());
+    for (reply, key) in replies.iter().zip(keys) {
+        let key = String::from_utf8_lossy(key);
+        renewals.push(match reply {
+            Reply::Array(answers) if answers.len() == 1 => renewed(link, &answers[0], &key),
+            Reply::Error(error) => {
+                let asked = Asked::Script(&RENEW, &key);
+                Err(refusal::refused(link.server(), error, &asked))
+            }
+            _ => Err(unexpected(link, &RENEW)),
+        });
+    }
+    if let Err(error) = outcome {
+        renewals.resize(keys.len(), Err(Failure::from(error)));
+    }
+    renewals
+}
+
+/// What the script that renews says of one key.
+fn renewed(link: &mut dyn Ask, answer: &Reply, key: &str) -> Result<Renewal, Failure> {
+    match answer {
+        Reply::Int(1) => Ok(Renewal::Extended),
+        Reply::Int(0) => Ok(Renewal::Gone),
+        answer => match answer.as_bytes() {
+            Some(text) => {
+                let error = ServerError::parse(&String::from_utf8_lossy(text));
+                Err(refusal::refused(link.server(), &error, &Asked::Script(&RENEW, key)))
+            }
+            None => Err(unexpected(link, &RENEW)),
+        },
     }
 }
 

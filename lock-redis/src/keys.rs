@@ -4,6 +4,7 @@
 //! the name, so that on a cluster all of it lives in one hash slot. [`LockName`] lets no name through for which that
 //! would not hold.
 
+use crate::shards::SLOTS;
 use lock_core::{LockName, OwnerId};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -51,6 +52,37 @@ pub(crate) fn tombstone(key: &str, owner: &OwnerId) -> String {
     tombstone
 }
 
+/// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A): CRC16-CCITT (XModem) of
+/// what stands between the first brace and the next closing one, or of all of it, modulo 16384.
+pub(crate) fn slot(key: &str) -> u16 {
+    let tag = key.find('{').and_then(|open| {
+        let rest = &key[open + 1..];
+        rest.find('}').filter(|length| *length > 0).map(|length| &rest[..length])
+    });
+    let crc = tag
+        .unwrap_or(key)
+        .bytes()
+        .fold(0_u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) ^ u16::from(byte))]);
+    crc % SLOTS
+}
+
+/// What each byte does to the sum, worked out once.
+static CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
 fn beside(prefix: &str, key: &str) -> String {
     if key.contains('{') { [prefix, ":", key].concat() } else { [prefix, ":{", key, "}"].concat() }
 }
@@ -59,20 +91,6 @@ fn beside(prefix: &str, key: &str) -> String {
 mod tests {
     use super::*;
     use lock_core::ClientId;
-
-    /// Redis Cluster specification, appendix A: CRC16-CCITT (XModem) of the hash tag, modulo 16384.
-    fn slot(key: &str) -> u16 {
-        let tag = key.find('{').and_then(|open| {
-            let rest = &key[open + 1..];
-            rest.find('}').filter(|length| *length > 0).map(|length| &rest[..length])
-        });
-        let crc = tag.unwrap_or(key).bytes().fold(0_u16, |crc, byte| {
-            (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-            })
-        });
-        crc % 16384
-    }
 
     #[test]
     fn the_slot_function_is_the_specifications() {

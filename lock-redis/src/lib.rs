@@ -8,6 +8,7 @@
 //! - `watches`: who waits for which lock, where locks move from node to node
 //! - `format`: what a lock looks like under its key (Redisson's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
+//! - `redirect`, `shards`: what nodes of a cluster say of each other
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `subscriber`: one connection that hears of releases for everybody who waits
@@ -25,11 +26,13 @@ mod keys;
 mod link;
 mod node;
 mod pool;
+mod redirect;
 mod refusal;
 mod reply;
 mod scheme;
 mod script;
 mod sentinel;
+mod shards;
 mod subscriber;
 mod text;
 mod watches;
@@ -45,6 +48,8 @@ pub use sentinel::SentinelBackend;
 pub mod parts {
     pub use crate::confirm::Listing;
     pub use crate::format::Redisson;
-    pub use crate::node::{Node, NodeSettings};
+    pub use crate::node::{AskingNode, Node, NodeSettings};
+    pub use crate::redirect::Redirect;
+    pub use crate::shards::{Address, SLOTS, Shard, Shards};
     pub use crate::watches::{Moving, Watches};
 }

@@ -6,9 +6,10 @@
 
 use crate::confirm::{Confirming, Listing};
 use crate::format::Redisson;
-use crate::link::{Bounds, Dialer, Link, Login, Place, Server, SharedLink, TlsSettings};
+use crate::link::{Ask, Asking, Bounds, Dialer, Login, Place, Server, SharedLink, TlsSettings};
 use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::scheme;
+use crate::shards::{self, Port, Shards};
 use crate::subscriber::Subscriber;
 use lock_core::backend::{
     Answer, Attempt, Closing, Doubt, Failure, LockInfo, RENEW_BATCH, Release, Released, Renewal,
@@ -100,8 +101,16 @@ impl NodeSettings {
         self.bounds
     }
 
-    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+    /// The clock that all deadlines are on.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Whether it is TLS that is spoken.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     fn dialer(&self, place: Place) -> Result<Dialer, Error> {
@@ -178,13 +187,14 @@ impl Node {
         let outcome = if attempt.replication.is_off() {
             self.link.exchange(by, |link| format.acquire(link, attempt, by))
         } else {
-            self.acquire_confirmed(format, attempt, by)
+            self.acquire_confirmed(How::Plainly, format, attempt, by)
         };
         outcome.map_err(on(attempt.name))
     }
 
     fn acquire_confirmed(
         &self,
+        how: How,
         format: &Redisson,
         attempt: &Attempt<'_>,
         by: Moment,
@@ -193,7 +203,7 @@ impl Node {
         let time = attempt.replication.time();
         // On another connection than the releases, it must not come before one that has left already.
         self.link.let_errands_go_first(by)?;
-        self.pool.exchange(by, |link| {
+        self.aside(how, by, |link| {
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
             Ok(match format.acquire(&mut link, attempt, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
@@ -202,6 +212,19 @@ impl Node {
                 },
                 answer => answer,
             })
+        })
+    }
+
+    /// On a borrowed link.
+    fn aside<T>(
+        &self,
+        how: How,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.pool.exchange(by, |link| match how {
+            How::Plainly => exchange(link),
+            How::Asking => exchange(&mut Asking(link)),
         })
     }
 
@@ -225,12 +248,22 @@ impl Node {
         batch: &[Renewing],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
+        self.renew_as(How::Plainly, format, batch, by)
+    }
+
+    fn renew_as(
+        &self,
+        how: How,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         let renewals = if batch.iter().all(|one| one.replication.is_off()) {
             self.renew_in_chunks(batch, |chunk| {
-                self.on_lane(by, |link| format.renew(link, chunk, by))
+                self.on_lane(how, by, |link| format.renew(link, chunk, by))
             })
         } else {
-            self.renew_confirmed(format, batch, by)
+            self.renew_confirmed(how, format, batch, by)
         };
         let renewals = renewals.into_iter().zip(batch);
         renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
@@ -239,6 +272,7 @@ impl Node {
     /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
     fn renew_confirmed(
         &self,
+        how: How,
         format: &Redisson,
         batch: &[Renewing],
         by: Moment,
@@ -246,10 +280,12 @@ impl Node {
         let is_off = |one: &Renewing| one.replication.is_off();
         let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
         let mut plain = self
-            .renew_in_chunks(&plain, |chunk| self.on_lane(by, |link| format.renew(link, chunk, by)))
+            .renew_in_chunks(&plain, |chunk| {
+                self.on_lane(how, by, |link| format.renew(link, chunk, by))
+            })
             .into_iter();
         let mut confirmed = self
-            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(format, chunk, by))
+            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(how, format, chunk, by))
             .into_iter();
         let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
         batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
@@ -258,6 +294,7 @@ impl Node {
     /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.
     fn renew_with_replicas(
         &self,
+        how: How,
         format: &Redisson,
         chunk: &[Renewing],
         by: Moment,
@@ -266,7 +303,7 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        self.on_lane(by, |link| {
+        self.on_lane(how, by, |link| {
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
             let renewals = format.renew(&mut link, chunk, by)?;
             let weighed = |(renewal, needed)| match renewal {
@@ -294,12 +331,15 @@ impl Node {
     /// On the link of the lane, or a borrowed one where the renewal before hangs.
     fn on_lane<T>(
         &self,
+        how: How,
         by: Moment,
-        exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
+        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        match self.renewals.try_lock() {
-            Some(mut slot) => slot.exchange(&self.dialer, by, exchange),
-            None => self.pool.exchange(by, exchange),
+        match (how, self.renewals.try_lock()) {
+            (How::Plainly, Some(mut slot)) => {
+                slot.exchange(&self.dialer, by, |link| exchange(link))
+            }
+            _ => self.aside(how, by, exchange),
         }
     }
 
@@ -363,7 +403,8 @@ impl Node {
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
-        self.subscriber.watch(&format.channel(name), wake, by).map_err(on(name))
+        let (kind, channel) = (format.channels(), format.channel(name));
+        self.subscriber.watch(kind, &channel, wake, by).map_err(on(name))
     }
 
     /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
@@ -374,7 +415,30 @@ impl Node {
         name: &LockName,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        self.subscriber.follow(&format.channel(name), wake).map_err(on(name))
+        let (kind, channel) = (format.channels(), format.channel(name));
+        self.subscriber.follow(kind, &channel, wake).map_err(on(name))
+    }
+
+    /// From now on `tell`, which must be short, is called whenever the connection that hears of releases was lost, or there
+    /// was none to be had.
+    pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
+        self.subscriber.on_trouble(tell);
+    }
+
+    /// The same node, asked for a slot that is just moving to it.
+    #[must_use]
+    pub fn asking(&self) -> AskingNode<'_> {
+        AskingNode(self)
+    }
+
+    /// The cluster that this node belongs to, by its word. `host` is where it was asked.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]. A server that is no node of a cluster refuses.
+    pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
+        let port = if tls { Port::Tls } else { Port::Plain };
+        self.pool.exchange(by, |link| shards::ask(link, host, port, by))
     }
 
     /// This server is the master no longer: whoever waits for its answer is told so now, and nobody is connected to it
@@ -388,6 +452,90 @@ impl Node {
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.dialer.server())
+    }
+}
+
+/// How a node is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Plainly,
+    /// For a slot of a cluster that is just moving to it.
+    Asking,
+}
+
+/// A node of a cluster, asked for a slot that is just moving to it. Over connections to borrow: that it is asked for such a
+/// slot is said anew before each request, and nothing may come between the two.
+#[derive(Debug)]
+pub struct AskingNode<'a>(&'a Node);
+
+impl AskingNode<'_> {
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]; so with all that follow.
+    pub fn acquire(
+        &self,
+        format: &Redisson,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let outcome = if attempt.replication.is_off() {
+            self.exchange(by, |link| format.acquire(link, attempt, by))
+        } else {
+            self.0.acquire_confirmed(How::Asking, format, attempt, by)
+        };
+        outcome.map_err(on(attempt.name))
+    }
+
+    /// See [`Backend::renew`](lock_core::Backend::renew).
+    pub fn renew(
+        &self,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        self.0.renew_as(How::Asking, format, batch, by)
+    }
+
+    /// See [`Backend::release`](lock_core::Backend::release).
+    pub fn release(
+        &self,
+        format: &Redisson,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.exchange(by, |link| format.release(link, tenure, closing, by))
+            .map_err(on(&tenure.name))
+    }
+
+    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    pub fn inspect(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        self.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name))
+    }
+
+    /// See [`Backend::force_release`](lock_core::Backend::force_release).
+    pub fn force_release(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        self.exchange(by, |link| format.force(link, name, by)).map_err(on(name))
+    }
+
+    fn exchange<T>(
+        &self,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.0.aside(How::Asking, by, exchange)
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) enum Asked<'a> {
     Subscribe(&'a str),
     /// To say how many replicas have it.
     Confirmation,
+    /// To tell us which node of a cluster serves what.
+    Cluster,
 }
 
 /// The failure of a request that the server answered with an error.
@@ -88,6 +90,12 @@ fn passing(server: &Server, code: &str) -> String {
 /// The errors that have no code of their own.
 fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKind, String) {
     let detail = answer.detail.as_str();
+    if detail.starts_with("This instance has cluster support disabled") {
+        let message = format!(
+            "{server} is no node of a cluster: for one server on its own the URL begins with `redis://`"
+        );
+        return (ErrorKind::Configuration, message);
+    }
     if detail.starts_with("DB index is out of range") || detail.starts_with("SELECT is not allowed")
     {
         let message = format!(
@@ -188,7 +196,10 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     let script = match asked {
         Asked::Script(script, _) => script,
         Asked::Confirmation => return vec!["wait".to_owned()],
-        _ => return vec!["@pubsub".to_owned()],
+        Asked::Cluster => {
+            return ["info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();
+        }
+        Asked::Handshake | Asked::Subscribe(_) => return vec!["@pubsub".to_owned()],
     };
     let line = detail.rsplit_once("@user_script:").and_then(|(_, rest)| {
         rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|line| line.parse().ok())

@@ -65,6 +65,11 @@ impl ServerError {
         Self { code: code.to_owned(), detail: detail.to_owned() }
     }
 
+    /// An older server does not know this form of a command.
+    pub(crate) fn is_unknown_subcommand(&self) -> bool {
+        self.code == "ERR" && self.detail.to_ascii_lowercase().starts_with("unknown subcommand")
+    }
+
     /// The script is not loaded, so it did not run.
     pub(crate) fn is_noscript(&self) -> bool {
         self.code == "NOSCRIPT"

@@ -17,6 +17,13 @@ pub(crate) struct Script {
     bit: u32,
 }
 
+/// What a script is run on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) keys: &'a [&'a [u8]],
+    pub(crate) arguments: &'a [&'a [u8]],
+}
+
 pub(crate) static ACQUIRE: Script = Script::new(0, "acquire", include_str!("lua/acquire.lua"));
 pub(crate) static RELEASE: Script = Script::new(1, "release", include_str!("lua/release.lua"));
 pub(crate) static CLOSE: Script = Script::new(2, "close", include_str!("lua/close.lua"));
@@ -59,7 +66,54 @@ impl Script {
         }
     }
 
-    /// The same, without waiting for the answer: that goes to `done`.
+    /// Runs it several times in one go, each time with keys and arguments of its own. The answers are in the same order;
+    /// fewer, and why, if not all came.
+    pub(crate) fn run_many(
+        &self,
+        link: &mut dyn Ask,
+        runs: &[Run<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        let (mut replies, outcome) =
+            Self::send_many([b"EVALSHA", self.hash().as_bytes()], link, runs, by);
+        let unknown = |reply: &Reply| matches!(reply, Reply::Error(error) if error.is_noscript());
+        if outcome.is_err() || !replies.iter().any(unknown) {
+            return (replies, outcome);
+        }
+        let unknown: Vec<_> = (0..runs.len()).filter(|run| unknown(&replies[*run])).collect();
+        let again: Vec<_> = unknown.iter().map(|run| runs[*run]).collect();
+        // Each by its text: the first may be turned away before the server learns the script from it.
+        let (answers, outcome) =
+            Self::send_many([b"EVAL", self.source.as_bytes()], link, &again, by);
+        for (run, answer) in unknown.into_iter().zip(answers) {
+            replies[run] = answer;
+        }
+        match outcome {
+            Ok(()) => (replies, Ok(())),
+            // What was unknown the first time was not carried out then; now it may have been. None is left out in the middle:
+            // nothing here tells one from the other, and a renewal may be repeated.
+            Err(error) => (Vec::new(), Err(error)),
+        }
+    }
+
+    fn send_many(
+        how: [&[u8]; 2],
+        link: &mut dyn Ask,
+        runs: &[Run<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        let counts: Vec<_> = runs.iter().map(|run| Text::number(run.keys.len() as u64)).collect();
+        let heads: Vec<_> = counts.iter().map(|count| [how[0], how[1], count.as_bytes()]).collect();
+        let words: Vec<[&[&[u8]]; 3]> = heads
+            .iter()
+            .zip(runs)
+            .map(|(head, run)| [head.as_slice(), run.keys, run.arguments])
+            .collect();
+        let requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
+        link.call_many(&requests, by)
+    }
+
+    /// Runs it once, without waiting for the answer: that goes to `done`.
     pub(crate) fn submit(
         &self,
         link: &SharedLink,

@@ -55,6 +55,12 @@ impl Watches {
         Moving { registry: Arc::clone(&self.0), number, name: name.clone(), wake }
     }
 
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        self.0.lock().entries.is_empty()
+    }
+
     /// Moves everybody whose lock lives on another node now, and wakes them. `home` says where a lock lives; `None`:
     /// nobody knows, and its watches stay where they are.
     ///

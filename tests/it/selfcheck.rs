@@ -1,6 +1,7 @@
 //! Tests of the tools themselves: a harness that lies makes every other test worthless.
 
 use crate::harness::child::Example;
+use crate::harness::cluster::{Cluster, Failover};
 use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, always, eventually, fairly, let_pass, ms, timed};
 use lock_core::{Clock, SystemClock};
@@ -172,4 +173,26 @@ fn what_always_fails_fails_also_where_the_machine_may_be_to_blame() {
         });
     }));
     assert!(failed.is_err() && (1..=3).contains(&times), "{times}");
+}
+
+#[test]
+fn a_cluster_agrees_fails_over_and_moves_slots() {
+    let mut cluster = Cluster::start();
+    let slot = cluster.slot("a");
+    assert_eq!(slot, cluster.slot("{a}:b"));
+    let first = cluster.owner(slot);
+    cluster.probe("a").command(&["SET", "a", "1"]);
+    let second = (first + 1) % 3;
+    cluster.move_slot(slot, first, second);
+    assert_eq!(cluster.owner(slot), second);
+    assert!(cluster.probe("a").exists("a"), "it moved along");
+    let third = cluster.fail_over(second, Failover::Plain);
+    assert_eq!(cluster.owner(slot), third);
+    assert!(cluster.probe("a").exists("a"), "the replica had it");
+    cluster.wait_until_agreed(6);
+    cluster.node_mut(third).kill();
+    cluster.wait_for_owner(slot, second);
+    cluster.node_mut(third).restart();
+    cluster.wait_until_agreed(6);
+    assert_eq!(cluster.replica_of(second), third);
 }

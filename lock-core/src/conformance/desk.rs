@@ -61,8 +61,19 @@ pub(super) fn fresh_name() -> LockName {
 /// The same with a text before it.
 pub(super) fn named(before: &str) -> LockName {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    LockName::new(&format!("{before}{:08x}:{number}", fastrand::u32(..))).expect("well formed")
+    let name = format!("{:08x}:{}", fastrand::u32(..), NEXT.fetch_add(1, Ordering::Relaxed));
+    let name = if TAGS.get() { format!("{before}{{{name}}}") } else { [before, &name].concat() };
+    LockName::new(&name).expect("well formed")
+}
+
+thread_local! {
+    /// Whether the names that this thread makes have hash tags.
+    static TAGS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// From here on the names that this thread makes have hash tags, or not.
+pub(super) fn with_tags(tags: bool) {
+    TAGS.set(tags);
 }
 
 /// Where a new client opens the subject.

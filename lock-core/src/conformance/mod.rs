@@ -84,6 +84,7 @@ impl Case {
         thread::Builder::new()
             .name(thread.to_owned())
             .spawn(move || {
+                desk::with_tags(subject.has_tags());
                 // The subject goes with the panic, so that what it owns can see that the case has failed.
                 let result = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
                 let _nobody_waits_any_more = tell.send(result);

@@ -31,6 +31,12 @@ pub trait Subject: Send + Sync {
     /// without waking anybody, as a restart without persistence does. (Waking somebody by accident is no harm.)
     fn lose(&self, lock: &LockName);
 
+    /// Whether the exam's locks have hash tags in their names. A store that keeps locks by their slots sits it with them and
+    /// without.
+    fn has_tags(&self) -> bool {
+        false
+    }
+
     /// The cases that this store cannot sit, each with the reason; they are printed, never left out in silence.
     fn cannot(&self) -> &[(&str, &str)] {
         &[]

@@ -5,6 +5,7 @@
 //! might still come in on it would be the answer to an older question, and taking that for the answer to the next one
 //! is how locks get granted twice.
 
+mod asking;
 mod codec;
 mod dial;
 mod duplex;
@@ -17,6 +18,7 @@ mod term;
 mod tls;
 mod wire;
 
+pub(crate) use asking::Asking;
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash, with_text};
 pub(crate) use dial::{Bounds, Dialer, Login, Server};
 pub(crate) use duplex::{Errand, Heard};
@@ -71,6 +73,23 @@ pub(crate) trait Ask {
     /// Sends `request` and returns the answer.
     fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError>;
 
+    /// Sends `requests`, in one go if it is a link of one's own, and returns the answers, in the same order, and why not
+    /// all of them came. What has no answer may have been carried out, too.
+    fn call_many(
+        &mut self,
+        requests: &[Request<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        let mut replies = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.call(request, by) {
+                Ok(reply) => replies.push(reply),
+                Err(error) => return (replies, Err(error)),
+            }
+        }
+        (replies, Ok(()))
+    }
+
     /// The server at the other end.
     fn server(&self) -> &Arc<Server>;
 
@@ -81,6 +100,14 @@ pub(crate) trait Ask {
 impl Ask for Link {
     fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
         Self::call(self, request, by)
+    }
+
+    fn call_many(
+        &mut self,
+        requests: &[Request<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        Self::call_many(self, requests, by)
     }
 
     fn server(&self) -> &Arc<Server> {

@@ -4,7 +4,7 @@ use super::lookout::Alarm;
 use crate::link::{Dialer, Link, Request};
 use crate::pool::Slot;
 use crate::reply::{Reply, ServerError};
-use crate::subscriber::Subscriber;
+use crate::subscriber::{Channels, Subscriber};
 use lock_core::backend::{Failure, Watch};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -88,7 +88,9 @@ impl Member {
         let mut watches = self.watches.lock();
         if watches.is_empty() {
             // Without a thread for it there is no news, and every request that fails asks all the same.
-            let follow = |channel| self.subscriber.follow(channel, Arc::clone(alarm) as _).ok();
+            let follow = |channel| {
+                self.subscriber.follow(Channels::Plain, channel, Arc::clone(alarm) as _).ok()
+            };
             watches.extend(CHANNELS.into_iter().filter_map(follow));
         }
     }

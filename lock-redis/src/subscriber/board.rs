@@ -1,5 +1,6 @@
 //! [`Board`]: who watches which channel, and how far the subscription of each is. Plain state; no I/O, no waiting.
 
+use super::Channels;
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
@@ -29,6 +30,7 @@ struct Channel {
     /// A channel that was left and is wanted again is another one: the confirmation of the first SUBSCRIBE must not be
     /// taken for that of the second, because between them comes an UNSUBSCRIBE.
     number: u64,
+    kind: Channels,
     phase: Phase,
     watches: Vec<Watching>,
     /// There was a time without a subscription: when it stands again, everybody must look.
@@ -80,11 +82,19 @@ impl Ticket {
     }
 }
 
-/// A subscription to ask the server for, or to end.
+/// A subscription to ask the server for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Subscription {
     pub(super) channel: Arc<str>,
     pub(super) number: u64,
+    pub(super) kind: Channels,
+}
+
+/// A subscription to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Leaving {
+    pub(super) channel: Arc<str>,
+    pub(super) kind: Channels,
 }
 
 /// What the thread has to do next.
@@ -92,7 +102,7 @@ pub(super) struct Subscription {
 pub(super) struct Work {
     pub(super) closed: bool,
     pub(super) subscribe: Vec<Subscription>,
-    pub(super) unsubscribe: Vec<Arc<str>>,
+    pub(super) unsubscribe: Vec<Leaving>,
     /// Whether anybody watches anything, or did a moment ago.
     pub(super) is_watched: bool,
 }
@@ -153,13 +163,18 @@ impl Board {
     }
 
     /// Writes down a watch.
-    pub(super) fn add(&mut self, channel: &str, wake: Arc<dyn Wake>) -> (WatchId, Standing) {
+    pub(super) fn add(
+        &mut self,
+        kind: Channels,
+        channel: &str,
+        wake: Arc<dyn Wake>,
+    ) -> (WatchId, Standing) {
         let (id, fresh) = (self.next_number(), self.next_number());
         let name = match self.channels.get_key_value(channel) {
             Some((name, _)) => Arc::clone(name),
             None => {
                 let name: Arc<str> = channel.into();
-                self.channels.insert(Arc::clone(&name), Channel::new(fresh));
+                self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind));
                 self.asked_for.push(Arc::clone(&name));
                 name
             }
@@ -209,7 +224,7 @@ impl Board {
         self.channels.retain(|name, channel| {
             let over = channel.unused_since.is_some_and(|since| now.since(since) >= Self::LINGER);
             if over && matches!(channel.phase, Phase::Asked | Phase::Live) {
-                unsubscribe.push(Arc::clone(name));
+                unsubscribe.push(Leaving { channel: Arc::clone(name), kind: channel.kind });
             }
             !over
         });
@@ -218,7 +233,8 @@ impl Board {
             let Some(channel) = self.channels.get_mut(&name) else { continue };
             if channel.phase == Phase::Wanted {
                 channel.phase = Phase::Asked;
-                subscribe.push(Subscription { channel: name, number: channel.number });
+                let (number, kind) = (channel.number, channel.kind);
+                subscribe.push(Subscription { channel: name, number, kind });
             }
         }
         let is_watched = !self.channels.is_empty();
@@ -289,6 +305,19 @@ impl Board {
         Wakes { watches, tickets: channel.settle(&Err(failure.clone())) }
     }
 
+    /// The server has ended a subscription by itself, because the channel's slot has moved to another node. Who watches
+    /// must look for itself, and watch there.
+    pub(super) fn ended(&mut self, channel: &str) -> Wakes {
+        let Some(channel) = self.channels.get_mut(channel) else { return Wakes::default() };
+        if channel.phase != Phase::Live {
+            // Asked again meanwhile: the answer to that will tell.
+            return Wakes::default();
+        }
+        channel.phase = Phase::Refused;
+        channel.missed = true;
+        Wakes { watches: channel.watchers(), tickets: Vec::new() }
+    }
+
     /// Asks again for what the server refused.
     pub(super) fn ask_again(&mut self) {
         for (name, channel) in &mut self.channels {
@@ -313,9 +342,10 @@ impl Board {
 }
 
 impl Channel {
-    fn new(number: u64) -> Self {
+    fn new(number: u64, kind: Channels) -> Self {
         Self {
             number,
+            kind,
             phase: Phase::Wanted,
             watches: Vec::new(),
             missed: false,

@@ -1,13 +1,13 @@
 //! [`Connection`]: one connection in subscriber mode: what was asked on it and not answered yet, and what comes in.
 
-use super::board::Subscription;
+use super::Channels;
+use super::board::{Leaving, Subscription};
 use crate::link::{DecodeError, Decoder, Encoder, Link, Request, Stream};
 use crate::reply::{Reply, ServerError};
 use lock_core::Moment;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 
 /// See the [module's text](self). Nothing here waits.
 pub(super) struct Connection {
@@ -30,7 +30,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) enum Question {
     Subscribe(Subscription),
-    Unsubscribe(Arc<str>),
+    Unsubscribe(Leaving),
     Ping,
 }
 
@@ -40,6 +40,8 @@ pub(super) enum Incoming {
     Message(String),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
+    /// The server has ended a subscription by itself.
+    Ended(String),
     /// An answer that nobody waits for.
     Noted,
 }
@@ -92,10 +94,14 @@ impl Connection {
     /// Puts a question behind those that are there. [`flush`](Self::flush) sends it.
     pub(super) fn ask(&mut self, question: Question, now: Moment) {
         let words: &[&[u8]] = match &question {
-            Question::Subscribe(Subscription { channel, .. }) => {
-                &[b"SUBSCRIBE", channel.as_bytes()]
-            }
-            Question::Unsubscribe(channel) => &[b"UNSUBSCRIBE", channel.as_bytes()],
+            Question::Subscribe(Subscription { channel, kind, .. }) => match kind {
+                Channels::Plain => &[b"SUBSCRIBE", channel.as_bytes()],
+                Channels::Sharded => &[b"SSUBSCRIBE", channel.as_bytes()],
+            },
+            Question::Unsubscribe(Leaving { channel, kind }) => match kind {
+                Channels::Plain => &[b"UNSUBSCRIBE", channel.as_bytes()],
+                Channels::Sharded => &[b"SUNSUBSCRIBE", channel.as_bytes()],
+            },
             Question::Ping => &[b"PING"],
         };
         self.out.extend_from_slice(self.encoder.encode(&[Request(&[words])]));
@@ -148,24 +154,36 @@ impl Connection {
             },
             _ => return Err(Broken),
         };
-        if kind == "message" {
+        if kind == "message" || kind == "smessage" {
             // A name that is not UTF-8 is none that we asked for.
             return Ok(channel.map_or(Incoming::Noted, |channel| Incoming::Message(channel.into())));
+        }
+        if kind == "sunsubscribe" && !self.is_leaving(channel) {
+            return Ok(channel.map_or(Incoming::Noted, |channel| Incoming::Ended(channel.into())));
         }
         // The answer to the oldest question, or the two sides do not mean the same.
         let (question, _) = self.asked.pop_front().ok_or(Broken)?;
         match (kind, question) {
-            ("subscribe", Question::Subscribe(subscription))
+            ("subscribe" | "ssubscribe", Question::Subscribe(subscription))
                 if channel == Some(&*subscription.channel) =>
             {
                 Ok(Incoming::Confirmed(subscription))
             }
-            ("unsubscribe", Question::Unsubscribe(left)) if channel == Some(&*left) => {
+            ("unsubscribe" | "sunsubscribe", Question::Unsubscribe(left))
+                if channel == Some(&*left.channel) =>
+            {
                 Ok(Incoming::Noted)
             }
             ("pong", Question::Ping) => Ok(Incoming::Noted),
             _ => Err(Broken),
         }
+    }
+
+    /// Whether the oldest question is to end the subscription of this channel. A server that ends it by itself at the same
+    /// time says so twice; which of the two is the answer does not matter.
+    fn is_leaving(&self, channel: Option<&str>) -> bool {
+        let oldest = self.asked.front().map(|(question, _)| question);
+        matches!(oldest, Some(Question::Unsubscribe(left)) if channel == Some(&*left.channel))
     }
 
     fn refused(&mut self, error: &ServerError) -> Result<Incoming, Broken> {

@@ -20,10 +20,19 @@ use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use session::Session;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 use waker::Waker;
+
+/// Which kind of channels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Channels {
+    /// Every node of a cluster tells of what is published on any of them.
+    Plain,
+    /// Only the nodes of the channel's slot do.
+    Sharded,
+}
 
 /// Who waits for which channel. See the [module's text](self).
 pub(crate) struct Subscriber {
@@ -36,13 +45,21 @@ struct Shared {
     dialer: Arc<Dialer>,
     /// Written and read by the thread and by all who watch. Nobody is woken and no foreign code runs under it.
     board: Mutex<Board>,
+    /// Who is told that there is no connection.
+    trouble: OnceLock<Trouble>,
 }
+
+/// See [`Subscriber::on_trouble`]. Must be short.
+pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
 impl Subscriber {
     /// A subscriber that has no thread and no connection until somebody watches.
     pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration) -> Self {
         let board = Mutex::new(Board::default());
-        Self { shared: Arc::new(Shared { dialer, board }), command_timeout }
+        Self {
+            shared: Arc::new(Shared { dialer, board, trouble: OnceLock::new() }),
+            command_timeout,
+        }
     }
 
     /// Calls `wake` at every message on `channel`, from the return of this until the watch is dropped.
@@ -50,13 +67,14 @@ impl Subscriber {
     /// Waits for the server's confirmation until `by`.
     pub(crate) fn watch(
         &self,
+        kind: Channels,
         channel: &str,
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
         let mut board = self.shared.board.lock();
         self.start(&mut board)?;
-        let (id, standing) = board.add(channel, wake);
+        let (id, standing) = board.add(kind, channel, wake);
         drop(board);
         let registration = Registration { shared: Arc::clone(&self.shared), id };
         let Standing::Awaited(ticket) = standing else {
@@ -80,13 +98,23 @@ impl Subscriber {
 
     /// The same without waiting for the confirmation, for whoever may have missed messages already: `wake` is called
     /// when the subscription stands, too.
-    pub(crate) fn follow(&self, channel: &str, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
+    pub(crate) fn follow(
+        &self,
+        kind: Channels,
+        channel: &str,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Watch, Failure> {
         let mut board = self.shared.board.lock();
         self.start(&mut board)?;
-        let (id, _) = board.add(channel, wake);
+        let (id, _) = board.add(kind, channel, wake);
         board.missed(&id);
         drop(board);
         Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
+    }
+
+    /// From now on `tell` is called, by the subscriber's thread, whenever a connection was lost or there was none to be had.
+    pub(crate) fn on_trouble(&self, tell: Trouble) {
+        let _once = self.shared.trouble.set(tell);
     }
 
     /// Starts the thread if it is not running yet.

@@ -83,6 +83,9 @@ impl Session {
                 self.deliver(wakes);
             }
         }
+        if let Some(tell) = self.shared.trouble.get() {
+            tell();
+        }
         self.rest()
     }
 
@@ -161,8 +164,8 @@ impl Session {
         intake: Intake,
     ) -> Result<Intake, Broken> {
         let now = self.now();
-        for channel in work.unsubscribe {
-            connection.ask(Question::Unsubscribe(channel), now);
+        for leaving in work.unsubscribe {
+            connection.ask(Question::Unsubscribe(leaving), now);
         }
         for subscription in work.subscribe {
             connection.ask(Question::Subscribe(subscription), now);
@@ -213,6 +216,7 @@ impl Session {
                 let server = self.shared.dialer.server();
                 board.refused(&subscription, &refusal::refused(server, &error, &asked))
             }
+            Incoming::Ended(channel) => board.ended(&channel),
             Incoming::Noted => Wakes::default(),
         }
     }

@@ -33,3 +33,18 @@ mod sentinel {
 mod redis_tls {
     lock_core::conformance_tests!(super::subjects::RedisSubject::on_tls());
 }
+
+// A Redis Cluster, shared by all cases, with locks of any name and sharded channels.
+mod cluster {
+    lock_core::conformance_tests!(super::subjects::ClusterSubject::untagged());
+}
+
+// The same with hash tags in the names, and with plain channels.
+mod cluster_with_tags {
+    lock_core::conformance_tests!(super::subjects::ClusterSubject::tagged());
+}
+
+// The same as a user who may do no more than the documentation asks for.
+mod cluster_with_the_least_rights {
+    lock_core::conformance_tests!(super::subjects::ClusterSubject::with_the_least_rights());
+}

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "tls")]
 use crate::harness::authority::Authority;
+use crate::harness::cluster::Cluster;
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::rights;
@@ -38,6 +39,69 @@ impl Subject for MemorySubject {
 
     fn lose(&self, lock: &LockName) {
         self.0.lose(lock);
+    }
+}
+
+/// A Redis Cluster that all cases share.
+pub(crate) struct ClusterSubject {
+    cluster: Arc<Cluster>,
+    url: String,
+    /// What its keys begin with.
+    prefix: &'static str,
+    tags: bool,
+}
+
+impl ClusterSubject {
+    /// With names as they come.
+    pub(crate) fn untagged() -> Self {
+        let cluster = Cluster::shared();
+        Self { url: cluster.url(), cluster, prefix: "", tags: false }
+    }
+
+    /// With names that have hash tags, and with plain channels.
+    pub(crate) fn tagged() -> Self {
+        let cluster = Cluster::shared();
+        Self { url: cluster.url() + "?channels=plain", cluster, prefix: "", tags: true }
+    }
+
+    /// As a user who may do what `docs/OPERATIONS.md` lists, and nothing else.
+    pub(crate) fn with_the_least_rights() -> Self {
+        let cluster = Cluster::shared();
+        // The first word is the name.
+        let url = cluster.url_as("least:SECRET", &rights::documented_for_cluster()[1..]);
+        Self { url: url + "?prefix=app:", cluster, prefix: "app:", tags: false }
+    }
+
+    fn key(&self, lock: &LockName) -> String {
+        format!("{}{lock}", self.prefix)
+    }
+}
+
+impl Subject for ClusterSubject {
+    fn name(&self) -> String {
+        format!("cluster{}", if self.tags { ", with hash tags" } else { "" })
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        schemes().open(&Config::from_url(&self.url).unwrap(), context).unwrap()
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        let key = self.key(lock);
+        seen(self.cluster.probe(&key), &key)
+    }
+
+    fn lose(&self, lock: &LockName) {
+        let key = self.key(lock);
+        lose(self.cluster.probe(&key), &key);
+    }
+
+    fn has_tags(&self) -> bool {
+        self.tags
     }
 }
 

@@ -98,8 +98,9 @@ fn the_table_of_the_schemes_options_has_those_that_they_take() {
     }
     let mut listed = Vec::new();
     for row in table(&read("docs/DEFAULTS.md"), "Options of the schemes") {
-        listed.push((row[0].clone(), row[1].clone()));
-        let [option, scheme] = [&row[0], &row[1]].map(|cell| cell.trim_matches('`'));
+        listed.extend(row[1].split(", ").map(|scheme| (row[0].clone(), scheme.to_owned())));
+        let [option, scheme] = [&row[0], row[1].split(", ").next().unwrap()];
+        let [option, scheme] = [option, scheme].map(|cell| cell.trim_matches('`'));
         // The same by name in code: taken by its scheme, whatever is then said of the value, and by no other.
         let said = |url: &str| {
             let config = Config::from_url(url).unwrap().with_option(option, "no/such\0thing");
@@ -137,7 +138,7 @@ fn every_time_in_the_code_stands_in_the_table_of_constants() {
     let rows = table(&read("docs/DEFAULTS.md"), "Constants");
     let listed: Vec<_> = rows.iter().map(|row| code(row)).collect();
     let mut seen = 0;
-    for file in sources(["lock-core/src", "lock-redis/src"]) {
+    for file in sources(["lock-core/src", "lock-redis/src", "lock-cluster/src"]) {
         // The settings have a table of their own, and the rest waits for nothing when a program runs.
         if ["/config/", "/conformance/", "/tests"].iter().any(|part| file.contains(part)) {
             continue;

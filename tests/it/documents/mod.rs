@@ -30,7 +30,7 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
 }
 
 /// The Rust files in these folders, as paths from the root.
-fn sources(folders: [&str; 2]) -> Vec<String> {
+fn sources<const N: usize>(folders: [&str; N]) -> Vec<String> {
     let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {

@@ -16,6 +16,9 @@ use tempfile::TempDir;
 /// How long a server may take until it answers. Measured: about 10 ms.
 const START: Duration = Duration::from_secs(10);
 
+/// How far above its port a cluster node's bus is.
+const BUS: u16 = 10_000;
+
 /// How much of a server's log is shown when a test fails.
 const LOG_TAIL: usize = 4_000;
 
@@ -38,6 +41,8 @@ struct Setup {
     without_user: bool,
     /// For a sentinel: what stands in the file of its settings, which it rewrites.
     sentinel: Option<String>,
+    /// A node of a cluster: its user has the rights that are needed there, and its bus a port of its own.
+    on_cluster: bool,
 }
 
 struct Running {
@@ -74,6 +79,13 @@ impl RedisServer {
         Self::launch(Setup { sentinel, without_user: true, ..Setup::default() })
     }
 
+    /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections, too. Its user has the rights
+    /// that are needed on a cluster.
+    pub(crate) fn start_cluster_node(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Self::launch(Setup { arguments, on_cluster: true, ..Setup::default() })
+    }
+
     fn launch(setup: Setup) -> Self {
         let directory = tempfile::Builder::new().prefix("distlock-redis-").tempdir().unwrap();
         let mut server = Self { port: 0, setup, directory, running: None };
@@ -82,7 +94,7 @@ impl RedisServer {
         }
         // A port that was free a moment ago may be taken when the server binds it: then another one.
         for _ in 0..20 {
-            server.port = free_port();
+            server.port = if server.setup.on_cluster { free_pair_of_ports() } else { free_port() };
             if server.try_launch() {
                 return server;
             }
@@ -103,6 +115,20 @@ impl RedisServer {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where a cluster node speaks with the others.
+    pub(crate) fn bus_port(&self) -> u16 {
+        self.port + BUS
+    }
+
+    /// Whether it runs and was not [paused](Self::pause).
+    pub(crate) fn is_running(&self) -> bool {
+        let stopped = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process_id()));
+            stat.unwrap_or_default().rsplit(')').next().unwrap_or("").starts_with(" T")
+        };
+        self.running.is_some() && !stopped()
     }
 
     /// A new connection of the test's own.
@@ -167,9 +193,9 @@ impl RedisServer {
 
     fn spawn(&self) -> Child {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let Setup { arguments, environment, without_user, sentinel } = &self.setup;
+        let Setup { arguments, environment, without_user, sentinel, on_cluster } = &self.setup;
         let mut user = vec!["--user"];
-        user.extend(rights::without_prefix());
+        user.extend(if *on_cluster { rights::on_cluster() } else { rights::without_prefix() });
         user.retain(|_| !without_user);
         let mut command = Command::new(&binary);
         match sentinel {
@@ -246,6 +272,17 @@ pub(crate) fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(15_000..32_000);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The same with the port of the bus.
+fn free_pair_of_ports() -> u16 {
+    loop {
+        let port = fastrand::u16(10_000..32_000 - BUS);
+        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if is_free(port) && is_free(port + BUS) {
             return port;
         }
     }

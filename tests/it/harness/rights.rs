@@ -8,18 +8,37 @@ pub(crate) const LOGIN: &str = "locker:SECRET";
 
 /// The rule as the document has it, word by word, from the user's name on.
 pub(crate) fn documented() -> Vec<&'static str> {
-    let operations = include_str!("../../../docs/OPERATIONS.md");
-    let rule = operations.lines().find_map(|line| line.strip_prefix("ACL SETUSER "));
-    rule.expect("the document has the rule").split(' ').collect()
+    rule(0)
 }
 
-/// The same for locks of any name, as the document says to write it where there is no prefix.
+/// The same with what is needed on a cluster.
+pub(crate) fn documented_for_cluster() -> Vec<&'static str> {
+    let more = rule(1).into_iter().skip(1);
+    documented().into_iter().chain(more).collect()
+}
+
+fn rule(number: usize) -> Vec<&'static str> {
+    let operations = include_str!("../../../docs/OPERATIONS.md");
+    let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
+    rules.nth(number).expect("the document has the rule").split(' ').collect()
+}
+
+/// The rule for locks of any name, as the document says to write it where there is no prefix.
 pub(super) fn without_prefix() -> Vec<&'static str> {
+    of_any_name(documented())
+}
+
+fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
     let (keys, mut rest): (Vec<_>, Vec<_>) =
-        documented().into_iter().partition(|word| word.starts_with('~'));
+        rule.into_iter().partition(|word| word.starts_with('~'));
     assert_eq!(keys.len(), 3, "{keys:?}");
     rest.push("~*");
     rest
+}
+
+/// The same on a node of a cluster.
+pub(super) fn on_cluster() -> Vec<&'static str> {
+    of_any_name(documented_for_cluster())
 }
 
 /// What the server refused to that user, as `ACL LOG` tells it; nothing if it cannot be asked.

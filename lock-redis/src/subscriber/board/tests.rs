@@ -13,7 +13,7 @@ fn at(milliseconds: u64) -> Moment {
 }
 
 fn add(board: &mut Board) -> (WatchId, Option<Arc<Ticket>>) {
-    let (id, standing) = board.add("c", Arc::new(Nobody));
+    let (id, standing) = board.add(Channels::Plain, "c", Arc::new(Nobody));
     match standing {
         Standing::Live => (id, None),
         Standing::Awaited(ticket) => (id, Some(ticket)),
@@ -50,7 +50,7 @@ fn the_confirmation_of_a_subscription_that_was_ended_counts_for_no_later_one() {
     let first = subscription(&board.take_work(at(0)));
     board.remove(&id, at(0));
     // SUBSCRIBE, UNSUBSCRIBE, SUBSCRIBE: after the first confirmation the second is still to come.
-    assert_eq!(&*board.take_work(at(1_000)).unsubscribe[0], "c");
+    assert_eq!(&*board.take_work(at(1_000)).unsubscribe[0].channel, "c");
     let (_, ticket) = add(&mut board);
     let second = subscription(&board.take_work(at(1_000)));
     let _nobody = board.confirmed(&first);

@@ -1,0 +1,347 @@
+//! [`ClusterBackend`]: a Redis Cluster as a store of locks.
+
+use crate::address_map::AddressMap;
+use crate::again::{Again, Job};
+use crate::map::{Makers, Member, Trouble};
+use crate::route::{Router, Target, over, said_by};
+use crate::topology::{Channels, Desk, Topology};
+use lock_core::backend::{
+    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
+    Renewing, Replicates, TenureId, Wake, Watch,
+};
+use lock_core::{Backend, Config, Context, Error, LockName, Moment};
+use lock_redis::parts::{Address, NodeSettings, Redirect, Redisson};
+use std::fmt;
+use std::sync::Arc;
+
+/// The port where a URL names none.
+const PORT: u16 = 6379;
+
+/// A Redis Cluster. Every request goes to the master of its lock's slot, and never to a replica.
+///
+/// To each master there are as many connections as [`RedisBackend`](lock_redis::RedisBackend) has to its server, none of
+/// them before it is needed; one more, now and then, asks a node for the cluster.
+///
+/// Dropping it ends its threads and connections, without waiting for them.
+pub struct ClusterBackend {
+    format: Arc<Redisson>,
+    topology: Topology,
+    router: Router,
+    again: Again,
+}
+
+/// How often a renewal goes on from node to node within one call.
+const HOPS: usize = 3;
+
+impl ClusterBackend {
+    /// The cluster that `config` names some nodes of. Does not talk to them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a setting contradicts another.
+    pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        config.check()?;
+        let seeds = seeds(config)?;
+        let option = |name| config.extra().find(|(it, _)| *it == name).map(|(_, value)| value);
+        let channels = match option("channels") {
+            None | Some("auto") => Channels::Auto,
+            Some("plain") => Channels::Plain,
+            Some("sharded") => Channels::Sharded,
+            Some(other) => {
+                return Err(Error::configuration(format!(
+                    "`channels={}` is not one of `auto`, `plain` and `sharded`",
+                    other.escape_debug()
+                )));
+            }
+        };
+        let addresses =
+            option("address_map").map(AddressMap::read).transpose()?.unwrap_or_default();
+        let desk = Arc::<Desk>::default();
+        let trouble = Arc::clone(&desk);
+        let makers = Makers {
+            settings: NodeSettings::new(config, 0, context)?,
+            addresses,
+            trouble: Trouble(Arc::new(move || trouble.ask())),
+        };
+        let format = Arc::new(Redisson::of(config).on_cluster());
+        let bound = config.connect_timeout();
+        let topology = Topology::new(makers, desk, seeds, bound, Arc::clone(&format), channels);
+        let router = Router(Arc::clone(topology.shared()));
+        Ok(Self { format, again: Again::default(), router, topology })
+    }
+
+    /// Renews those of a batch that `member` is to renew; `place` says where each stands in the batch.
+    fn renew_on(
+        &self,
+        group: &Group,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let own: Vec<Renewing>;
+        let mine = if group.places.len() == batch.len() {
+            batch
+        } else {
+            own = group.places.iter().map(|place| batch[*place].clone()).collect();
+            &own
+        };
+        if group.asking {
+            group.member.node.asking().renew(&self.format, mine, by)
+        } else {
+            group.member.node.renew(&self.format, mine, by)
+        }
+    }
+}
+
+/// Renewals of one node.
+struct Group {
+    member: Arc<Member>,
+    /// The slots are just moving to it.
+    asking: bool,
+    places: Vec<usize>,
+}
+
+fn add(groups: &mut Vec<Group>, member: Arc<Member>, asking: bool, place: usize) {
+    let is_same =
+        |group: &&mut Group| Arc::ptr_eq(&group.member, &member) && group.asking == asking;
+    match groups.iter_mut().find(is_same) {
+        Some(group) => group.places.push(place),
+        None => groups.push(Group { member, asking, places: vec![place] }),
+    }
+}
+
+fn seeds(config: &Config) -> Result<Vec<Address>, Error> {
+    if config.hosts().is_empty() {
+        return Err(Error::configuration(format!(
+            "`{0}://` needs one node of the cluster, or better some, as in `{0}://10.0.0.1:7000,10.0.0.2:7000`",
+            config.scheme()
+        )));
+    }
+    if !matches!(config.path(), "" | "0") {
+        return Err(Error::configuration(format!(
+            "`/{}` in the URL: a Redis Cluster has no database but 0",
+            config.path().escape_debug()
+        )));
+    }
+    let address = |host: &lock_core::Host| Address::new(&host.name, host.port.unwrap_or(PORT));
+    Ok(config.hosts().iter().map(address).collect())
+}
+
+/// A slot that kept moving is no matter of the configuration.
+fn settled<T>(outcome: Result<T, Failure>) -> Result<T, Failure> {
+    outcome.map_err(|failure| match Redirect::of(&failure) {
+        Some(_) if !failure.error().is_unavailable() => {
+            let error = Error::unavailable("the lock's slot is moving from node to node");
+            Failure::Refused(error.with_source(failure.into_error()))
+        }
+        _ => failure,
+    })
+}
+
+impl Router {
+    /// See [`Backend::release`]; for whoever has the backend no more, too.
+    pub(crate) fn release(
+        &self,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let format = &*self.0.format;
+        let slot = format.slot(&tenure.name);
+        let released = self.route(slot, by, |target| match target {
+            Target::Owner(node) => node.release(format, tenure, closing, by),
+            Target::Asking(node) => node.release(format, tenure, closing, by),
+        });
+        settled(released.and_then(|released| released.believed(slot, &self.0)))
+    }
+}
+
+impl Backend for ClusterBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let slot = self.format.slot(attempt.name);
+        let answer = self.router.route(slot, by, |target| match target {
+            Target::Owner(node) => node.acquire(&self.format, attempt, by),
+            Target::Asking(node) => node.acquire(&self.format, attempt, by),
+        });
+        settled(answer.and_then(|answer| answer.believed(slot, &self.router.0)))
+    }
+
+    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let nobody = Error::unavailable("no node of the cluster serves the lock's slot");
+        let mut renewals = vec![Err(Failure::NotSent(nobody)); batch.len()];
+        let mut groups = Vec::new();
+        for (place, one) in batch.iter().enumerate() {
+            if let Some(owner) = self.router.0.look(self.format.slot(&one.tenure.name)) {
+                add(&mut groups, owner, false, place);
+            }
+        }
+        for _ in 0..HOPS {
+            let mut next = Vec::new();
+            for group in &groups {
+                let outcomes = self.renew_on(group, batch, by);
+                let mut failed = false;
+                for (place, mut outcome) in group.places.iter().zip(outcomes) {
+                    let slot = self.format.slot(&batch[*place].tenure.name);
+                    let owner = self.router.0.look(slot);
+                    if outcome.is_ok()
+                        && !group.asking
+                        && owner.is_none_or(|owner| !Arc::ptr_eq(&owner, &group.member))
+                    {
+                        outcome = Err(Failure::Unknown(over(&group.member)));
+                    }
+                    let redirect = outcome.as_ref().err().and_then(Redirect::of);
+                    let said = |to| said_by(&group.member, to);
+                    failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
+                        || matches!(redirect, Some(Redirect::Down));
+                    renewals[*place] = outcome;
+                    match redirect {
+                        Some(Redirect::Moved(to)) => {
+                            if let Ok(owner) = self.router.0.moved(slot, &said(to)) {
+                                add(&mut next, owner, false, *place);
+                            }
+                        }
+                        Some(Redirect::Ask(to)) => {
+                            if let Ok(target) = self.router.0.member(&said(to)) {
+                                add(&mut next, target, true, *place);
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+                if failed {
+                    self.router.0.suspect(&group.member);
+                }
+            }
+            if next.is_empty() || self.router.0.clock().now() >= by {
+                break;
+            }
+            groups = next;
+        }
+        renewals.into_iter().map(settled).collect()
+    }
+
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        self.router.release(tenure, closing, by)
+    }
+
+    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+        let Some(owner) = self.router.0.look(self.format.slot(&tenure.name)) else {
+            return done(self.release(tenure, closing, by));
+        };
+        let (again, member, id) = (self.again.clone(), Arc::clone(&owner), tenure.clone());
+        // Not the cluster itself: what waits for an answer on one of its connections must not keep it.
+        let (shared, member) = (Arc::downgrade(&self.router.0), Arc::downgrade(&member));
+        let heard = Box::new(move |outcome: Result<Release, Failure>| {
+            let Err(failure) = &outcome else { return done(outcome) };
+            let redirect = Redirect::of(failure);
+            let (Some(shared), Some(member)) = (shared.upgrade(), member.upgrade()) else {
+                return done(settled(outcome));
+            };
+            match (redirect, failure) {
+                // An answer, and that is short of a release only the way. Not here: this is in the middle of another's call.
+                (Some(_), failure) => {
+                    let failure = failure.clone();
+                    again.send(Job {
+                        router: Router(shared),
+                        tenure: id,
+                        closing,
+                        by,
+                        done,
+                        failure,
+                    });
+                }
+                (None, Failure::NotSent(_) | Failure::Unknown(_)) => {
+                    shared.suspect(&member);
+                    done(outcome);
+                }
+                (None, _) => done(outcome),
+            }
+        });
+        owner.node.submit_release(&self.format, tenure, closing, by, heard);
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let ask = || {
+            let info = self.router.route(self.format.slot(name), by, |target| match target {
+                Target::Owner(node) => node.inspect(&self.format, name, by),
+                Target::Asking(node) => node.inspect(&self.format, name, by),
+            });
+            settled(info.map(|info| info.answer))
+        };
+        match ask() {
+            // It changes nothing, so it may be asked again where the node went away: its successor may be known by now.
+            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
+                self.router.0.refreshed(by)?;
+                ask()
+            }
+            answer => answer,
+        }
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let freed = self.router.route(self.format.slot(name), by, |target| match target {
+            Target::Owner(node) => node.force_release(&self.format, name, by),
+            Target::Asking(node) => node.force_release(&self.format, name, by),
+        });
+        settled(freed.map(|freed| freed.answer))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let shared = &self.router.0;
+        let moving = shared.watches.register(name, wake);
+        let watched = self.router.route(self.format.slot(name), by, |target| match target {
+            Target::Owner(node) => moving.stand_on(node, &self.format, by),
+            // Nobody is sent elsewhere for a channel while its slot moves.
+            Target::Asking(_) => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
+        });
+        settled(watched.map(|watched| watched.answer))?;
+        // It may have moved between the two.
+        shared.follow();
+        Ok(Watch::new(moving))
+    }
+
+    fn lane(&self, name: &LockName) -> Lane {
+        Lane::new(self.router.0.look(self.format.slot(name)).map_or(0, |owner| owner.number))
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.format.abilities().replication(Replicates::Listed)
+    }
+}
+
+impl fmt::Debug for ClusterBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterBackend").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::{ClientId, SystemClock};
+
+    fn open(url: &str) -> Result<ClusterBackend, Error> {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        ClusterBackend::new(&Config::from_url(url).unwrap(), &context)
+    }
+
+    #[test]
+    fn an_address_that_is_no_cluster_is_refused() {
+        for (url, says) in [
+            ("redis+cluster://", "10.0.0.1:7000"),
+            ("redis+cluster://a/1", "no database but 0"),
+            ("redis+cluster://a?channels=x", "`channels=x`"),
+            ("redis+cluster://a?address_map=x", "`address_map`"),
+        ] {
+            let error = open(url).unwrap_err();
+            assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
+        }
+        open("redis+cluster://a,[::1]:7000/0").unwrap();
+    }
+
+    #[test]
+    fn nothing_is_dialled_and_nothing_secret_shown() {
+        let backend = open("redis+cluster://me:s3cret@192.0.2.1:7000").unwrap();
+        let shown = format!("{backend:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+}

@@ -1,0 +1,203 @@
+//! [`Map`]: which node serves which slot.
+
+use crate::address_map::AddressMap;
+use lock_core::{Error, Moment};
+use lock_redis::parts::{Address, Listing, Node, NodeSettings, SLOTS, Shards};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A node that is a master, or was one when we last heard.
+pub(crate) struct Member {
+    /// Its lane's. Two nodes never have the same, nor one the same again after it was gone.
+    pub(crate) number: u64,
+    /// Where the cluster says that it is.
+    pub(crate) address: Address,
+    pub(crate) node: Arc<Node>,
+    /// How many replicas are listed and not held for down.
+    replicas: Arc<Listed>,
+    /// Something went wrong there that was not followed by an answer: others are asked for the cluster first.
+    suspect: AtomicBool,
+}
+
+impl Member {
+    fn replicas(&self) -> u32 {
+        self.replicas.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_suspect(&self, suspect: bool) {
+        self.suspect.store(suspect, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+}
+
+/// How many replicas a master has that are listed and not held for down.
+#[derive(Debug, Default)]
+struct Listed(AtomicU32);
+
+impl Listing for Listed {
+    fn replicas(&self, _: Moment) -> Result<u32, Error> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("address", &format_args!("{}", self.address))
+            .field("replicas", &self.replicas())
+            .field("suspect", &self.is_suspect())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes members.
+#[derive(Debug)]
+pub(crate) struct Makers {
+    pub(crate) settings: NodeSettings,
+    pub(crate) addresses: AddressMap,
+    /// What is done when a node's subscriber has lost its connection, or finds none.
+    pub(crate) trouble: Trouble,
+}
+
+/// See [`Makers::trouble`].
+pub(crate) struct Trouble(pub(crate) Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trouble")
+    }
+}
+
+/// The slots and the members that serve them.
+#[derive(Debug)]
+pub(crate) struct Map {
+    /// For each slot a place in `members`.
+    owners: Vec<u16>,
+    members: Vec<Arc<Member>>,
+    /// Replicas that may be asked for the cluster.
+    replicas: Vec<Address>,
+    /// As the node said that told of all this.
+    epoch: u64,
+    /// Whether anybody has told yet.
+    known: bool,
+    last_number: u64,
+}
+
+const NOBODY: u16 = u16::MAX;
+
+impl Map {
+    /// The map of one who knows nothing yet.
+    pub(crate) fn new() -> Self {
+        let owners = vec![NOBODY; SLOTS.into()];
+        Self {
+            owners,
+            members: Vec::new(),
+            replicas: Vec::new(),
+            epoch: 0,
+            known: false,
+            last_number: 0,
+        }
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Who serves a slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
+        self.members.get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    /// The masters.
+    pub(crate) fn members(&self) -> &[Arc<Member>] {
+        &self.members
+    }
+
+    /// The replicas.
+    pub(crate) fn replicas(&self) -> &[Address] {
+        &self.replicas
+    }
+
+    /// The member on this address, made if there is none.
+    pub(crate) fn member(
+        &mut self,
+        address: &Address,
+        makers: &Makers,
+    ) -> Result<Arc<Member>, Error> {
+        self.find_or_make(address, makers)
+            .map(|place| Arc::clone(&self.members[usize::from(place)]))
+    }
+
+    fn find_or_make(&mut self, address: &Address, makers: &Makers) -> Result<u16, Error> {
+        if let Some(place) = self.members.iter().position(|member| member.address == *address) {
+            return Ok(u16::try_from(place).expect("there are fewer members than slots"));
+        }
+        let place = u16::try_from(self.members.len()).ok().filter(|place| *place < SLOTS);
+        let place =
+            place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
+        let member = self.make(address, makers)?;
+        self.members.push(member);
+        Ok(place)
+    }
+
+    /// A node that serves nothing, to ask for the cluster. `None` if its address cannot be used.
+    pub(crate) fn bystander(&mut self, address: &Address, makers: &Makers) -> Option<Arc<Member>> {
+        self.make(address, makers).ok()
+    }
+
+    fn make(&mut self, address: &Address, makers: &Makers) -> Result<Arc<Member>, Error> {
+        let real = makers.addresses.real(address);
+        let replicas = Arc::<Listed>::default();
+        let node = makers.settings.node_on(&real.host, real.port)?;
+        let node = Arc::new(node.with_listing(Arc::clone(&replicas) as _));
+        node.on_trouble(Arc::clone(&makers.trouble.0));
+        self.last_number += 1;
+        Ok(Arc::new(Member {
+            number: self.last_number,
+            address: address.clone(),
+            node,
+            replicas,
+            suspect: AtomicBool::new(false),
+        }))
+    }
+
+    /// By a node's word, another one serves this slot.
+    pub(crate) fn moved(
+        &mut self,
+        slot: u16,
+        to: &Address,
+        makers: &Makers,
+    ) -> Result<Arc<Member>, Error> {
+        let place = self.find_or_make(to, makers)?;
+        self.owners[usize::from(slot)] = place;
+        Ok(Arc::clone(&self.members[usize::from(place)]))
+    }
+
+    /// Takes over what a node says of the whole cluster. Who serves nothing any more is forgotten.
+    pub(crate) fn take_over(&mut self, told: &Shards, makers: &Makers) -> Result<(), Error> {
+        let mut members = Vec::new();
+        let mut owners = vec![NOBODY; SLOTS.into()];
+        for (place, shard) in told.shards.iter().enumerate() {
+            let member = self.member(&shard.master, makers)?;
+            let replicas = u32::try_from(shard.replicas.len()).unwrap_or(u32::MAX);
+            member.replicas.0.store(replicas, Ordering::Relaxed);
+            members.push(member);
+            for slot in shard.slots.iter().cloned().flatten() {
+                owners[usize::from(slot)] = u16::try_from(place).unwrap_or(NOBODY);
+            }
+        }
+        let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
+        self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
+        (self.members, self.owners) = (members, owners);
+        (self.epoch, self.known) = (told.epoch, true);
+        Ok(())
+    }
+}

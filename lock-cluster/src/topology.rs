@@ -1,0 +1,382 @@
+//! [`Topology`]: which node serves which slot, and the thread that asks for it.
+//!
+//! The thread asks one node, in the background from time to time while the cluster is in use, and at once when a request
+//! went wrong: then another node than that one. However many ask for it, and however often, it is asked for once at a time
+//! and with pauses between. What a node says who has heard of fewer elections than another is not believed as long as
+//! that may only be because it is cut off from the rest.
+
+use crate::map::{Makers, Map, Member};
+use lock_core::backend::Failure;
+use lock_core::{Clock, Error, Moment, Signal};
+use lock_redis::parts::{Address, Redisson, Shards, Watches};
+use parking_lot::{Mutex, RwLock};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+/// How often the cluster is asked for while it is in use and nothing is wrong.
+const REFRESH: Duration = Duration::from_secs(5);
+/// The pause between two times when something is wrong; it doubles, and half of it is at random.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// How long the first time a node may take to answer before the next one is asked; it doubles with each time that none did.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How many nodes are asked at a time.
+const MOST_ASKED: usize = 8;
+
+/// The whole of it; ends the thread when it goes.
+#[derive(Debug)]
+pub(crate) struct Topology(Arc<Shared>);
+
+/// What the thread and all who ask share.
+pub(crate) struct Shared {
+    makers: Makers,
+    seeds: Vec<Address>,
+    clock: Arc<dyn Clock>,
+    connect_timeout: Duration,
+    pub(crate) format: Arc<Redisson>,
+    channels: Channels,
+    /// Whether it was settled on which kind of channels releases are told.
+    settled: OnceLock<()>,
+    /// Read by every request; written when a node says that something has moved.
+    map: RwLock<Map>,
+    /// Nodes that serve no slots, to ask for the cluster.
+    bystanders: Mutex<Vec<Arc<Member>>>,
+    desk: Arc<Desk>,
+    /// Whether there was any request since the cluster was last asked for.
+    used: AtomicBool,
+    pub(crate) watches: Watches,
+}
+
+/// Which kind of channels releases are told on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Channels {
+    /// Sharded ones, if the node that is asked first knows them.
+    Auto,
+    Plain,
+    Sharded,
+}
+
+/// Where the thread is told what to do.
+#[derive(Default)]
+pub(crate) struct Desk {
+    state: Mutex<DeskState>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct DeskState {
+    asked: bool,
+    closed: bool,
+    running: bool,
+    /// How often it was begun, and how often it was done.
+    begun: u64,
+    done: u64,
+    /// Why it failed the last time.
+    trouble: Option<Failure>,
+    waiting: Vec<Arc<Signal>>,
+}
+
+impl Desk {
+    /// Has the cluster asked for soon.
+    pub(crate) fn ask(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.asked, true) {
+            drop(state);
+            self.signal.raise();
+        }
+    }
+}
+
+impl Topology {
+    pub(crate) fn new(
+        makers: Makers,
+        desk: Arc<Desk>,
+        seeds: Vec<Address>,
+        connect_timeout: Duration,
+        format: Arc<Redisson>,
+        channels: Channels,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            clock: Arc::clone(makers.settings.clock()),
+            makers,
+            seeds,
+            connect_timeout,
+            format,
+            channels,
+            settled: OnceLock::new(),
+            map: RwLock::new(Map::new()),
+            bystanders: Mutex::default(),
+            desk,
+            used: AtomicBool::new(false),
+            watches: Watches::default(),
+        }))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        self.0.desk.state.lock().closed = true;
+        self.0.desk.signal.raise();
+    }
+}
+
+impl Shared {
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Who serves a slot, as far as we know.
+    pub(crate) fn look(&self, slot: u16) -> Option<Arc<Member>> {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+            self.desk.signal.raise();
+        }
+        self.map.read().owner(slot).map(Arc::clone)
+    }
+
+    /// Who serves a slot. Asks for the cluster if we know of nobody, and waits for that until `by`.
+    pub(crate) fn owner(self: &Arc<Self>, slot: u16, by: Moment) -> Result<Arc<Member>, Failure> {
+        if let Some(member) = self.look(slot) {
+            return Ok(member);
+        }
+        loop {
+            let began = self.clock.now();
+            match self.refreshed(by) {
+                Ok(()) => break,
+                // Nodes that are slow are given more time the next time. Those that refuse say so at once.
+                Err(failure) => {
+                    let now = self.clock.now();
+                    if now >= by || now.since(began) < PATIENCE {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+        self.look(slot).ok_or_else(|| {
+            Failure::NotSent(Error::unavailable(format!(
+                "no node of the cluster serves slot {slot}"
+            )))
+        })
+    }
+
+    /// By a node's word another one serves this slot.
+    pub(crate) fn moved(&self, slot: u16, to: &Address) -> Result<Arc<Member>, Failure> {
+        let member = self.map.write().moved(slot, to, &self.makers).map_err(Failure::Refused)?;
+        self.follow();
+        // Where one slot has gone others may have.
+        self.desk.ask();
+        Ok(member)
+    }
+
+    /// Moves the watches of slots that have another node now.
+    pub(crate) fn follow(&self) {
+        self.watches.relocate(&self.format, |name| {
+            let map = self.map.read();
+            map.owner(self.format.slot(name)).map(|owner| Arc::clone(&owner.node))
+        });
+    }
+
+    /// The node on this address.
+    pub(crate) fn member(&self, address: &Address) -> Result<Arc<Member>, Failure> {
+        self.map.write().member(address, &self.makers).map_err(Failure::Refused)
+    }
+
+    /// Something went wrong there.
+    pub(crate) fn suspect(&self, member: &Member) {
+        member.set_suspect(true);
+        self.desk.ask();
+    }
+
+    /// Waits until the cluster was asked for once more, at most until `by`.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody could be asked; never because it took too long.
+    pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
+        let signal = Arc::<Signal>::default();
+        let mut state = self.desk.state.lock();
+        if !state.running {
+            self.start().map_err(|error| {
+                let message = "cannot start the thread that asks for the cluster";
+                Failure::NotSent(Error::unavailable(message).with_source(error))
+            })?;
+            state.running = true;
+        }
+        // One that is under way may have asked before whatever made us ask.
+        let awaited = state.begun + 1;
+        state.asked = true;
+        state.waiting.push(Arc::clone(&signal));
+        drop(state);
+        self.desk.signal.raise();
+        loop {
+            self.clock.wait(&signal, by);
+            let mut state = self.desk.state.lock();
+            let is_done = state.done >= awaited;
+            if is_done || state.closed || self.clock.now() >= by {
+                state.waiting.retain(|other| !Arc::ptr_eq(other, &signal));
+                let trouble = state.trouble.clone();
+                return trouble.filter(|_| is_done || !self.is_known()).map_or(Ok(()), Err);
+            }
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        self.map.read().is_known()
+    }
+
+    fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        let shared = Arc::clone(self);
+        thread::Builder::new().name("distlock-slots".to_owned()).spawn(move || shared.run())?;
+        Ok(())
+    }
+
+    /// The thread: asks when it is to, until it is told to end.
+    fn run(self: Arc<Self>) {
+        let (mut last, mut in_a_row, mut failures) = (None, 0, 0);
+        while let Some(urgent) = self.wait_for_work(last, in_a_row) {
+            in_a_row = if urgent { in_a_row + 1 } else { 0 };
+            let patience = PATIENCE * 2_u32.saturating_pow(failures.min(10));
+            let patience = patience.min(self.connect_timeout);
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.refresh(patience)));
+            let outcome = outcome.unwrap_or_else(|_panic| {
+                Err(Failure::NotSent(Error::unavailable("asking for the cluster panicked")))
+            });
+            failures = if outcome.is_ok() { 0 } else { failures + 1 };
+            last = Some(self.clock.now());
+            let mut state = self.desk.state.lock();
+            state.done = state.begun;
+            state.trouble = outcome.err();
+            let waiting = std::mem::take(&mut state.waiting);
+            drop(state);
+            waiting.iter().for_each(|signal| signal.raise());
+        }
+    }
+
+    /// Sleeps until the cluster is to be asked for. Whether somebody waits for it; `None`: never again.
+    fn wait_for_work(&self, last: Option<Moment>, in_a_row: u32) -> Option<bool> {
+        let pause = (FIRST_PAUSE * 2_u32.saturating_pow(in_a_row.min(10))).min(LONGEST_PAUSE);
+        let pause = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let interval = REFRESH.mul_f64(0.9 + fastrand::f64() / 5.0);
+        loop {
+            let now = self.clock.now();
+            let in_use = self.used.load(Ordering::Relaxed) || !self.watches.are_none();
+            let (soon, later) = last.map_or((now, now), |last| (last + pause, last + interval));
+            let mut state = self.desk.state.lock();
+            if state.closed {
+                return None;
+            }
+            let due = match (state.asked, in_use) {
+                (true, _) => soon,
+                (false, true) => later,
+                (false, false) => Moment::NEVER,
+            };
+            if due <= now {
+                state.begun += 1;
+                self.used.store(false, Ordering::Relaxed);
+                return Some(std::mem::take(&mut state.asked));
+            }
+            drop(state);
+            self.clock.wait(&self.desk.signal, due);
+        }
+    }
+
+    /// Asks for the cluster, one node after the other until one says what can be believed.
+    fn refresh(&self, patience: Duration) -> Result<(), Failure> {
+        let (ours, tls) = (self.map.read().epoch(), self.makers.settings.is_tls());
+        let (mut newest, mut trouble): (Option<Shards>, Option<Failure>) = (None, None);
+        for member in self.tellers() {
+            if self.desk.state.lock().closed {
+                break;
+            }
+            let by = self.clock.now() + patience;
+            match member.node.shards(&member.address.host, tls, by) {
+                // One that was never told of the others.
+                Ok(told) if told.shards.is_empty() => {}
+                Ok(told) => {
+                    member.set_suspect(false);
+                    let is_new_enough = told.epoch >= ours;
+                    if newest.as_ref().is_none_or(|newest| told.epoch > newest.epoch) {
+                        newest = Some(told);
+                    }
+                    if is_new_enough {
+                        break;
+                    }
+                }
+                Err(failure) => {
+                    member.set_suspect(true);
+                    trouble = Some(failure);
+                }
+            }
+        }
+        match (newest, trouble) {
+            // All could be asked, and none knows of what we know: the cluster was made anew.
+            (Some(told), None) => self.take_over(&told),
+            (Some(told), Some(_)) if told.epoch >= ours => self.take_over(&told),
+            (_, Some(trouble)) => Err(trouble),
+            (None, None) => Err(Failure::NotSent(Error::unavailable(
+                "no node that could be asked knows of any slots: was the cluster set up?",
+            ))),
+        }
+    }
+
+    fn take_over(&self, told: &Shards) -> Result<(), Failure> {
+        self.settled.get_or_init(|| {
+            self.format.use_sharded_channels(match self.channels {
+                Channels::Auto => told.sharded_channels,
+                Channels::Plain => false,
+                Channels::Sharded => true,
+            });
+        });
+        self.map.write().take_over(told, &self.makers).map_err(Failure::Refused)?;
+        self.follow();
+        Ok(())
+    }
+
+    /// Whom to ask, and in which order: first those with whom nothing is wrong.
+    fn tellers(&self) -> Vec<Arc<Member>> {
+        let mut map = self.map.write();
+        let mut tellers = map.members().to_vec();
+        fastrand::shuffle(&mut tellers);
+        let mut others = map.replicas().to_vec();
+        fastrand::shuffle(&mut others);
+        others.extend(self.seeds.iter().cloned());
+        let mut bystanders = self.bystanders.lock();
+        bystanders.retain(|member| others.contains(&member.address));
+        for address in others {
+            if tellers.iter().any(|member| member.address == address) {
+                continue;
+            }
+            let known = bystanders.iter().find(|member| member.address == address).map(Arc::clone);
+            // An address that cannot be used at all is none to ask.
+            let Some(member) = known.or_else(|| map.bystander(&address, &self.makers)) else {
+                continue;
+            };
+            if !bystanders.iter().any(|known| Arc::ptr_eq(known, &member)) {
+                bystanders.push(Arc::clone(&member));
+            }
+            tellers.push(member);
+        }
+        drop((map, bystanders));
+        tellers.sort_by_key(|member| member.is_suspect());
+        tellers.truncate(MOST_ASKED);
+        tellers
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let map = self.map.read();
+        f.debug_struct("Topology")
+            .field("epoch", &map.epoch())
+            .field("members", &map.members())
+            .finish_non_exhaustive()
+    }
+}

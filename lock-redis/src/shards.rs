@@ -1,0 +1,351 @@
+//! [`Shards`]: which node of a cluster serves which hash slots, as a node tells it.
+//!
+//! `CLUSTER SHARDS` (Redis 7, Valkey) lists the replicas that are just loading, too, and says which are well; where it is
+//! not known, `CLUSTER SLOTS` must do. Where it names two masters for the same slots, as it may in the middle of a
+//! failover, that one decides.
+
+use crate::link::{Ask, Request};
+use crate::refusal::{self, Asked};
+use crate::reply::Reply;
+use lock_core::Moment;
+use lock_core::backend::Failure;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// How many hash slots a cluster has.
+pub const SLOTS: u16 = 16_384;
+
+/// Where a node is, by the word of the cluster.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub struct Address {
+    /// A name, or an address without brackets.
+    pub host: String,
+    /// The port for the kind of connection that we use.
+    pub port: u16,
+}
+
+impl Address {
+    /// This host and port.
+    #[must_use]
+    pub fn new(host: &str, port: u16) -> Self {
+        Self { host: host.to_owned(), port }
+    }
+
+    /// Reads `host:port`; the host may be an address of IPv6, with brackets or without.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        Some(Self::new(bare.unwrap_or(host), port.parse().ok().filter(|port| *port > 0)?))
+    }
+
+    /// The same, and where the host is left open, it is that of the node that said so.
+    pub(crate) fn said_by(mut self, teller: &str) -> Self {
+        if self.host.is_empty() || self.host == "?" {
+            teller.clone_into(&mut self.host);
+        }
+        self
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A cluster, by the word of one of its nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Shards {
+    /// The newest epoch that the node has heard of: what others say who know of a newer one is newer.
+    pub epoch: u64,
+    /// The masters that serve slots.
+    pub shards: Vec<Shard>,
+    /// Whether the server knows sharded channels.
+    pub sharded_channels: bool,
+}
+
+/// One master, its slots and its replicas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Shard {
+    /// What it serves.
+    pub slots: Vec<RangeInclusive<u16>>,
+    /// The master.
+    pub master: Address,
+    /// The replicas that are not held for down.
+    pub replicas: Vec<Address>,
+}
+
+/// Which of a node's two ports is ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Port {
+    Plain,
+    Tls,
+}
+
+/// Asks a node of a cluster on `host`.
+pub(crate) fn ask(
+    link: &mut dyn Ask,
+    host: &str,
+    port: Port,
+    by: Moment,
+) -> Result<Shards, Failure> {
+    let questions = [Request(&[&[b"CLUSTER", b"INFO"]]), Request(&[&[b"CLUSTER", b"SHARDS"]])];
+    let (replies, outcome) = link.call_many(&questions, by);
+    outcome?;
+    let [info, shards] = &replies[..] else { return Err(no_cluster(link)) };
+    for reply in [info, shards] {
+        if let Reply::Error(error) = reply
+            && !error.is_unknown_subcommand()
+        {
+            return Err(refusal::refused(link.server(), error, &Asked::Cluster));
+        }
+    }
+    let epoch = epoch(info).ok_or_else(|| no_cluster(link))?;
+    let sharded_channels = !matches!(shards, Reply::Error(_));
+    if let Some(shards) = read_shards(shards, host, port) {
+        return Ok(Shards { epoch, shards, sharded_channels });
+    }
+    let reply = link.call(&Request(&[&[b"CLUSTER", b"SLOTS"]]), by)?;
+    if let Reply::Error(error) = &reply {
+        return Err(refusal::refused(link.server(), error, &Asked::Cluster));
+    }
+    let shards = read_slots(&reply, host).ok_or_else(|| no_cluster(link))?;
+    Ok(Shards { epoch, shards, sharded_channels })
+}
+
+fn no_cluster(link: &mut dyn Ask) -> Failure {
+    link.condemn();
+    Failure::Unknown(link.server().garbage("it does not describe a cluster"))
+}
+
+/// The epoch in the answer to `CLUSTER INFO`.
+pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
+    let text = std::str::from_utf8(reply.as_bytes()?).ok()?;
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(field, _)| *field == "cluster_current_epoch")?.1.trim().parse().ok()
+}
+
+/// Reads the answer to `CLUSTER SHARDS` of a node on `teller`. `None` if it is none, or does not say who is the master of
+/// some slots.
+pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Vec<Shard>> {
+    let mut shards = Vec::new();
+    for shard in reply.as_array()? {
+        let slots = ranges(field(shard, "slots")?.as_array()?)?;
+        if slots.is_empty() {
+            continue;
+        }
+        let nodes = field(shard, "nodes")?.as_array()?;
+        let nodes: Vec<_> =
+            nodes.iter().map(|node| Node::read(node, teller, port)).collect::<Option<_>>()?;
+        let best = nodes.iter().filter(|node| node.is_master).map(|node| node.is_well).max()?;
+        let mut masters = nodes.iter().filter(|node| node.is_master && node.is_well == best);
+        let (master, None) = (masters.next()?, masters.next()) else { return None };
+        let replicas = nodes.iter().filter(|node| !node.is_master && node.is_well);
+        let replicas = replicas.map(|node| node.address.clone()).collect();
+        shards.push(Shard { slots, master: master.address.clone(), replicas });
+    }
+    Some(shards)
+}
+
+/// Reads the answer to `CLUSTER SLOTS`, which leaves out what is held for down, and gives the port of our kind.
+pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Vec<Shard>> {
+    let mut shards: Vec<Shard> = Vec::new();
+    for range in reply.as_array()? {
+        let [from, to, master, replicas @ ..] = range.as_array()? else { return None };
+        let slots = ranges(&[from.clone(), to.clone()])?;
+        let master = endpoint(master, teller)?;
+        if let Some(known) = shards.iter_mut().find(|shard| shard.master == master) {
+            known.slots.extend(slots);
+            continue;
+        }
+        let replicas =
+            replicas.iter().map(|replica| endpoint(replica, teller)).collect::<Option<_>>()?;
+        shards.push(Shard { slots, master, replicas });
+    }
+    Some(shards)
+}
+
+struct Node {
+    address: Address,
+    is_master: bool,
+    is_well: bool,
+}
+
+impl Node {
+    fn read(reply: &Reply, teller: &str, port: Port) -> Option<Self> {
+        let word = |name| field(reply, name).and_then(Reply::as_bytes);
+        let host = word("endpoint").map_or("".into(), String::from_utf8_lossy);
+        let port = match port {
+            Port::Plain => field(reply, "port"),
+            Port::Tls => field(reply, "tls-port"),
+        };
+        // One that we cannot reach in our way is there all the same: it counts as a replica.
+        let port = port.map_or(Some(0), number)?;
+        Some(Self {
+            address: Address::new(&host, port).said_by(teller),
+            is_master: word("role")? == b"master",
+            is_well: !matches!(word("health"), Some(b"fail" | b"failed")),
+        })
+    }
+}
+
+/// `[from, to, from, to, ..]`.
+fn ranges(numbers: &[Reply]) -> Option<Vec<RangeInclusive<u16>>> {
+    let mut ranges = Vec::new();
+    for pair in numbers.chunks(2) {
+        let [from, to] = pair else { return None };
+        let (from, to) = (number(from)?, number(to)?);
+        if from > to || to >= SLOTS {
+            return None;
+        }
+        ranges.push(from..=to);
+    }
+    Some(ranges)
+}
+
+/// `[endpoint, port, id, ..]`.
+fn endpoint(reply: &Reply, teller: &str) -> Option<Address> {
+    let [host, port, ..] = reply.as_array()? else { return None };
+    let host = host.as_bytes().map_or("".into(), String::from_utf8_lossy);
+    Some(Address::new(&host, number(port)?).said_by(teller))
+}
+
+fn number(reply: &Reply) -> Option<u16> {
+    match reply {
+        Reply::Int(number) => u16::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+/// What follows a name in a list of names and values.
+fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
+    let mut pairs = reply.as_array()?.chunks(2);
+    pairs.find_map(|pair| match pair {
+        [key, value] if key.as_bytes() == Some(name.as_bytes()) => Some(value),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.into())
+    }
+
+    fn list<const N: usize>(items: [Reply; N]) -> Reply {
+        Reply::Array(items.into())
+    }
+
+    fn node(port: i64, endpoint: Reply, role: &str, health: &str) -> Reply {
+        let [id, ip] = [("id", bulk("0123")), ("ip", bulk("10.0.0.9"))].map(|(n, v)| [bulk(n), v]);
+        let pairs = [
+            id,
+            [bulk("port"), Reply::Int(port)],
+            [bulk("tls-port"), Reply::Int(port + 1)],
+            ip,
+            [bulk("endpoint"), endpoint],
+            [bulk("role"), bulk(role)],
+            [bulk("replication-offset"), Reply::Int(7)],
+            [bulk("health"), bulk(health)],
+        ];
+        Reply::Array(pairs.into_iter().flatten().collect())
+    }
+
+    fn shard(slots: &[i64], nodes: Vec<Reply>) -> Reply {
+        let slots = Reply::Array(slots.iter().copied().map(Reply::Int).collect());
+        list([bulk("slots"), slots, bulk("nodes"), Reply::Array(nodes)])
+    }
+
+    #[test]
+    fn shards_are_read_with_those_replicas_that_are_not_down() {
+        let reply = list([
+            shard(
+                &[0, 1, 5, 5],
+                vec![
+                    node(2, bulk("b"), "replica", "online"),
+                    node(1, bulk("a"), "master", "online"),
+                    node(3, bulk("c"), "replica", "loading"),
+                    node(4, bulk("d"), "replica", "failed"),
+                ],
+            ),
+            shard(&[], vec![node(5, bulk("e"), "master", "online")]),
+        ]);
+        let shards = read_shards(&reply, "teller", Port::Plain).unwrap();
+        assert_eq!(shards.len(), 1, "a master without slots serves nobody");
+        assert_eq!(shards[0].slots, [0..=1, 5..=5]);
+        assert_eq!(shards[0].master, Address::new("a", 1));
+        assert_eq!(shards[0].replicas, [Address::new("b", 2), Address::new("c", 3)]);
+        let tls = read_shards(&reply, "teller", Port::Tls).unwrap();
+        assert_eq!(tls[0].master, Address::new("a", 2));
+    }
+
+    #[test]
+    fn a_node_without_a_host_is_where_it_was_asked() {
+        for open in [bulk(""), bulk("?"), Reply::Nil] {
+            let reply = list([shard(&[0, 9], vec![node(1, open.clone(), "master", "online")])]);
+            let shards = read_shards(&reply, "::1", Port::Plain).unwrap();
+            assert_eq!(shards[0].master.to_string(), "[::1]:1");
+            let reply = list([list([
+                Reply::Int(0),
+                Reply::Int(9),
+                list([open, Reply::Int(1), bulk("0123")]),
+            ])]);
+            assert_eq!(read_slots(&reply, "::1").unwrap()[0].master.to_string(), "[::1]:1");
+        }
+    }
+
+    #[test]
+    fn of_two_masters_the_one_that_is_well_serves_and_of_two_well_ones_nobody_knows() {
+        let masters = |health| {
+            let nodes = [("a", health), ("b", "online")];
+            let nodes = nodes.map(|(host, health)| node(1, bulk(host), "master", health));
+            read_shards(&list([shard(&[0, 1], nodes.into())]), "x", Port::Plain)
+        };
+        assert_eq!(masters("fail").unwrap()[0].master.host, "b");
+        assert_eq!(masters("online"), None);
+    }
+
+    #[test]
+    fn slots_are_read_and_those_of_one_master_put_together() {
+        let at = |host, port| list([bulk(host), Reply::Int(port), bulk("0123"), list([])]);
+        let range = |from, to, master: &Reply, replica: &Reply| {
+            list([Reply::Int(from), Reply::Int(to), master.clone(), replica.clone()])
+        };
+        let (a, b, c) = (at("a", 1), at("b", 2), at("c", 3));
+        let reply = list([range(0, 4, &a, &b), range(5, 5, &c, &b), range(6, 16_383, &a, &b)]);
+        let shards = read_slots(&reply, "x").unwrap();
+        assert_eq!(shards.len(), 2);
+        assert_eq!(shards[0].slots, [0..=4, 6..=16_383]);
+        assert_eq!(shards[0].replicas, [Address::new("b", 2)]);
+        assert_eq!(read_slots(&list([range(0, 16_384, &a, &b)]), "x"), None);
+    }
+
+    #[test]
+    fn the_epoch_stands_in_the_info() {
+        let info = bulk("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n");
+        assert_eq!(epoch(&info), Some(12));
+        assert_eq!(epoch(&bulk("x")), None);
+    }
+
+    #[test]
+    fn addresses_are_read_with_brackets_or_without() {
+        for (text, host) in
+            [("a.example:1", "a.example"), ("[::1]:1", "::1"), ("fe80::2:1", "fe80::2"), (":1", "")]
+        {
+            assert_eq!(Address::parse(text), Some(Address::new(host, 1)), "{text}");
+        }
+        for text in ["a", "a:", "a:0", "a:65536", "a:x"] {
+            assert_eq!(Address::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Masters that die, are frozen, give way or come back.
+
+use crate::harness::cluster::{Cluster, Failover, TAKEOVER};
+use crate::harness::time::{Stopwatch, always, eventually, let_pass, ms};
+use crate::scene::{LONG, Load, client, client_with, take, turn};
+use distlock::DistLock;
+use std::thread;
+use std::time::Duration;
+
+/// The `redis` crate's cluster client never recovers from this: it goes on asking the dead node for ever.
+#[test]
+fn when_a_master_dies_its_locks_are_kept_by_its_successor_and_no_other_is_touched() {
+    let mut cluster = Cluster::start();
+    let (dying, well) = (1, 0);
+    let (mine, others) = (cluster.name_on(dying, "mine"), cluster.name_on(well, "others"));
+    let slot = cluster.slot(&mine);
+    let [one, other] = [(); 2].map(|()| client(&cluster.url()));
+    let (held, elsewhere) = (take(&one, &mine), take(&one, &others));
+    let token = held.fencing_token();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(&other, &mine));
+        eventually("it waits", LONG, || {
+            cluster.node(dying).probe().clients().join(" ").contains("ubscribe")
+        });
+        cluster.wait_for_replicas(dying);
+        let replica = cluster.replica_of(dying);
+        cluster.node_mut(dying).kill();
+        cluster.wait_for_owner(slot, replica);
+        assert!(held.verify().unwrap() > Duration::ZERO);
+        assert!(elsewhere.is_valid());
+        let watch = Stopwatch::start();
+        held.unlock().unwrap();
+        let next = waits.join().unwrap();
+        println!("{:.1?} from the release on the successor to the grant", watch.elapsed());
+        assert!(watch.elapsed() < ms(3_000), "its watch has moved along: {:?}", watch.elapsed());
+        assert!(next > token);
+    });
+    elsewhere.unlock().unwrap();
+}
+
+/// What the dead node knew and its successor does not is lost. Who waits hears of the successor, and need not wait for a lease.
+#[test]
+fn who_waits_for_a_lock_on_a_node_that_dies_is_woken_when_the_successor_takes_over() {
+    let mut cluster = Cluster::start();
+    let (dying, replica) = (2, cluster.replica_of(2));
+    let name = cluster.name_on(dying, "woken");
+    let slot = cluster.slot(&name);
+    let settings = "watchdog=120s&command_timeout=500ms&connect_timeout=500ms";
+    let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), settings));
+    // The replica never hears of the grant.
+    cluster.node(replica).pause();
+    cluster.cut_off_replicas(dying);
+    let held = take(&one, &name);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(&other, &name));
+        eventually("it waits", LONG, || {
+            cluster.node(dying).probe().clients().join(" ").contains("ubscribe")
+        });
+        cluster.node_mut(dying).kill();
+        cluster.node(replica).resume();
+        cluster.wait_for_owner(slot, replica);
+        let watch = Stopwatch::start();
+        let next = waits.join().unwrap();
+        println!("{:.1?} from the takeover to the grant", watch.elapsed());
+        assert!(watch.elapsed() < ms(5_000), "not a lease later: {:?}", watch.elapsed());
+        assert!(next > held.fencing_token(), "and its token is larger");
+    });
+    drop(held);
+}
+
+/// Masters give way, are made to, or are just replaced: locks that are held stay, and no two are inside. The forced ways may
+/// lose what was not replicated yet; here nothing is written at that moment but renewals.
+#[test]
+fn a_master_that_gives_way_costs_no_lock() {
+    let cluster = Cluster::start();
+    let name = cluster.name_on(0, "held");
+    let slot = cluster.slot(&name);
+    let client = client(&cluster.url());
+    let held = take(&client, &name);
+    for how in [Failover::Plain, Failover::Force, Failover::Takeover] {
+        let master = cluster.owner(slot);
+        cluster.wait_for_replicas(master);
+        let watch = Stopwatch::start();
+        cluster.fail_over(master, how);
+        assert!(held.verify().unwrap() > Duration::ZERO, "{how:?}");
+        println!("{how:?}: asked and answered {:.1?} after it was begun", watch.elapsed());
+        cluster.wait_until_agreed(6);
+    }
+    held.unlock().unwrap();
+    take(&client, &name).unlock().unwrap();
+}
+
+/// The plain way is exact, whatever is under way.
+#[test]
+fn a_plain_failover_under_load_is_exact() {
+    let cluster = Cluster::start();
+    let name = cluster.name_on(0, "busy");
+    let slot = cluster.slot(&name);
+    let (load, clients) = (Load::default(), [(); 2].map(|()| client(&cluster.url())));
+    thread::scope(|scope| {
+        let _stop = load.until_dropped();
+        for client in &clients {
+            scope.spawn(|| load.work(client, &name));
+            scope.spawn(|| load.work(client, &name));
+        }
+        for _ in 0..3 {
+            let before = load.room.visits();
+            eventually("they take turns", LONG, || load.room.visits() > before + 50);
+            cluster.fail_over(cluster.owner(slot), Failover::Plain);
+            cluster.wait_until_agreed(6);
+        }
+    });
+    println!("{} visits, {:?} times unavailable", load.room.visits(), load.unavailable);
+    assert_eq!(load.room.collisions(), 0);
+    assert_eq!(*load.wrong.lock(), [""; 0]);
+}
+
+#[test]
+fn a_master_that_is_frozen_is_replaced_and_comes_back_as_a_replica() {
+    let cluster = Cluster::start();
+    let (frozen, well) = (0, 1);
+    let (mine, others) = (cluster.name_on(frozen, "mine"), cluster.name_on(well, "others"));
+    let slot = cluster.slot(&mine);
+    let client = client(&cluster.url());
+    let (held, elsewhere) = (take(&client, &mine), take(&client, &others));
+    cluster.wait_for_replicas(frozen);
+    let replica = cluster.replica_of(frozen);
+    cluster.node(frozen).pause();
+    // What others hold is renewed as if nothing were.
+    cluster.wait_for_owner(slot, replica);
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    assert!(elsewhere.verify().unwrap() > Duration::ZERO);
+    cluster.node(frozen).resume();
+    cluster.wait_until_agreed(6);
+    assert_eq!(cluster.replica_of(replica), frozen);
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    held.unlock().unwrap();
+    elsewhere.unlock().unwrap();
+    let writes = |node: usize| cluster.node(node).probe().command_calls("hset");
+    let before = writes(frozen);
+    take(&client, &mine).unlock().unwrap();
+    // Only what it replicates.
+    eventually("it replicates", LONG, || writes(frozen) > before);
+}
+
+#[test]
+fn a_node_that_is_added_serves_and_one_that_is_removed_is_forgotten() {
+    let mut cluster = Cluster::start();
+    let name = cluster.name_on(0, "guest");
+    let slot = cluster.slot(&name);
+    let [one, other] = [(); 2].map(|()| client(&cluster.url()));
+    let held = take(&one, &name);
+    let new = cluster.add();
+    cluster.move_slot(slot, 0, new);
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(&other, &name));
+        eventually("it waits there", LONG, || {
+            cluster.node(new).probe().clients().join(" ").contains("ubscribe")
+        });
+        cluster.move_slot(slot, new, 2);
+        cluster.remove(new);
+        // The others may not have heard yet where its slot has gone.
+        eventually("the slot's node is found", LONG, || held.verify().is_ok());
+        held.unlock().unwrap();
+        waits.join().unwrap();
+    });
+    take(&one, &name).unlock().unwrap();
+}
+
+/// With the whole of a shard gone, its locks cannot be had, and that is never "busy"; all others can, if the cluster is told so.
+#[test]
+fn slots_without_a_node_are_unavailable_and_the_others_are_served() {
+    let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let (gone, well) = (1, 2);
+    let (mine, others) = (cluster.name_on(gone, "mine"), cluster.name_on(well, "others"));
+    let client = client(&cluster.url());
+    let elsewhere = take(&client, &others);
+    let lost = take(&client, &mine);
+    let replica = cluster.replica_of(gone);
+    cluster.node_mut(replica).kill();
+    cluster.node_mut(gone).kill();
+    let lock = client.mutex(&mine).unwrap();
+    drop(lost);
+    eventually("it is unavailable", LONG, || {
+        let outcome = lock.try_lock_for(Duration::from_millis(200));
+        outcome.is_err_and(|error| error.is_unavailable())
+    });
+    assert!(elsewhere.verify().unwrap() > Duration::ZERO);
+    elsewhere.unlock().unwrap();
+    take(&client, &others).unlock().unwrap();
+    cluster.node_mut(gone).restart();
+    take(&client, &mine).unlock().unwrap();
+}
+
+/// The same where the cluster serves nothing any more then: its nodes say so, and that is an answer.
+#[test]
+fn a_cluster_that_is_down_is_unavailable_until_it_is_up_again() {
+    let mut cluster = Cluster::start();
+    let (gone, well) = (1, 2);
+    let others = cluster.name_on(well, "others");
+    let client = client(&cluster.url());
+    take(&client, &others).unlock().unwrap();
+    let replica = cluster.replica_of(gone);
+    cluster.node_mut(replica).kill();
+    cluster.node_mut(gone).kill();
+    let lock = client.mutex(&others).unwrap();
+    eventually("it is down", TAKEOVER, || {
+        let outcome = lock.try_lock_for(Duration::from_millis(100));
+        outcome.is_err_and(|error| {
+            assert!(error.is_unavailable(), "{error}");
+            error.to_string().contains("cluster is down")
+        })
+    });
+    cluster.node_mut(gone).restart();
+    take(&client, &others).unlock().unwrap();
+    let_pass(Duration::ZERO);
+    always("it stays up", ms(300), || lock.is_locked().is_ok());
+}

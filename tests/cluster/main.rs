@@ -1,0 +1,22 @@
+//! Redis Cluster: real nodes, killed, paused, cut off, failed over, and slots on their way between them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// Masters that die, are frozen, give way or come back.
+mod failover;
+
+#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
+#[path = "../it/harness/mod.rs"]
+mod harness;
+
+// A master that the others cannot reach any more.
+mod partition;
+
+// Requests that come to the wrong node, or while a slot moves.
+mod routing;
+
+// The examples, and many locks at once.
+mod shown;
+
+// What the tests here have in common.
+mod scene;

@@ -1,0 +1,230 @@
+//! Requests that come to the wrong node, or while a slot moves.
+
+use crate::harness::cluster::Cluster;
+use crate::harness::time::{always, eventually, ms, timed};
+use crate::scene::{LONG, Load, client, client_with, take};
+use distlock::{
+    Backend, ClientId, Config, Context, DistLock, LeaseTime, LockName, OwnerId, SystemClock,
+};
+use lock_core::backend::{Attempt, Failure};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn locks_are_taken_on_the_node_of_their_slot() {
+    let cluster = Cluster::shared();
+    let client = client(&cluster.url());
+    for name in ["a", "b", "c", "orders:{7}:x", "{tag}"] {
+        let name = format!("routing:{name}");
+        let guard = take(&client, &name);
+        assert!(cluster.probe(&name).exists(&name));
+        guard.unlock().unwrap();
+        assert!(!cluster.probe(&name).exists(&name));
+    }
+}
+
+/// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old map.
+#[test]
+fn an_old_map_costs_one_redirect_and_no_more() {
+    let cluster = Cluster::start();
+    let (from, to) = (0, 1);
+    let name = cluster.name_on(from, "old-map");
+    let client = client(&cluster.url());
+    let first = take(&client, &name);
+    let token = first.fencing_token();
+    let redirects = || cluster.errors("MOVED") + cluster.errors("ASK") + cluster.errors("TRYAGAIN");
+    assert_eq!(redirects(), 0, "nothing goes to the wrong node as long as nothing moves");
+    cluster.move_slot(cluster.slot(&name), from, to);
+    assert!(first.verify().unwrap() > Duration::ZERO);
+    assert_eq!(redirects(), 1);
+    first.unlock().unwrap();
+    for _ in 0..20 {
+        let guard = take(&client, &name);
+        assert!(guard.fencing_token() > token, "its tokens went along");
+        guard.unlock().unwrap();
+    }
+    assert_eq!(redirects(), 1, "the map has learnt it");
+}
+
+#[test]
+fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_moved() {
+    let cluster = Cluster::start();
+    let (from, to) = (1, 2);
+    let name = cluster.name_on(from, "moving");
+    let slot = cluster.slot(&name);
+    // Renewed every second.
+    let [one, other] = [(); 2].map(|()| {
+        client_with(&cluster.url(), "watchdog=3s&command_timeout=300ms&outage_limit=60s")
+    });
+    let held = take(&one, &name);
+    cluster.begin_to_move(slot, from, to);
+    always("it is held while its slot is about to move", ms(1_500), || held.is_valid());
+    cluster.move_keys(slot, from, to);
+    always("it is held where its keys have gone", ms(3_500), || held.is_valid());
+    assert!(cluster.errors("ASK") > 0);
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    held.unlock().unwrap();
+    let mut probe = cluster.node(to).probe();
+    assert_eq!(probe.command(&["ASKING"]).text(), "OK");
+    assert!(!probe.exists(&name), "freed where it was");
+    // A lock that is free has no key yet, and one that has none is nowhere while its slot moves.
+    let lock = other.mutex(&name).unwrap();
+    let error = timed(300, |_| lock.try_lock()).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("moving"), "{error}");
+    assert!(cluster.errors("TRYAGAIN") > 0);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| lock.lock().unwrap().unlock());
+        always("it waits", ms(500), || !waits.is_finished());
+        cluster.end_to_move(slot, from, to);
+        waits.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_is_woken_where_the_slot_has_gone() {
+    let cluster = Cluster::start();
+    let (from, to) = (2, 0);
+    for channels in ["auto", "plain"] {
+        let name = cluster.name_on(from, &format!("woken-{channels}"));
+        let settings = format!("watchdog=60s&command_timeout=500ms&channels={channels}");
+        let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), &settings));
+        let held = take(&one, &name);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| take(&other, &name).unlock());
+            let mut probe = cluster.node(from).probe();
+            eventually("it waits", LONG, || probe.clients().join(" ").contains("ubscribe"));
+            cluster.move_slot(cluster.slot(&name), from, to);
+            // Whichever way it hears of it: the slot's new node tells of the release.
+            let mut probe = cluster.node(to).probe();
+            eventually("it waits there", LONG, || probe.clients().join(" ").contains("ubscribe"));
+            held.unlock().unwrap();
+            timed(1_000, |_| waits.join().unwrap().unwrap());
+        });
+    }
+}
+
+/// Slots go to and fro under those who take and hold locks in them: nobody loses one, and no two are inside.
+#[test]
+fn slots_that_move_to_and_fro_cost_no_lock() {
+    let cluster = Cluster::start();
+    let (from, to) = (0, 1);
+    let holder = client_with(&cluster.url(), "watchdog=3s&command_timeout=1s");
+    let names: Vec<_> = (0..20).map(|n| cluster.name_on(from, &format!("held-{n}"))).collect();
+    let held: Vec<_> = names.iter().map(|name| take(&holder, name)).collect();
+    let contended: Vec<_> = (0..4).map(|n| cluster.name_on(from, &format!("busy-{n}"))).collect();
+    let (loads, clients): (Vec<_>, Vec<_>) =
+        contended.iter().map(|_| (Load::default(), client(&cluster.url()))).unzip();
+    thread::scope(|scope| {
+        let _stop: Vec<_> = loads.iter().map(Load::until_dropped).collect();
+        for (name, load) in contended.iter().zip(&loads) {
+            for client in &clients[..2] {
+                scope.spawn(|| load.work(client, name));
+            }
+        }
+        let slots: Vec<_> = names.iter().chain(&contended).map(|name| cluster.slot(name)).collect();
+        for _ in 0..5 {
+            slots.iter().for_each(|slot| cluster.move_slot(*slot, from, to));
+            slots.iter().for_each(|slot| cluster.move_slot(*slot, to, from));
+        }
+        let enough = || loads.iter().all(|load| load.room.visits() > 50);
+        eventually("everybody had turns enough", LONG, enough);
+    });
+    for load in &loads {
+        assert_eq!(load.room.collisions(), 0);
+        assert_eq!(*load.wrong.lock(), [""; 0]);
+        println!("{} visits, {:?} times unavailable", load.room.visits(), load.unavailable);
+    }
+    for guard in held {
+        guard.unlock().unwrap();
+    }
+    for code in ["MOVED", "ASK", "TRYAGAIN"] {
+        println!("{code}: {}", cluster.errors(code));
+    }
+}
+
+fn backend(url: &str) -> (Arc<dyn Backend>, Context) {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let config = Config::from_url(url).unwrap();
+    (distlock::schemes().open(&config, &context).unwrap(), context)
+}
+
+/// The `redis` crate's cluster client sends a command again when its answer is late, and has it carried out many times.
+#[test]
+fn an_attempt_without_an_answer_is_sent_once() {
+    let cluster = Cluster::start();
+    let name = LockName::new(&cluster.name_on(0, "once")).unwrap();
+    let (backend, context) = backend(&cluster.url());
+    let lease = LeaseTime::new(Duration::from_secs(5)).unwrap();
+    let attempt = |number, milliseconds| {
+        let attempt = Attempt::new(&name, OwnerId::new(context.client, number), lease);
+        timed(milliseconds, |by| backend.acquire(&attempt, by))
+    };
+    attempt(1, 2_000).unwrap();
+    let server = cluster.node(0);
+    let before = server.probe().command_calls("evalsha");
+    server.pause();
+    let outcome = attempt(2, 300);
+    server.resume();
+    assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
+    let calls = || server.probe().command_calls("evalsha") - before;
+    eventually("it arrives", LONG, || calls() == 1);
+    always("and arrives once", ms(500), || calls() == 1);
+}
+
+#[test]
+fn a_server_that_is_no_cluster_is_told_so() {
+    let server = crate::harness::process::RedisServer::start();
+    let url = server.url_as("").replace("redis:", "redis+cluster:");
+    let error = distlock::connect(&url).unwrap().mutex("a").unwrap().try_lock().unwrap_err();
+    assert!(error.is_configuration() && error.to_string().contains("`redis://`"), "{error}");
+}
+
+#[test]
+fn a_password_that_is_wrong_is_told_as_such() {
+    let cluster = Cluster::shared();
+    let url = cluster.url().replace("SECRET", "WRONG");
+    let error = client(&url).mutex("a").unwrap().try_lock().unwrap_err();
+    assert!(error.is_configuration() && error.to_string().contains("password"), "{error}");
+}
+
+/// Names instead of addresses, names that mean something to the cluster only, and no word of where its nodes are.
+#[test]
+fn nodes_are_found_however_they_are_announced() {
+    let cluster = Cluster::start();
+    let announce = |kind: &str, host: &str| {
+        for node in 0..cluster.len() {
+            let mut probe = cluster.node(node).probe();
+            let mut set = |name, value| probe.command(&["CONFIG", "SET", name, value]).text();
+            set("cluster-announce-hostname", host);
+            set("cluster-preferred-endpoint-type", kind);
+        }
+        // The others hear of it with the next ping.
+        eventually("all nodes tell of all others so", LONG, || {
+            (0..cluster.len()).all(|node| {
+                let told =
+                    format!("{:?}", cluster.node(node).probe().command(&["CLUSTER", "SLOTS"]));
+                kind != "hostname" || told.matches(&format!("[Text(\"{host}\"")).count() >= 6
+            })
+        });
+    };
+    let works = |settings: &str| {
+        let client = client_with(&cluster.url(), settings);
+        for node in 0..3 {
+            take(&client, &cluster.name_on(node, "announced")).unlock().unwrap();
+        }
+    };
+    announce("hostname", "localhost");
+    works("");
+    announce("hostname", "node.invalid");
+    works("address_map=node.invalid=127.0.0.1");
+    announce("unknown-endpoint", "");
+    works("");
+    // A replica, asked first, tells of the others; nobody writes to it.
+    let client = distlock::connect(&cluster.url_of(&[3])).unwrap();
+    let writes = cluster.node(3).probe().command_calls("evalsha");
+    for node in 0..3 {
+        take(&client, &cluster.name_on(node, "by-replica")).unlock().unwrap();
+    }
+    assert_eq!(cluster.node(3).probe().command_calls("evalsha"), writes);
+}
