@@ -19,6 +19,11 @@ const PORT: u16 = 6379;
 
 /// A Redis Cluster. Every request goes to the master of its lock's slot, and never to a replica.
 ///
+/// What a node says instead of an answer is followed: `MOVED` by the slot map learning it, `ASK` with `ASKING` in the same
+/// write, `TRYAGAIN` until the deadline - so an attempt on a free lock whose slot is just moving may have to wait until it
+/// has moved. Renewals and plain releases name the lock's own key and nothing else, and go on meanwhile. A request that
+/// got no answer is not sent again here: its outcome is unknown, and the engine knows what to do about that.
+///
 /// To each master there are as many connections as [`RedisBackend`](lock_redis::RedisBackend) has to its server, none of
 /// them before it is needed; one more, now and then, asks a node for the cluster.
 ///

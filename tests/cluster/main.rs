@@ -12,6 +12,9 @@ mod harness;
 // A master that the others cannot reach any more.
 mod partition;
 
+// Grants that replicas confirm.
+mod replicas;
+
 // Requests that come to the wrong node, or while a slot moves.
 mod routing;
 

@@ -52,6 +52,7 @@ fn every_test_that_is_named_is_there() {
         ("docs/GUARANTEES.md", "What is promised"),
         ("docs/GUARANTEES.md", "Replicas"),
         ("docs/GUARANTEES.md", "What is promised with Sentinel"),
+        ("docs/GUARANTEES.md", "What is promised on Redis Cluster"),
         ("docs/GUARANTEES.md", "What cannot be promised"),
     ] {
         for name in named(document, heading) {

@@ -8,19 +8,21 @@ pub(crate) const LOGIN: &str = "locker:SECRET";
 
 /// The rule as the document has it, word by word, from the user's name on.
 pub(crate) fn documented() -> Vec<&'static str> {
-    rule(0)
+    rule("locker on")
 }
 
 /// The same with what is needed on a cluster.
 pub(crate) fn documented_for_cluster() -> Vec<&'static str> {
-    let more = rule(1).into_iter().skip(1);
+    let more = rule("locker +").into_iter().skip(1);
     documented().into_iter().chain(more).collect()
 }
 
-fn rule(number: usize) -> Vec<&'static str> {
+/// The rule that begins like this.
+fn rule(begin: &str) -> Vec<&'static str> {
     let operations = include_str!("../../../docs/OPERATIONS.md");
     let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
-    rules.nth(number).expect("the document has the rule").split(' ').collect()
+    let rule = rules.find(|rule| rule.starts_with(begin));
+    rule.expect("the document has the rule").split(' ').collect()
 }
 
 /// The rule for locks of any name, as the document says to write it where there is no prefix.

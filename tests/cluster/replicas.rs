@@ -1,0 +1,63 @@
+//! Grants that the replicas of the lock's node confirm.
+
+use crate::harness::cluster::Cluster;
+use crate::harness::time::{always, eventually, ms};
+use crate::scene::{LONG, client_with, take, turn};
+use distlock::{Client, DistLock};
+use std::thread;
+use std::time::Duration;
+
+fn client(cluster: &Cluster, replicas: &str) -> Client {
+    let settings = "watchdog=20s&command_timeout=1s&connect_timeout=500ms&outage_limit=60s";
+    client_with(&cluster.url(), &format!("{settings}&replicas={replicas}"))
+}
+
+/// With one replica to each master there is nobody left to confirm when that one has become the master: the next attempt waits
+/// until the dead node is back, and what was held is good as long as its lease.
+#[test]
+fn what_all_replicas_have_survives_the_master_and_the_next_waits_until_it_is_back() {
+    let mut cluster = Cluster::start();
+    let name = cluster.name_on(1, "confirmed");
+    let slot = cluster.slot(&name);
+    let (one, other) = (client(&cluster, "all"), client(&cluster, "all"));
+    let held = take(&one, &name);
+    let replica = cluster.replica_of(1);
+    // At this very moment, whatever there was time for.
+    cluster.node_mut(1).kill();
+    cluster.wait_for_owner(slot, replica);
+    eventually("the successor has it", LONG, || held.verify().is_ok());
+    let plain = client(&cluster, "off");
+    assert!(plain.mutex(&name).unwrap().try_lock().unwrap().is_none(), "nobody else gets it");
+    held.unlock().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(&other, &name));
+        always("nobody could confirm it", ms(2_000), || !waits.is_finished());
+        cluster.node_mut(1).restart();
+        assert!(waits.join().unwrap().is_some());
+    });
+}
+
+/// The same without waiting for replicas: what the successor never heard of it grants again.
+#[test]
+fn what_no_replica_has_is_granted_twice() {
+    let mut cluster = Cluster::start();
+    let name = cluster.name_on(2, "unconfirmed");
+    let slot = cluster.slot(&name);
+    let (one, other) = (client(&cluster, "off"), client(&cluster, "all"));
+    let replica = cluster.replica_of(2);
+    cluster.node(replica).pause();
+    cluster.cut_off_replicas(2);
+    let error = other.mutex(&name).unwrap().try_lock_for(Duration::from_secs(2)).unwrap_err();
+    assert!(error.to_string().contains("replica"), "not without the replica: {error}");
+    let held = take(&one, &name);
+    cluster.node_mut(2).kill();
+    cluster.node(replica).resume();
+    cluster.wait_for_owner(slot, replica);
+    let again = take(&one_more(&cluster), &name);
+    assert!(again.fencing_token() > held.fencing_token(), "and its token is larger");
+    eventually("the first is told", LONG, || held.verify().is_err_and(|error| error.is_lost()));
+}
+
+fn one_more(cluster: &Cluster) -> Client {
+    client(cluster, "off")
+}
