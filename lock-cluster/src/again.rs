@@ -3,7 +3,7 @@
 
 use crate::route::Router;
 use lock_core::Moment;
-use lock_core::backend::{Closing, Failure, Released, TenureId};
+use lock_core::backend::{Closing, Failure, Release, Released, TenureId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,8 +27,8 @@ pub(crate) struct Job {
     pub(crate) closing: Closing,
     pub(crate) by: Moment,
     pub(crate) done: Released,
-    /// What the wrong node said.
-    pub(crate) failure: Failure,
+    /// What the wrong node said: that it is elsewhere, or the answer of one who serves the slot no longer.
+    pub(crate) said: Result<Release, Failure>,
 }
 
 impl Again {
@@ -49,7 +49,7 @@ impl Again {
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
         for job in jobs {
-            (job.done)(Err(job.failure));
+            (job.done)(job.said);
         }
     }
 
@@ -61,10 +61,14 @@ impl Again {
                 return;
             };
             drop(state);
-            let Job { router, tenure, closing, by, done, .. } = job;
+            let Job { router, tenure, closing, by, done, said } = job;
             // What is done with the answer is not ours, and must not end the others.
             let _panicked = catch_unwind(AssertUnwindSafe(|| {
-                done(router.release(&tenure, closing, by));
+                done(match (said, router.release(&tenure, closing, by)) {
+                    // It was freed before its slot moved.
+                    (Ok(Release::Freed), Ok(Release::Gone)) => Ok(Release::Freed),
+                    (_, outcome) => outcome,
+                });
             }));
         }
     }

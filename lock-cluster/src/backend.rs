@@ -229,37 +229,28 @@ impl Backend for ClusterBackend {
     }
 
     fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        let Some(owner) = self.router.0.look(self.format.slot(&tenure.name)) else {
+        let slot = self.format.slot(&tenure.name);
+        let Some(owner) = self.router.0.look(slot) else {
             return done(self.release(tenure, closing, by));
         };
         let (again, member, id) = (self.again.clone(), Arc::clone(&owner), tenure.clone());
         // Not the cluster itself: what waits for an answer on one of its connections must not keep it.
         let (shared, member) = (Arc::downgrade(&self.router.0), Arc::downgrade(&member));
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
-            let Err(failure) = &outcome else { return done(outcome) };
-            let redirect = Redirect::of(failure);
             let (Some(shared), Some(member)) = (shared.upgrade(), member.upgrade()) else {
                 return done(settled(outcome));
             };
-            match (redirect, failure) {
-                // An answer, and that is short of a release only the way. Not here: this is in the middle of another's call.
-                (Some(_), failure) => {
-                    let failure = failure.clone();
-                    again.send(Job {
-                        router: Router(shared),
-                        tenure: id,
-                        closing,
-                        by,
-                        done,
-                        failure,
-                    });
-                }
-                (None, Failure::NotSent(_) | Failure::Unknown(_)) => {
-                    shared.suspect(&member);
-                    done(outcome);
-                }
-                (None, _) => done(outcome),
+            let is_over = || shared.look(slot).is_some_and(|now| !Arc::ptr_eq(&now, &member));
+            // Not sent on from here: this is in the middle of another's call.
+            let redirected = outcome.as_ref().err().and_then(Redirect::of).is_some();
+            if redirected || (outcome.is_ok() && is_over()) {
+                let router = Router(shared);
+                return again.send(Job { router, tenure: id, closing, by, done, said: outcome });
             }
+            if let Err(Failure::NotSent(_) | Failure::Unknown(_)) = &outcome {
+                shared.suspect(&member);
+            }
+            done(outcome);
         });
         owner.node.submit_release(&self.format, tenure, closing, by, heard);
     }

@@ -6,7 +6,7 @@ use crate::scene::{LONG, Load, client, client_with, take};
 use distlock::{
     Backend, ClientId, Config, Context, DistLock, LeaseTime, LockName, OwnerId, SystemClock,
 };
-use lock_core::backend::{Attempt, Failure};
+use lock_core::backend::{Attempt, Closing, Failure, Receipt, TenureId};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -170,6 +170,46 @@ fn an_attempt_without_an_answer_is_sent_once() {
     let calls = || server.probe().command_calls("evalsha") - before;
     eventually("it arrives", LONG, || calls() == 1);
     always("and arrives once", ms(500), || calls() == 1);
+}
+
+/// A master that was frozen with a request of ours, and has a successor when it wakes up, may carry it out before it hears of
+/// that. Nobody believes it: what is granted is granted by the successor.
+#[test]
+fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
+    let cluster = Cluster::start();
+    let name = LockName::new(&cluster.name_on(0, "late")).unwrap();
+    let (slot, replica) = (cluster.slot(name.as_str()), cluster.replica_of(0));
+    let (backend, context) = backend(&cluster.url());
+    let lease = LeaseTime::new(Duration::from_secs(60)).unwrap();
+    let acquire = |number| {
+        let attempt = Attempt::new(&name, OwnerId::new(context.client, number), lease);
+        backend.acquire(&attempt, context.clock.now() + LONG)
+    };
+    let other = LockName::new(&cluster.name_on(1, "other")).unwrap();
+    let first = OwnerId::new(context.client, 1);
+    acquire(1).unwrap();
+    let tenure = TenureId::new(name.clone(), first, lease, Receipt::default());
+    let by = context.clock.now() + LONG;
+    backend.release(&tenure, Closing::CLEAN, by).unwrap();
+    let lane = backend.lane(&name);
+    cluster.node(0).pause();
+    thread::scope(|scope| {
+        let late = scope.spawn(|| acquire(2));
+        cluster.wait_for_owner(slot, replica);
+        eventually("the map has learnt it", LONG, || {
+            let _in_use = backend.inspect(&other, context.clock.now() + LONG);
+            backend.lane(&name) != lane
+        });
+        cluster.node(0).resume();
+        let outcome = late.join().unwrap();
+        println!("the late answer: {outcome:?}");
+        if outcome.is_ok() {
+            assert!(
+                cluster.node(replica).probe().exists(name.as_str()),
+                "granted by the successor"
+            );
+        }
+    });
 }
 
 #[test]
