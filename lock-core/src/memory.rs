@@ -79,14 +79,16 @@ impl MemoryBackend {
     }
 
     /// Calls the watches of a name, outside the mutex: they take locks of their own.
-    fn wake(&self, name: &LockName) {
+    /// Wakes everybody who watches, and says how many that are.
+    fn wake(&self, name: &LockName) -> u32 {
         let wakes: Vec<_> = match self.0.state.lock().watches.get(name) {
             Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
-            None => return,
+            None => return 0,
         };
-        for wake in wakes {
+        for wake in &wakes {
             wake.wake();
         }
+        u32::try_from(wakes.len()).unwrap_or(u32::MAX)
     }
 }
 
@@ -210,8 +212,10 @@ impl Backend for MemoryBackend {
             counter.last = counter.last.min(used.get());
         }
         drop(state);
-        self.wake(name);
-        Ok(Release::Freed)
+        Ok(match self.wake(name) {
+            0 => Release::Freed,
+            told => Release::FreedFor(told),
+        })
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {

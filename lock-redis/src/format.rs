@@ -111,7 +111,7 @@ impl Redisson {
         let key = self.keys.lock(attempt.name);
         let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
         let (mode, reserve) = self.tokens(attempt.tokens)?;
-        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
         let (keep, set_aside) = (Text::number(Self::KEEP_MILLIS), Text::number(reserve.into()));
         let reply = run(
             &ACQUIRE,
@@ -204,7 +204,7 @@ impl Redisson {
         send: impl FnOnce(&'static Script, &str, &[&[u8]], &[&[u8]]) -> T,
     ) -> T {
         let key = self.keys.lock(&tenure.name);
-        let (channel, owner) = (keys::channel(&key), Text::of(tenure.owner));
+        let (channel, owner) = (keys::channel(&key), Text::owner(tenure.owner));
         let told = [owner.as_bytes(), channel.as_bytes(), self.publish()];
         // Without a receipt there is no telling whether the counter is still where our grant left it.
         let unused = closing
@@ -245,7 +245,7 @@ impl Redisson {
         let arguments: Vec<_> = batch
             .iter()
             .flat_map(|Renewing { tenure, .. }| {
-                [Text::of(tenure.lease.as_millis()), Text::of(tenure.owner)]
+                [Text::number(tenure.lease.as_millis()), Text::owner(tenure.owner)]
             })
             .collect();
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
@@ -255,6 +255,9 @@ impl Redisson {
         }
         let first = keys.first().map_or("", |key| key);
         let reply = run(&RENEW, link, first, &key_words, &words, by)?;
+        if matches!(reply, Reply::Int(1)) {
+            return Ok(vec![Ok(Renewal::Extended); batch.len()]);
+        }
         let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
             return Err(unexpected(link, &RENEW));
         };
@@ -318,6 +321,7 @@ fn renew_apart(
     for (reply, key) in replies.iter().zip(keys) {
         let key = String::from_utf8_lossy(key);
         renewals.push(match reply {
+            Reply::Int(1) => Ok(Renewal::Extended),
             Reply::Array(answers) if answers.len() == 1 => renewed(link, &answers[0], &key),
             Reply::Error(error) => {
                 let asked = Asked::Script(&RENEW, &key);
@@ -378,8 +382,11 @@ fn strange(server: &Server, script: &Script) -> Failure {
 /// What a script that releases says.
 fn released(reply: &Reply) -> Option<Release> {
     match reply {
-        Reply::Int(1) => Some(Release::Freed),
         Reply::Int(0) => Some(Release::Gone),
+        Reply::Int(1) => Some(Release::Freed),
+        Reply::Int(more @ 2..) => {
+            Some(Release::FreedFor(u32::try_from(more - 1).unwrap_or(u32::MAX)))
+        }
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! What stands in the store, and what the scripts do with it.
 
-use crate::bench::{Bench, LONG, granted, lease, name, soon, tenure, tokens};
+use crate::bench::{Bench, Counter, LONG, granted, lease, name, soon, tenure, tokens};
 use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use crate::harness::time::eventually;
@@ -9,6 +9,7 @@ use lock_core::backend::{
 };
 use lock_core::{OwnerId, OwnerText};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SCRIPTS: [&str; 6] = [
@@ -129,7 +130,7 @@ fn the_bytes_in_the_store_are_redissons() {
         let (held, _) = bench.take(lock);
         assert_eq!(server.probe().hgetall(lock), held_once(held.owner));
         assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", lock]).int()));
-        assert_eq!(bench.release(&held), Release::Freed);
+        assert_eq!(bench.release(&held), Release::FreedFor(1), "whoever listens counts");
         assert_eq!(ear.read_value().unwrap().texts(), ["pmessage", "*", channel, "0"]);
         assert!(!server.probe().exists(lock));
     }
@@ -205,6 +206,27 @@ fn only_the_owner_releases() {
     assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1);
     assert_eq!(bench.release(&held), Release::Freed);
     assert_eq!(bench.release(&held), Release::Gone, "the second copy of a release");
+}
+
+#[test]
+fn a_release_says_how_many_clients_it_told() {
+    let server = RedisServer::start();
+    let benches: [Bench; 3] = std::array::from_fn(|_| Bench::on(&server));
+    let watch = |bench: &Bench| {
+        bench.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap()
+    };
+    let watches: Vec<_> = benches.iter().map(watch).collect();
+    let again = watch(&benches[0]);
+    let (held, _) = benches[0].take("a");
+    assert_eq!(benches[0].release(&held), Release::FreedFor(3), "a client counts once");
+    let (held, _) = benches[1].take("a");
+    let closed = benches[1].backend.release(&held, Closing::IN_DOUBT, soon()).unwrap();
+    assert_eq!(closed, Release::FreedFor(3));
+    drop((watches, again));
+    eventually("nobody is told any more", LONG, || {
+        let (held, _) = benches[2].take("a");
+        benches[2].release(&held) == Release::Freed
+    });
 }
 
 /// All clients wait for the one thread that runs them.

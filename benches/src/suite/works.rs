@@ -160,7 +160,8 @@ impl Maker<'_> {
             .map(|who| Column { processes: 8, ..self.column("contend", who, &[("threads", 4)]) });
         let title = "One lock, 8 processes with 4 threads each";
         let work = self.work("processes", title, columns.into(), PROCESSES);
-        Work { turn: Duration::from_secs(1), rounds: self.scale.rounds(5, 15), ..work }
+        // Long turns: a process has the lock some fifteen times a second, and not always for as many visits.
+        Work { turn: Duration::from_secs(5), rounds: self.scale.rounds(2, 5), ..work }
     }
 
     fn handoff(&self) -> Work {

@@ -96,8 +96,13 @@ fn raw(task: &Task) {
         for renewal in renewals.iter().cycle() {
             next += gap;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            let Reply::List(answers) = raw.call(renewal) else { panic!("not a list") };
-            let gone = answers.iter().filter(|answer| !matches!(answer, Reply::Int(1))).count();
+            let gone = match raw.call(renewal) {
+                Reply::Int(1) => 0,
+                Reply::List(answers) => {
+                    answers.iter().filter(|answer| !matches!(answer, Reply::Int(1))).count()
+                }
+                other => panic!("a renewal is answered {other:?}"),
+            };
             told.fetch_add(gone as u64, Ordering::Relaxed);
         }
     });

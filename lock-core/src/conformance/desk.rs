@@ -265,13 +265,21 @@ impl Line {
 
     #[track_caller]
     pub(super) fn release(&self, name: &LockName, owner: OwnerId, closing: Closing) -> Release {
-        answered(self.backend.release(&self.tenure(name, owner, long()), closing, by()))
+        self.end(&self.tenure(name, owner, long()), closing)
     }
 
     /// The same with the lease that the tombstone, if one is left, must live for.
     #[track_caller]
     pub(super) fn bury(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Release {
-        answered(self.backend.release(&self.tenure(name, owner, lease), Closing::IN_DOUBT, by()))
+        self.end(&self.tenure(name, owner, lease), Closing::IN_DOUBT)
+    }
+
+    #[track_caller]
+    fn end(&self, tenure: &TenureId, closing: Closing) -> Release {
+        match answered(self.backend.release(tenure, closing, by())) {
+            Release::FreedFor(_) => Release::Freed, // not every store can say it
+            release => release,
+        }
     }
 
     #[track_caller]

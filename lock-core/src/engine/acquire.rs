@@ -10,6 +10,7 @@ mod queue;
 use super::entry::{Entered, Entry, EntryWake, Place, Wanted};
 use super::shortfall::{Weighed, refuse};
 use super::tenure::{Beginning, MOST_HOLDS, Tenure, Watched};
+use super::turns::Returned;
 use super::{Engine, forked};
 use crate::backend::{Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Waking};
 use crate::clock::{Moment, Signal, Woken};
@@ -281,11 +282,17 @@ impl<'a> Wait<'a> {
 
     /// After news of a release: waits for a moment if others have waited for longer.
     fn let_others_go_first(&self, place: &Place<'_>) {
-        let delay = place.delay();
-        if !delay.is_zero() && self.check_interrupt().is_ok() {
-            // More news, or an interrupt, and it is looked at again at once.
+        loop {
+            let delay = place.delay();
+            if delay.is_zero() || self.check_interrupt().is_err() {
+                return;
+            }
             let until = self.at_most(self.engine.clock.now() + delay);
-            let _woken: Woken = self.engine.clock.wait(self.signal, until);
+            if self.engine.clock.wait(self.signal, until) == Woken::Due {
+                return;
+            }
+            // More news: one of those had it and gave it back, so fewer are left to go first. Not at once, or a lock that
+            // is held for shorter than the delay would never be left to them.
         }
     }
 
@@ -416,7 +423,8 @@ impl<'a> Wait<'a> {
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
-            entry.vacate(&tenure, now, None, self.engine.settings.hand_off);
+            let returned = Returned { at: now, took: None, told: None };
+            entry.vacate(&tenure, returned, self.engine.settings.hand_off);
             return Err(error);
         }
         self.engine.tell_acquired(&tenure, self.plan.start);

@@ -8,7 +8,7 @@ mod registry;
 
 use super::Engine;
 use super::tenure::Tenure;
-use super::turns::Turns;
+use super::turns::{Returned, Turns};
 use crate::backend::Watch;
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
@@ -165,24 +165,23 @@ impl Entry {
     }
 
     /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
-    /// long enough, the head leaves it to others first. The release `took` so long, if its
-    /// answer was waited for.
-    pub(crate) fn vacate(
-        &self,
-        tenure: &Arc<Tenure>,
-        now: Moment,
-        took: Option<Duration>,
-        budget: Duration,
-    ) {
+    /// long enough, the head leaves it to others first.
+    pub(crate) fn vacate(&self, tenure: &Arc<Tenure>, returned: Returned, budget: Duration) {
         let mut state = self.lock();
+        state.told(returned.told);
         if state.current.take_if(|it| Arc::ptr_eq(it, tenure)).is_some() {
             if state.queue.is_empty() {
                 state.turns.forget();
             } else {
-                state.turns.released(now, took, budget);
+                state.turns.released(returned, budget);
             }
             state.wake_head();
         }
+    }
+
+    /// The store told so many clients of the last release.
+    pub(crate) fn told(&self, clients: u32) {
+        self.lock().told(Some(clients));
     }
 
     /// How many threads queue, the head included.
@@ -233,6 +232,13 @@ impl EntryState {
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
         self.outage.as_ref().filter(|_| self.current.is_none()).map(|(_, error)| error.clone())
+    }
+
+    fn told(&mut self, clients: Option<u32>) {
+        if let Some(clients) = clients {
+            // We were among them if we watch.
+            self.turns.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
+        }
     }
 
     fn wake_head(&self) {

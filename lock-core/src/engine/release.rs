@@ -14,6 +14,7 @@ use super::Engine;
 use super::entry::Entry;
 use super::keep::tell_lost;
 use super::tenure::Tenure;
+use super::turns::Returned;
 use crate::backend::{Closing, Failure, Release, TenureId};
 use crate::clock::{Moment, Signal};
 use crate::error::Error;
@@ -87,15 +88,21 @@ impl Engine {
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
         tenure.close_listeners();
         let now = self.clock.now();
-        entry.vacate(tenure, now, Some(now.since(sent)), self.settings.hand_off);
+        let told = outcome.as_ref().ok().copied().flatten();
+        entry.vacate(
+            tenure,
+            Returned { at: now, took: Some(now.since(sent)), told },
+            self.settings.hand_off,
+        );
         match &outcome {
-            Ok(()) => tell_released(&self.events, tenure, now),
+            Ok(_) => tell_released(&self.events, tenure, now),
             Err(error) => tell_failed(&self.events, tenure, error.clone()),
         }
-        outcome
+        outcome.map(drop)
     }
 
-    fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<(), Error> {
+    /// How many clients were told, if the store says that.
+    fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<Option<u32>, Error> {
         let id = tenure.id(lease);
         let mut by = self.command_deadline();
         if !self.abilities.owned {
@@ -103,15 +110,16 @@ impl Engine {
         }
         let (answer, first_unanswered) = self.ask_to_release(&id, tenure.closing(), by);
         let failure = match answer {
-            Ok(Release::Freed) => return Ok(()),
-            Ok(Release::Gone) => return self.gone(tenure, first_unanswered),
+            Ok(Release::Freed) => return Ok(None),
+            Ok(Release::FreedFor(told)) => return Ok(Some(told)),
+            Ok(Release::Gone) => return self.gone(tenure, first_unanswered).map(|()| None),
             Err(failure) => failure,
         };
         let error = failure.into_error();
         if error.is_foreign_format() {
             // Something else lives under the key: ours is gone.
             tenure.lock().last_failure = Some(error);
-            return self.gone(tenure, None);
+            return self.gone(tenure, None).map(|()| None);
         }
         self.clean_up(id, tenure.closing());
         Err(self.unconfirmed(tenure, self.clock.now(), &error))

@@ -3,8 +3,13 @@
 //! The store serves whoever asks first after a release, and it tells all who wait in the same order every time: left to
 //! that, the first two would take turns and the others starve. So a client that has had the lock for its time lets others
 //! go first, and whoever hears of a release waits for a moment before it asks - the longer, the more recently it had its
-//! turn. How many others there are it reckons from how many releases it usually hears of between two turns of its own.
-//! All of that is courtesy: it decides who asks first, never who gets in.
+//! turn: until it has heard of as many releases as there are clients, its own included, others have waited for longer.
+//!
+//! How many there are the store says with each release: so many it told. Where it does not, a client reckons it from how
+//! many releases it usually hears of between two turns of its own. That errs for the benefit of whoever has more turns
+//! than others, and keeps it so; so it is only for want of something better.
+//!
+//! All of this is courtesy: it decides who asks first, never who gets in.
 
 use crate::clock::Moment;
 use std::time::Duration;
@@ -14,6 +19,16 @@ const SHORTEST_STEP: Duration = Duration::from_micros(300);
 const LONGEST_STEP: Duration = Duration::from_millis(5);
 /// The longest that a client leaves a free lock to others.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How the lock went back to the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Returned {
+    pub(crate) at: Moment,
+    /// What the request took, if its answer was waited for.
+    pub(crate) took: Option<Duration>,
+    /// How many clients the store told, if it said so.
+    pub(crate) told: Option<u32>,
+}
 
 /// Written and read under the entry's lock.
 #[derive(Default)]
@@ -26,6 +41,8 @@ pub(super) struct Turns {
     heard: u32,
     /// How many it usually hears of before it has its turn, in quarters.
     usual: u32,
+    /// How many clients wait for the lock, this one included, as the store said last.
+    waiting: Option<u32>,
     /// What the last request took.
     pace: Duration,
 }
@@ -33,7 +50,8 @@ pub(super) struct Turns {
 impl Turns {
     /// The store granted the lock to an attempt that was sent at `sent`.
     pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
-        self.stretch.get_or_insert(sent);
+        // From when we know of it: on a busy machine it may take the whole time until the thread runs that asked.
+        self.stretch.get_or_insert(now);
         self.pace = now.since(sent);
         if self.heard > 0 {
             self.usual = self.usual - self.usual / 4 + self.heard;
@@ -56,8 +74,13 @@ impl Turns {
         self.stretch.is_some_and(|since| now >= since + budget)
     }
 
-    /// The lock went back to the store, with a request that took so long if its answer was waited for, and somebody here waits for it.
-    pub(super) fn released(&mut self, now: Moment, took: Option<Duration>, budget: Duration) {
+    /// So many clients wait for the lock, this one included.
+    pub(super) fn waiting(&mut self, clients: u32) {
+        self.waiting = Some(clients);
+    }
+
+    /// The lock went back to the store, and somebody here waits for it.
+    pub(super) fn released(&mut self, Returned { at: now, took, .. }: Returned, budget: Duration) {
         self.pace = took.unwrap_or(self.pace);
         if !budget.is_zero() && self.is_over(now, budget) {
             self.stretch = None;
@@ -85,7 +108,8 @@ impl Turns {
 
     /// How long whoever hears of a release waits before it asks, because others have waited for longer.
     pub(super) fn delay(&self) -> Duration {
-        let before_us = (self.usual / 4).saturating_sub(self.heard.max(1));
+        let clients = self.waiting.unwrap_or(self.usual / 4);
+        let before_us = clients.saturating_sub(self.heard.max(1));
         (self.step() * before_us).min(LONGEST_PAUSE)
     }
 
@@ -148,12 +172,30 @@ mod tests {
     }
 
     #[test]
+    fn who_has_more_turns_than_others_does_not_keep_them() {
+        let mut turns = used_to(2);
+        turns.waiting(8);
+        for _ in 0..7 {
+            turns.heard();
+            assert!(!turns.delay().is_zero(), "others have waited for longer");
+        }
+        turns.heard();
+        assert_eq!(turns.delay(), Duration::ZERO);
+        let mut turns = used_to(20);
+        turns.waiting(8);
+        (0..8).for_each(|_| turns.heard());
+        assert_eq!(turns.delay(), Duration::ZERO, "it had fewer turns than others");
+    }
+
+    #[test]
     fn nothing_is_waited_for_longer_than_the_limit() {
         let mut turns = used_to(900);
         assert!(turns.delay() > LONGEST_PAUSE / 2);
         turns.granted(moment(0), moment(60_000));
         assert_eq!(turns.delay(), LONGEST_PAUSE);
-        turns.released(moment(70_000), Some(Duration::from_secs(10)), Duration::from_millis(5));
+        let took = Some(Duration::from_secs(10));
+        let returned = Returned { at: moment(70_000), took, told: None };
+        turns.released(returned, Duration::from_millis(5));
         assert_eq!(turns.stand_back(None), Some(moment(70_050)));
         assert_eq!(turns.stand_back(Some(moment(70_050))), None);
     }

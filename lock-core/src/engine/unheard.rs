@@ -9,6 +9,7 @@ use super::Engine;
 use super::entry::Entry;
 use super::release::{end_as_gone, tell_failed, tell_released};
 use super::tenure::Tenure;
+use super::turns::Returned;
 use crate::backend::{Closing, Failure, Release, TenureId};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
@@ -22,6 +23,7 @@ struct Unheard {
     clock: Arc<dyn Clock>,
     lanes: Arc<Lanes>,
     engine: Weak<Engine>,
+    entry: Arc<Entry>,
     tenure: Arc<Tenure>,
     id: TenureId,
     closing: Closing,
@@ -46,6 +48,7 @@ impl Engine {
             clock: Arc::clone(&self.clock),
             lanes: Arc::clone(&self.lanes),
             engine: Weak::clone(&self.this),
+            entry: Arc::clone(entry),
             tenure: Arc::clone(tenure),
             id: tenure.id(lease),
             closing: tenure.closing(),
@@ -64,7 +67,8 @@ impl Engine {
             tell_failed(&self.events, tenure, failure.into_error().on(&tenure.name));
         }
         tenure.close_listeners();
-        entry.vacate(tenure, self.clock.now(), None, self.settings.hand_off);
+        let returned = Returned { at: self.clock.now(), took: None, told: None };
+        entry.vacate(tenure, returned, self.settings.hand_off);
         Ok(())
     }
 
@@ -85,6 +89,10 @@ impl Unheard {
         let Self { events, tenure, .. } = &self;
         match answer {
             Ok(Release::Freed) => tell_released(events, tenure, self.clock.now()),
+            Ok(Release::FreedFor(told)) => {
+                self.entry.told(told);
+                tell_released(events, tenure, self.clock.now());
+            }
             Ok(Release::Gone) => drop(end_as_gone(events, tenure)),
             Err(failure) if failure.error().is_foreign_format() => {
                 // Something else lives under the key: ours is gone.

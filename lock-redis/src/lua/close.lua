@@ -10,7 +10,7 @@
 -- ARGV[5] the last token that was set aside
 -- ARGV[6] how long the tombstone stays, in milliseconds; "0" for none
 --
--- Returns 1 freed, 0 it was not this owner's.
+-- Returns 0 it was not this owner's; freed: 1 more than clients were told.
 --
 -- Atomic because an acquire of this owner that came between the tombstone and the release would hold the lock for
 -- nobody, and the counter may only go back while the lock is ours: afterwards it is somebody else's token. Nor if it is
@@ -27,6 +27,6 @@ if ARGV[4] ~= '' then
     redis.call('SET', KEYS[2], ARGV[4], 'KEEPTTL')
   end
 end
-redis.call(ARGV[3], ARGV[2], '0')
+local told = redis.call(ARGV[3], ARGV[2], '0')
 redis.call('DEL', KEYS[1])
-return 1
+return 1 + told

@@ -5,7 +5,7 @@
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
 --
--- Returns 1 freed, 0 it was not this owner's.
+-- Returns 0 it was not this owner's; freed: 1 more than clients were told.
 --
 -- Atomic because between the look and the DEL the lease may end and another owner come in. The lock is the only key
 -- declared, so that on a cluster a release goes on while the slot is moved.
@@ -15,6 +15,6 @@ if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
 end
 -- First, so that a user who may not publish is refused before anything is written. Nobody can act on the message
 -- before the script ends.
-redis.call(ARGV[3], ARGV[2], '0')
+local told = redis.call(ARGV[3], ARGV[2], '0')
 redis.call('DEL', KEYS[1])
-return 1
+return 1 + told

@@ -107,7 +107,8 @@ impl Plan for Ledger {
         if reply.starts_with(b"-") {
             return;
         }
-        let has_it = if is_acquire { granted(reply) } else { reply == b":1\r\n" };
+        let has_it =
+            if is_acquire { granted(reply) } else { reply.starts_with(b":") && reply != b":0\r\n" };
         let book = &mut *self.book.lock();
         let counts = &mut book.counts;
         if fault == Fault::SwallowReply {
