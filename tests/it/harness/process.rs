@@ -192,7 +192,7 @@ impl RedisServer {
     }
 
     fn spawn(&self) -> Child {
-        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let binary = binary();
         let Setup { arguments, environment, without_user, sentinel, on_cluster } = &self.setup;
         let mut user = vec!["--user"];
         user.extend(if *on_cluster { rights::on_cluster() } else { rights::without_prefix() });
@@ -275,6 +275,11 @@ pub(crate) fn free_port() -> u16 {
             return port;
         }
     }
+}
+
+/// The server that the tests run on.
+pub(super) fn binary() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
 /// The same with the port of the bus.
