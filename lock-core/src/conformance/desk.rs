@@ -10,13 +10,15 @@ use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::guard::LockGuard;
 use crate::lease::LeaseTime;
 use crate::lock::DistLock;
-use crate::mutex::Mutex;
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
 use crate::scheme::Context;
+use crate::token::FencingToken;
 use parking_lot::Mutex as Cell;
+use std::cmp::Ordering as Order;
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -81,9 +83,63 @@ pub(super) fn context() -> Context {
     Context::new(Arc::new(SystemClock), ClientId::random())
 }
 
-/// A client of its own, whose watchdog's lease is [`long`].
-pub(super) fn client(subject: &dyn Subject) -> Client {
-    connect(subject.client(&context()))
+/// A process of its own, whose watchdog's lease is [`long`].
+pub(super) fn client(subject: &dyn Subject) -> Process<'_> {
+    let clients = subject.clients(&context()).into_iter().map(connect).collect();
+    Process { subject, clients }
+}
+
+/// The clients of a process. Of most subjects that is one, and this is it.
+pub(super) struct Process<'a> {
+    subject: &'a dyn Subject,
+    clients: Vec<Client>,
+}
+
+impl Deref for Process<'_> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        let [client] = &self.clients[..] else { panic!("this case is for a single client") };
+        client
+    }
+}
+
+/// A lock of the subject's, which may be made of several, under the name by which the subject knows it.
+#[derive(Clone)]
+pub(super) struct Lock {
+    lock: Arc<dyn DistLock>,
+    name: LockName,
+}
+
+impl Lock {
+    pub(super) fn name(&self) -> &LockName {
+        &self.name
+    }
+}
+
+impl Deref for Lock {
+    type Target = dyn DistLock;
+
+    fn deref(&self) -> &Self::Target {
+        self.lock.as_ref()
+    }
+}
+
+/// Who has locks.
+pub(super) trait Locks {
+    fn lock(&self, name: &LockName) -> Arc<dyn DistLock>;
+}
+
+impl Locks for Client {
+    fn lock(&self, name: &LockName) -> Arc<dyn DistLock> {
+        self.mutex(name).expect("a good name").into()
+    }
+}
+
+impl Locks for Process<'_> {
+    fn lock(&self, name: &LockName) -> Arc<dyn DistLock> {
+        self.subject.lock(&self.clients, name)
+    }
 }
 
 /// The same from a builder that was prepared. A request may take longer than whatever is to be [`prompt`], so that a
@@ -95,39 +151,62 @@ pub(super) fn connect(builder: ClientBuilder) -> Client {
         .expect("the store can be opened")
 }
 
-/// A lock of this client.
-pub(super) fn mutex(client: &Client, name: &LockName) -> Mutex {
-    client.mutex(name).expect("a good name")
+/// A lock of this client, or of this process.
+pub(super) fn mutex(whose: &impl Locks, name: &LockName) -> Lock {
+    Lock { lock: whose.lock(name), name: name.clone() }
 }
 
 /// One and the same lock, nobody's before, seen by `N` clients.
-pub(super) fn mutexes<const N: usize>(subject: &dyn Subject) -> [Mutex; N] {
+pub(super) fn mutexes<const N: usize>(subject: &dyn Subject) -> [Lock; N] {
     let name = fresh_name();
     std::array::from_fn(|_| mutex(&client(subject), &name))
 }
 
 /// Takes a lock that must be free.
 #[track_caller]
-pub(super) fn take(mutex: &Mutex) -> LockGuard {
+pub(super) fn take(mutex: &Lock) -> LockGuard {
     mutex.try_lock().expect("the store answers").expect("a free lock is granted")
 }
 
 /// Takes a lock that must be free, with options.
 #[track_caller]
-pub(super) fn take_with(mutex: &Mutex, options: &LockOptions) -> LockGuard {
+pub(super) fn take_with(mutex: &Lock, options: &LockOptions) -> LockGuard {
     mutex.try_lock_with(options).expect("the store answers").expect("a free lock is granted")
 }
 
 /// Takes a lock that must become free within [`patience`].
 #[track_caller]
-pub(super) fn take_soon(mutex: &Mutex) -> LockGuard {
+pub(super) fn take_soon(mutex: &Lock) -> LockGuard {
     let taken = mutex.try_lock_for(patience()).expect("the store answers");
     taken.expect("the lock becomes free in time")
 }
 
+/// The tokens of a holding, one for each lock that it is made of. One is larger than the other if it is on all locks that
+/// both hold: any two majorities have one in common.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Shown(Vec<Option<FencingToken>>);
+
+/// The tokens that this guard shows.
+#[track_caller]
+pub(super) fn shown(guard: &LockGuard) -> Shown {
+    let tokens: Vec<_> = guard.fencing_tokens().into_iter().map(|(_, token)| token).collect();
+    assert!(tokens.iter().any(Option::is_some), "a token");
+    Shown(tokens)
+}
+
+impl PartialOrd for Shown {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        let both =
+            self.0.iter().zip(&other.0).filter_map(|(a, b)| Some(a.as_ref()?.cmp(b.as_ref()?)));
+        let both: Vec<_> = both.collect();
+        let first = *both.first()?;
+        both.iter().all(|it| *it == first).then_some(first)
+    }
+}
+
 /// Whether somebody else has it.
 #[track_caller]
-pub(super) fn is_busy(mutex: &Mutex) -> bool {
+pub(super) fn is_busy(mutex: &Lock) -> bool {
     mutex.try_lock().expect("the store answers").is_none()
 }
 

@@ -36,11 +36,13 @@ mod cases;
 mod desk;
 mod matrix;
 mod mischief;
+mod single;
 mod subject;
 mod table;
 
 pub use broken::{Broken, Flaw};
 pub use matrix::Matrix;
+pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 
 use crossbeam_channel::bounded;

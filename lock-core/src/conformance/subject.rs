@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::client::{Client, ClientBuilder};
 use crate::clock::{Clock, SystemClock};
+use crate::lock::DistLock;
 use crate::name::LockName;
 use crate::scheme::Context;
 use std::sync::Arc;
@@ -22,6 +23,18 @@ pub trait Subject: Send + Sync {
     /// A client on a backend of its own. Override it where there is more between the two, such as a scheme and its URL.
     fn client(&self, context: &Context) -> ClientBuilder {
         Client::builder().clock(Arc::clone(&context.clock)).backend(self.backend(context))
+    }
+
+    /// The clients of one process, on backends of their own: one, but where the exam is sat by locks that are made of
+    /// others.
+    fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
+        vec![self.client(context)]
+    }
+
+    /// The lock of this name, of those clients. Override it together with [`clients`](Self::clients).
+    fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
+        let [client] = clients else { panic!("several clients, and nothing said of their locks") };
+        client.mutex(name).expect("a good name").into()
     }
 
     /// Looks at the lock with other eyes than the backend's: its own connection, its own reading of the format.

@@ -8,6 +8,18 @@ mod memory {
     lock_core::conformance_tests!(super::subjects::MemorySubject::new());
 }
 
+// Locks in three stores as one: all of them, most of them, and some inside of others. They sit what can be asked of a lock; the
+// suite itself lists what only a store can be asked.
+mod all_of_three {
+    lock_core::conformance_tests!(super::subjects::SeveralSubject::all());
+}
+mod majority_of_three {
+    lock_core::conformance_tests!(super::subjects::SeveralSubject::majority());
+}
+mod nested {
+    lock_core::conformance_tests!(super::subjects::SeveralSubject::nested());
+}
+
 // One Redis server, a new one for every case.
 mod redis {
     lock_core::conformance_tests!(super::subjects::RedisSubject::start());

@@ -1,6 +1,8 @@
 //! The exam of the exam: every case must fail on the flaw that it exists for.
 
-use lock_core::conformance::{Flaw, Matrix, cases};
+use super::subjects::SeveralSubject;
+use lock_core::conformance::{Flaw, Matrix, SINGLE_STORE_ONLY, cases, sit};
+use std::panic::catch_unwind;
 
 /// How many cases run at a time. They sleep for most of it.
 const AT_A_TIME: usize = 128;
@@ -14,4 +16,18 @@ fn every_case_fails_on_the_flaw_it_exists_for() {
     }
     let complaints = matrix.complaints();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// A case is left out of a lock of several for one reason: it asks for the one store or client that those have not got. One that could be
+/// sat would fail to fail.
+#[test]
+fn what_locks_of_several_are_let_off_they_could_not_do() {
+    for (case, why) in SINGLE_STORE_ONLY {
+        let sat = catch_unwind(|| sit(case, SeveralSubject::all().sitting_all()));
+        let panic = sat.expect_err(case);
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        let is_expected = text.contains("no one store") || text.contains("a single client");
+        assert!(is_expected, "{case} ({why}) failed for another reason: {text}");
+    }
 }

@@ -8,9 +8,10 @@ use crate::harness::process::RedisServer;
 use crate::harness::rights;
 use crate::harness::sentinel::Group;
 use distlock::{
-    Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, SystemClock, builder, schemes,
+    Backend, Client, ClientBuilder, Config, Context, DistLock, LockName, MajorityLock,
+    MemoryBackend, MultiLock, Mutex, SystemClock, builder, schemes,
 };
-use lock_core::conformance::{Seen, Subject};
+use lock_core::conformance::{SINGLE_STORE_ONLY, Seen, Subject};
 use std::sync::{Arc, LazyLock};
 use std::thread::panicking;
 use tempfile::TempDir;
@@ -102,6 +103,81 @@ impl Subject for ClusterSubject {
 
     fn has_tags(&self) -> bool {
         self.tags
+    }
+}
+
+/// Locks of one name in three stores, taken as one.
+pub(crate) struct SeveralSubject {
+    name: &'static str,
+    stores: [MemoryBackend; 3],
+    make: fn(Vec<Mutex>) -> Arc<dyn DistLock>,
+    cannot: &'static [(&'static str, &'static str)],
+}
+
+impl SeveralSubject {
+    /// All three of them.
+    pub(crate) fn all() -> Self {
+        Self::new("all of three", |members| MultiLock::new(members).unwrap().into())
+    }
+
+    /// The majority of the three.
+    pub(crate) fn majority() -> Self {
+        Self::new("a majority of three", |members| MajorityLock::new(members).unwrap().into())
+    }
+
+    /// The same lock in the middle of others.
+    pub(crate) fn nested() -> Self {
+        Self::new("one of a lock of two", |mut members| {
+            let last = members.pop().unwrap();
+            let inner: Arc<dyn DistLock> = MultiLock::new(members).unwrap().into();
+            MultiLock::new([inner, last.into()]).unwrap().into()
+        })
+    }
+
+    fn new(name: &'static str, make: fn(Vec<Mutex>) -> Arc<dyn DistLock>) -> Self {
+        let stores = [(); 3].map(|()| MemoryBackend::new(Arc::new(SystemClock)));
+        Self { name, stores, make, cannot: SINGLE_STORE_ONLY }
+    }
+
+    /// The same, and lets nothing be left out.
+    pub(crate) fn sitting_all(self) -> Self {
+        Self { cannot: &[], ..self }
+    }
+}
+
+impl Subject for SeveralSubject {
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn backend(&self, _: &Context) -> Arc<dyn Backend> {
+        panic!("several locks have no one store")
+    }
+
+    fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
+        let client = |store: &MemoryBackend| {
+            Client::builder().clock(Arc::clone(&context.clock)).backend(Arc::new(store.clone()))
+        };
+        self.stores.iter().map(client).collect()
+    }
+
+    fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
+        (self.make)(clients.iter().map(|client| client.mutex(name).unwrap()).collect())
+    }
+
+    /// Held if anything of it is: what is free must be free everywhere.
+    fn probe(&self, lock: &LockName) -> Seen {
+        let seen = self.stores.each_ref().map(|store| Seen::of(store, lock));
+        let held = seen.iter().filter(|it| it.held);
+        held.min_by_key(|it| it.remaining).copied().unwrap_or(Seen::FREE)
+    }
+
+    fn lose(&self, lock: &LockName) {
+        self.stores.iter().for_each(|store| store.lose(lock));
+    }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        self.cannot
     }
 }
 

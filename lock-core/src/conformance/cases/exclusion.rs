@@ -1,12 +1,10 @@
 //! One at a time: between threads, between clients, and by force.
 
 use crate::conformance::desk::{
-    client, elsewhere, fixed, fresh_name, is_busy, join, let_pass, long, ms, mutex, mutexes, now,
-    patience, prompt, spawn, take, take_soon, take_with,
+    Lock, client, elsewhere, fixed, fresh_name, is_busy, join, let_pass, long, ms, mutex, mutexes,
+    now, patience, prompt, spawn, take, take_soon, take_with,
 };
 use crate::conformance::subject::Subject;
-use crate::lock::DistLock;
-use crate::mutex::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -73,7 +71,7 @@ pub(crate) fn other_process_is_a_stranger(subject: &dyn Subject) {
 pub(crate) fn never_two_inside(subject: &dyn Subject) {
     const ROUNDS: u64 = 12;
     let (counter, inside) = (AtomicU64::new(0), AtomicBool::new(false));
-    let work = |mutex: &Mutex| {
+    let work = |mutex: &Lock| {
         for _ in 0..ROUNDS {
             let taken = mutex.try_lock_for(ms(10_000)).expect("the store answers");
             let guard = taken.expect("everybody has a turn");
@@ -86,7 +84,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
             guard.unlock().expect("it is ours");
         }
     };
-    let clients: [Mutex; 3] = mutexes(subject);
+    let clients: [Lock; 3] = mutexes(subject);
     thread::scope(|scope| {
         let each_twice = clients.iter().chain(&clients);
         let threads: Vec<_> = each_twice.map(|mutex| spawn(scope, || work(mutex))).collect();

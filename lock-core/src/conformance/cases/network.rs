@@ -3,22 +3,20 @@
 use crate::backend::{Answer, Closing};
 use crate::client::Client;
 use crate::conformance::desk::{
-    Line, always, client, connect, context, eventually, fixed, fresh_name, is_busy, join, let_pass,
-    long, ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon, take_with,
-    watched,
+    Line, Lock, always, client, connect, context, eventually, fixed, fresh_name, is_busy, join,
+    let_pass, long, ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon,
+    take_with, watched,
 };
 use crate::conformance::mischief::Mischief;
 use crate::conformance::subject::Subject;
 use crate::engine::tenure::GuardState;
 use crate::interrupt::Interrupt;
-use crate::lock::DistLock;
 use crate::loss::LossCause;
-use crate::mutex::Mutex;
 use std::sync::Arc;
 use std::thread;
 
 /// A client with a network that can be tampered with, and its lock.
-fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<Mischief>, Mutex) {
+fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<Mischief>, Lock) {
     let context = context();
     let network = Mischief::on(subject.backend(&context));
     let client = connect(Client::builder().clock(context.clock).backend(Arc::clone(&network) as _));

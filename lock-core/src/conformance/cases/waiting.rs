@@ -2,14 +2,12 @@
 
 use crate::backend::Closing;
 use crate::conformance::desk::{
-    Line, always, client, connect, context, eventually, fresh_name, is_busy, join, let_pass, long,
-    ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon,
+    Line, Lock, always, client, connect, context, eventually, fresh_name, is_busy, join, let_pass,
+    long, ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon,
 };
 use crate::conformance::subject::Subject;
 use crate::event::Event;
 use crate::interrupt::Interrupt;
-use crate::lock::DistLock;
-use crate::mutex::Mutex;
 use crate::name::LockName;
 use crate::options::LockOptions;
 use parking_lot::Mutex as Cell;
@@ -45,7 +43,7 @@ pub(crate) fn wakes_waiters_promptly(subject: &dyn Subject) {
 
 /// Waiters of several clients are all served, one after the other.
 pub(crate) fn every_waiter_has_its_turn(subject: &dyn Subject) {
-    let clients: [Mutex; 4] = mutexes(subject);
+    let clients: [Lock; 4] = mutexes(subject);
     let guard = take(&clients[0]);
     thread::scope(|scope| {
         let each_twice = clients[1..].iter().chain(&clients[1..]);
@@ -62,7 +60,7 @@ pub(crate) fn every_waiter_has_its_turn(subject: &dyn Subject) {
 
 /// A client whose waiters can be counted as they begin to wait.
 struct Queue {
-    lock: Mutex,
+    lock: Lock,
     contended: Arc<AtomicUsize>,
 }
 

@@ -6,7 +6,6 @@ use crate::conformance::desk::{
 };
 use crate::conformance::subject::Subject;
 use crate::guard::LockGuard;
-use crate::lock::DistLock;
 use crate::loss::LossCause;
 use crate::name::LockName;
 use crate::options::LockOptions;
