@@ -23,6 +23,8 @@ struct Three {
     stores: [Recorded; 3],
     clients: [Client; 3],
     locks: [Mutex; 3],
+    /// Clients of somebody else's.
+    others: [Client; 3],
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -32,8 +34,9 @@ impl Three {
         let clock = ManualClock::new();
         let stores = [(); 3].map(|()| Recorded::on(&clock));
         let clients = stores.each_ref().map(Recorded::client);
+        let others = stores.each_ref().map(Recorded::client);
         let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
-        Self { clock, stores, clients, locks }
+        Self { clock, stores, clients, locks, others }
     }
 
     fn all(&self) -> MultiLock {
@@ -46,7 +49,7 @@ impl Three {
 
     /// The same locks as strangers see them.
     fn strangers(&self) -> [Mutex; 3] {
-        [0, 1, 2].map(|n| self.stores[n].client().mutex(NAMES[n]).unwrap())
+        [0, 1, 2].map(|n| self.others[n].mutex(NAMES[n]).unwrap())
     }
 
     /// Which of them somebody holds, by the stores' word.
@@ -58,12 +61,20 @@ impl Three {
         self.stores.each_ref().map(|store| store.count(kind))
     }
 
+    fn everybody(&self) -> impl Iterator<Item = &Client> {
+        self.clients.iter().chain(&self.others)
+    }
+
+    /// How many threads of the clients look after what is held. They sleep on the clock when there is nothing to do.
+    fn threads(&self) -> usize {
+        self.everybody().map(|client| client.0.threads()).sum()
+    }
+
     /// Advances by small steps, and lets whoever wakes do its work before the next.
     fn advance(&self, by: Duration) {
         let is_at_rest = || {
-            let threads: usize = self.clients.iter().map(|client| client.0.threads()).sum();
-            let parked = sleeping(&self.clock) >= threads;
-            parked && self.clients.iter().all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
+            sleeping(&self.clock) >= self.threads()
+                && self.everybody().all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
         };
         let end = self.clock.now() + by;
         eventually("everybody is at rest", is_at_rest);
@@ -71,6 +82,28 @@ impl Three {
             self.clock.advance((SECOND / 20).min(end.since(self.clock.now())));
             eventually("everybody is at rest", is_at_rest);
         }
+    }
+
+    /// Advances by steps until it is so, each when the one thread of the test sleeps.
+    fn until(&self, what: &str, step: Duration, mut is_so: impl FnMut() -> bool) {
+        loop {
+            let mut is_done = false;
+            eventually(what, || {
+                is_done = is_so();
+                is_done || sleeping(&self.clock) > self.threads()
+            });
+            if is_done {
+                return;
+            }
+            self.clock.advance(step);
+        }
+    }
+
+    /// Until this thread of a test's waits for that lock.
+    fn until_waiting_for(&self, n: usize) {
+        self.until("it waits for one", SECOND / 1000, || {
+            self.clients[n].waiting(NAMES[n]).unwrap() == 1
+        });
     }
 }
 
