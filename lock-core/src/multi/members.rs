@@ -2,6 +2,7 @@
 
 use super::held::Several;
 use crate::backend::LockInfo;
+use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::engine::entry::Entry;
 use crate::error::{Error, ErrorKind, MemberResult, Outcome};
@@ -12,6 +13,7 @@ use crate::name::LockName;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a lock is made of, down to the names of single clients.
@@ -175,6 +177,9 @@ pub(super) struct Members {
     pub(super) locks: Vec<Arc<dyn DistLock>>,
     /// In which order they are tried.
     pub(super) order: Vec<usize>,
+    /// Until when each of them counts as ailing, in nanoseconds of the clock: it could not be asked a while ago. Written and
+    /// read by whoever takes the lock; nothing hangs on its being exact.
+    ailing: Vec<AtomicU64>,
 }
 
 impl Members {
@@ -211,7 +216,18 @@ impl Members {
         let mut order: Vec<_> = (0..locks.len()).collect();
         // A stable sort: the same name on several servers stays in the order that it was given in.
         order.sort_by(|a, b| locks[*a].name().cmp(locks[*b].name()));
-        Ok(Self { group: Arc::new(Group::new(need, parts)), locks, order })
+        let ailing = locks.iter().map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { group: Arc::new(Group::new(need, parts)), locks, order, ailing })
+    }
+
+    /// Notes that this member could not be asked, or that it has answered again.
+    pub(super) fn set_ailing(&self, at: usize, until: Option<Moment>) {
+        self.ailing[at].store(until.map_or(0, Moment::as_nanos), Ordering::Relaxed);
+    }
+
+    /// Whether this member could not be asked a while ago.
+    pub(super) fn is_ailing(&self, at: usize, now: Moment) -> bool {
+        self.ailing[at].load(Ordering::Relaxed) > now.as_nanos()
     }
 
     pub(super) fn group(&self) -> &Arc<Group> {

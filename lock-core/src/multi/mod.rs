@@ -111,6 +111,8 @@ pub struct MultiLock(Arc<Members>);
 /// - It takes every member that it can get, and is content with more than half.
 /// - It waits for a member that is busy for at most its share: what is left of the wait divided by the number of members,
 ///   and never more than a second at a time. Then it looks at the others again.
+/// - A member that cannot be asked costs whoever asks it a command time-out; so for five seconds after that, this lock asks it last, and
+///   only if the others are not enough.
 /// - A member that cannot be asked counts as one that cannot be had. Where so many could not be asked that it is not known
 ///   whether it would have been free, that is an [unavailable](Error::is_unavailable) lock and not a busy one.
 /// - The guard is lost when fewer than needed are left, and [remaining](LockGuard::remaining) for as long as enough of them

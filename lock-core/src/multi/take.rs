@@ -17,6 +17,9 @@ const LONGEST_SHARE: Duration = Duration::from_secs(1);
 /// The shortest: below it a wait is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
+/// For how long a majority does without a member that could not be asked, where the others are enough.
+const AILING: Duration = Duration::from_secs(5);
+
 /// The pause after locks were taken and given back: up to twice what taking them took, but not below and not above
 /// these, doubled for each such round before.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
@@ -120,8 +123,14 @@ impl<'a> Taking<'a> {
         let order = &self.members.order;
         let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
         let mut round = Round::new(order.len(), self.clock.now());
-        for &at in order.iter().cycle().skip(start).take(order.len()) {
+        let mut order: Vec<_> = order.iter().cycle().skip(start).take(order.len()).collect();
+        // What hangs would cost each taking a command time-out: it comes last, and not at all if the others are enough.
+        order.sort_by_key(|at| self.is_ailing(**at) && Some(**at) != wait_for);
+        for &at in order {
             self.check_interrupt()?;
+            if round.count().taken >= self.members.need() && self.is_ailing(at) {
+                break;
+            }
             // Waited for with empty hands only.
             let wait = if Some(at) == wait_for { self.share() } else { Some(Duration::ZERO) };
             self.ask(&mut round, at, wait)?;
@@ -130,6 +139,10 @@ impl<'a> Taking<'a> {
             }
         }
         Ok(round)
+    }
+
+    fn is_ailing(&self, at: usize) -> bool {
+        self.members.spare() > 0 && self.members.is_ailing(at, self.clock.now())
     }
 
     /// How long to wait for one lock. `None`: for ever.
@@ -147,6 +160,7 @@ impl<'a> Taking<'a> {
         let options = LockOptions { wait, ..self.options.clone() };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
+                self.members.set_ailing(at, None);
                 round.first.get_or_insert_with(|| self.clock.now());
                 round.guards[at] = Some(guard);
                 Outcome::Done
@@ -158,6 +172,7 @@ impl<'a> Taking<'a> {
             Err(error) if error.is_interrupted() => return Err(interrupted()),
             Err(error) => {
                 if error.is_unavailable() {
+                    self.members.set_ailing(at, Some(self.clock.now() + AILING));
                     round.unavailable = Some(at);
                 }
                 Outcome::Failed(error)

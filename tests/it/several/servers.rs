@@ -109,6 +109,11 @@ fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
             let error = all.try_lock().unwrap_err();
             let majority = MajorityLock::new(&locks).unwrap();
             majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+            let watch = Stopwatch::start();
+            for _ in 0..10 {
+                majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+            }
+            assert!(watch.elapsed() < ms(2_500), "ten time-outs: {:?}", watch.elapsed());
             error
         });
         other.join().unwrap()

@@ -237,28 +237,28 @@ fn a_majority_takes_all_it_can_get_and_needs_more_than_half() {
 #[test]
 fn a_majority_tells_busy_from_unavailable() {
     let three = Three::new();
-    let lock = three.majority();
+    // A new handle each time: one that has found a member ailing asks it last.
     let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
     let mend = || three.stores.iter().for_each(Recorded::mend);
     cut(0);
-    drop(lock.try_lock().unwrap().expect("two of three are enough"));
+    drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
     cut(1);
-    let error = lock.try_lock().unwrap_err();
+    let error = three.majority().try_lock().unwrap_err();
     assert!(error.is_unavailable() && letters(&error) == "ff-", "{error}");
     mend();
     let busy = three.strangers()[2].lock().unwrap();
     cut(0);
-    assert!(lock.try_lock().unwrap().is_none(), "were it not busy, it would be ours");
+    assert!(three.majority().try_lock().unwrap().is_none(), "were it not busy, it would be ours");
     cut(1);
-    assert_eq!(letters(&lock.try_lock().unwrap_err()), "ff-");
+    assert_eq!(letters(&three.majority().try_lock().unwrap_err()), "ff-");
     mend();
     drop(busy);
     three.stores[0].fail_next("acquire", Fault::Refused);
-    drop(lock.try_lock().unwrap().expect("two of three are enough"));
+    drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
     for store in &three.stores[..2] {
         store.fail_next("acquire", Fault::Refused);
     }
-    assert!(lock.lock().unwrap_err().is_configuration());
+    assert!(three.majority().lock().unwrap_err().is_configuration());
     assert_eq!(three.held(), NONE);
 }
 
@@ -278,5 +278,28 @@ fn a_majority_waits_for_each_no_longer_than_its_share() {
     let took = three.clock.now().since(from);
     assert!(took < 2 * SECOND, "it was looked at after {took:?}, long before the end");
     drop(busy);
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn a_majority_does_without_what_could_not_be_asked_a_while_ago() {
+    let three = Three::new();
+    let lock = three.majority();
+    three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
+    let start = three.clock.now();
+    drop(lock.try_lock().unwrap().expect("two of three"));
+    assert_eq!(three.clock.now().since(start), 2 * SECOND, "once it costs a time-out");
+    drop(lock.try_lock().unwrap().expect("two of three"));
+    assert_eq!(three.count("acquire"), [1, 2, 2], "it is not asked again at once");
+    let busy = three.strangers()[1].lock().unwrap();
+    drop(lock.try_lock().unwrap().expect("it is asked where it is needed, and has recovered"));
+    drop(busy);
+    drop(lock.try_lock().unwrap().unwrap());
+    assert_eq!(three.count("acquire"), [3, 5, 4]);
+    three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
+    drop(lock.try_lock().unwrap().unwrap());
+    three.advance(6 * SECOND);
+    drop(lock.try_lock().unwrap().unwrap());
+    assert_eq!(three.count("acquire"), [5, 7, 6], "after a while it is asked again in any case");
     assert_eq!(three.held(), NONE);
 }
