@@ -1,4 +1,5 @@
-//! Taking several locks: rounds, each of which waits for one lock with empty hands and then tries the others.
+//! Taking several locks: rounds, each of which waits for one lock with empty hands, and then tries the others or has little
+//! patience with them.
 
 use super::held::Several;
 use super::members::{Members, worst};
@@ -16,6 +17,12 @@ const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
 /// The shortest: below it a wait is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
+
+/// After so many rounds that gave something back, tries wait for a moment, too: at first for up to the shortest of these,
+/// doubled each time, and never for longer than the longest.
+const ROUNDS_OF_TRIES: u32 = 3;
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
+const LONGEST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// For how long a majority does without a member that could not be asked, where the others are enough.
 const AILING: Duration = Duration::from_secs(5);
@@ -131,14 +138,26 @@ impl<'a> Taking<'a> {
             if round.count().taken >= self.members.need() && self.is_ailing(at) {
                 break;
             }
-            // Waited for with empty hands only.
-            let wait = if Some(at) == wait_for { self.share() } else { Some(Duration::ZERO) };
+            let wait = if Some(at) == wait_for { self.share() } else { Some(self.patience()) };
             self.ask(&mut round, at, wait)?;
             if round.is_decided(self.members.need()) {
                 break;
             }
         }
         Ok(round)
+    }
+
+    /// How long a try may take. None at first. But where others keep the queues of several locks from ever being empty, no
+    /// try ever finds one free; so after some rounds in vain it waits for its turn, with what it has in its hand, for a
+    /// moment. Of two that do so crosswise one gives up before the other, because the moments are random.
+    fn patience(&self) -> Duration {
+        let Some(doublings) = self.given_back.checked_sub(ROUNDS_OF_TRIES) else {
+            return Duration::ZERO;
+        };
+        let longest = (SHORTEST_PATIENCE * 2u32.pow(doublings.min(10))).min(LONGEST_PATIENCE);
+        let moment = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
+        left.map_or(moment, |left| left.min(moment))
     }
 
     fn is_ailing(&self, at: usize) -> bool {

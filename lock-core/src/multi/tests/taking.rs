@@ -253,6 +253,12 @@ fn a_majority_tells_busy_from_unavailable() {
     assert_eq!(letters(&three.majority().try_lock().unwrap_err()), "ff-");
     mend();
     drop(busy);
+    let busy = three.strangers()[1].lock().unwrap();
+    cut(0);
+    let found = three.majority().try_lock().unwrap();
+    assert!(found.is_none(), "the third must be asked, or nobody knows that it is free");
+    mend();
+    drop(busy);
     three.stores[0].fail_next("acquire", Fault::Refused);
     drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
     for store in &three.stores[..2] {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{MemoryBackend, SystemClock};
 use parking_lot::Mutex as Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Clients of one process, on a store for each name.
 fn clients() -> [Client; 3] {
@@ -56,4 +57,45 @@ fn a_and_b_and_b_and_a_do_not_wait_for_each_other() {
 #[test]
 fn a_ring_of_pairs_does_not_close() {
     crowd(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
+}
+
+/// Those who want one lock each keep its queue from ever being empty, so a try never finds it free.
+#[test]
+fn who_wants_both_has_a_turn_among_many_who_want_one() {
+    let clients = clients();
+    let [a, b] = [0, 1].map(|n| clients[n].mutex(NAMES[n]).unwrap());
+    let both = MultiLock::new([&a, &b]).unwrap();
+    let is_over = AtomicBool::new(false);
+    let mut waits = Vec::new();
+    thread::scope(|scope| {
+        for lock in [&a, &a, &a, &b, &b, &b] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let guard = lock.lock().unwrap();
+                    let until = SystemClock.now() + SECOND / 2000;
+                    while SystemClock.now() < until {
+                        thread::yield_now();
+                    }
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+        for _ in 0..5 {
+            for (client, name) in clients.iter().zip(NAMES).take(2) {
+                eventually("there is a queue", || client.waiting(name).unwrap() >= 2);
+            }
+            let start = SystemClock.now();
+            let guard = both.try_lock_for(20 * SECOND).unwrap();
+            waits.push(SystemClock.now().since(start));
+            let has_it = guard.is_some();
+            drop(guard);
+            if !has_it {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    println!("{waits:?}");
+    assert!(waits.len() == 5 && waits.iter().all(|wait| *wait < 20 * SECOND), "{waits:?}");
 }
