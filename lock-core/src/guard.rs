@@ -138,6 +138,7 @@ macro_rules! either {
 }
 
 impl Held {
+    #[inline]
     fn unlock(self) -> Result<(), Error> {
         either!(self, it => it.unlock())
     }
@@ -354,6 +355,7 @@ macro_rules! guard_methods {
 pub struct LockGuard(Held, PhantomData<std::sync::MutexGuard<'static, ()>>);
 
 impl LockGuard {
+    #[inline]
     pub(crate) fn new(hold: Hold) -> Self {
         Self(Held::One(hold), PhantomData)
     }

@@ -99,10 +99,11 @@ impl Three {
         }
     }
 
-    /// Until this thread of a test's waits for that lock.
+    /// Until the thread of the test sleeps in the queue for that lock: a try stands there, too, but does not sleep.
     fn until_waiting_for(&self, n: usize) {
         self.until("it waits for one", SECOND / 1000, || {
-            self.clients[n].waiting(NAMES[n]).unwrap() == 1
+            let is_queued = self.clients[n].waiting(NAMES[n]).unwrap() == 1;
+            is_queued && sleeping(&self.clock) > self.threads()
         });
     }
 }
