@@ -138,7 +138,6 @@ macro_rules! either {
 }
 
 impl Held {
-    #[inline]
     fn unlock(self) -> Result<(), Error> {
         either!(self, it => it.unlock())
     }
@@ -355,7 +354,6 @@ macro_rules! guard_methods {
 pub struct LockGuard(Held, PhantomData<std::sync::MutexGuard<'static, ()>>);
 
 impl LockGuard {
-    #[inline]
     pub(crate) fn new(hold: Hold) -> Self {
         Self(Held::One(hold), PhantomData)
     }
