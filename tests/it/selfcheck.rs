@@ -1,10 +1,11 @@
 //! Tests of the tools themselves: a harness that lies makes every other test worthless.
 
 use crate::harness::child::Example;
+use crate::harness::claims::{Claim, Log, judge};
 use crate::harness::cluster::{Cluster, Failover};
 use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, always, eventually, fairly, let_pass, ms, timed};
-use lock_core::{Clock, SystemClock};
+use lock_core::{Clock, Moment, SystemClock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
@@ -195,4 +196,43 @@ fn a_cluster_agrees_fails_over_and_moves_slots() {
     cluster.node_mut(third).restart();
     cluster.wait_until_agreed(6);
     assert_eq!(cluster.replica_of(second), third);
+}
+
+/// A claim of the lock `a`.
+fn claim(holder: &str, token: u64, from: u64, to: u64) -> Claim {
+    let [asked, from, to] = [0, from, to].map(Moment::from_nanos);
+    Claim { lock: "a".into(), holder: holder.into(), token, asked, from, to }
+}
+
+#[test]
+fn the_judge_of_claims_sees_two_at_once_and_tokens_that_do_not_grow() {
+    // One right after the other is no overlap, and neither are those of different locks.
+    let exact = [claim("x", 5, 30, 40), claim("y", 3, 10, 20), claim("x", 4, 20, 30)];
+    judge(exact.clone()).must_be_exact();
+    let other = Claim { lock: "b".into(), ..claim("z", 1, 0, 99) };
+    judge(exact.iter().cloned().chain([other])).must_be_exact();
+    // Also of one thread with itself, and where a third lies between the two.
+    for wrong in [claim("z", 6, 39, 41), claim("x", 6, 10, 21), claim("z", 2, 0, 31)] {
+        let verdict = judge(exact.iter().cloned().chain([wrong.clone()]));
+        assert!(verdict.together.iter().any(|pair| pair.contains(&wrong)), "{wrong}");
+        assert!(catch_unwind(|| verdict.must_be_exact()).is_err());
+    }
+    for token in [5, 4, 1] {
+        let verdict = judge(exact.iter().cloned().chain([claim("z", token, 50, 60)]));
+        assert_eq!((verdict.together.len(), verdict.backwards.len()), (0, 1), "{token}");
+        assert!(catch_unwind(|| verdict.must_be_exact()).is_err());
+    }
+}
+
+#[test]
+fn claims_survive_their_file_and_half_a_line_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("claims");
+    assert_eq!(Log::read(&path), []);
+    let (log, claims) = (Log::create(&path), [claim("x", 5, 30, 40), claim("7.1", 6, 41, 42)]);
+    claims.iter().for_each(|claim| log.write(claim));
+    assert_eq!(Log::read(&path), claims);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 1]).unwrap();
+    assert_eq!(Log::read(&path), claims[..1]);
 }

@@ -4,6 +4,7 @@
 pub(crate) mod alone;
 pub(crate) mod authority;
 pub(crate) mod child;
+pub(crate) mod claims;
 pub(crate) mod cluster;
 pub(crate) mod lifeline;
 pub(crate) mod probe;

@@ -161,6 +161,17 @@ impl RedisServer {
         eventually("the server is back on its port", START, || self.try_launch());
     }
 
+    /// The same as a replica of the server on this port, whatever it was before.
+    pub(crate) fn restart_as_replica_of(&mut self, port: u16) {
+        const OPTION: &str = "--replicaof";
+        let arguments = &mut self.setup.arguments;
+        if let Some(at) = arguments.iter().position(|argument| argument == OPTION) {
+            arguments.drain(at..at + 3);
+        }
+        arguments.extend([OPTION, "127.0.0.1", &port.to_string()].map(str::to_owned));
+        self.restart();
+    }
+
     /// The processor time that the server has used, its own and the system's.
     pub(crate) fn cpu_time(&self) -> Duration {
         let mut probe = self.probe();

@@ -152,6 +152,22 @@ impl Group {
         })
     }
 
+    /// Has the sentinels choose this replica, if it is up, when the master is to be replaced.
+    pub(crate) fn prefer(&self, place: usize) {
+        let (server, priority) = (&self.servers[place], "1");
+        server.probe().command(&["CONFIG", "SET", "replica-priority", priority]);
+        let port = server.port().to_string();
+        eventually("all sentinels know the priority", BOUND, || {
+            self.sentinels.iter().all(|sentinel| {
+                let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", MASTER]);
+                let is_known = |it: &BTreeMap<String, String>| {
+                    it["port"] == port && it["slave-priority"] == priority
+                };
+                each(replicas).iter().any(is_known)
+            })
+        });
+    }
+
     /// Has the sentinels make another server the master, while the old one is well. Returns the old one's place.
     pub(crate) fn fail_over(&self) -> usize {
         let old = self.master();
