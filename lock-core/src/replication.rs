@@ -14,7 +14,7 @@ use std::time::Duration;
 /// |---|---|
 /// | [`off`](Self::off) | what the replica that takes over happened to have |
 /// | [`replicas(k)`](Self::replicas) | every grant, if one of those that confirmed takes over. Nobody sees to it that it is one of them: of more than `k` replicas another may |
-/// | [`all`](Self::all) | every grant, whichever takes over |
+/// | [`all`](Self::all) | every grant, whichever takes over of those that were not held for down. One that was, comes back and takes over before it has caught up, has not got it: a number has no such gap, and grants nothing while one is away |
 ///
 /// "All" means every replica that Sentinel (or the slot map of a cluster) lists and does not hold for down, at the time of
 /// the attempt; none at all is a shortfall. One server on its own does not know how many it should have, and a replica

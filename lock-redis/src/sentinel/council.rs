@@ -44,7 +44,8 @@ pub(super) struct Verdict {
     pub(super) epoch: u64,
     /// Whether more than half of all known sentinels say so.
     pub(super) by_majority: bool,
-    /// How many replicas may be promoted: those that at least one of the sentinels does not hold for down.
+    /// How many replicas may be promoted: those that at least one of the sentinels has heard and
+    /// does not hold for down.
     pub(super) replicas: u32,
 }
 
@@ -180,6 +181,8 @@ impl Council {
         let replicas: HashSet<_> = opinions(said)
             .filter(|it| it.epoch == epoch && it.master == master)
             .flat_map(|opinion| &opinion.replicas)
+            // Whoever leads the failover names the new one already, and lists it as a replica of the old one.
+            .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
         let by_majority = supporters * 2 > members.len();

@@ -28,7 +28,7 @@ pub(super) struct Opinion {
     pub(super) master: Address,
     /// Counts the failovers. Whoever has the larger number has heard of the later one.
     pub(super) epoch: u64,
-    /// The replicas that it does not hold for down.
+    /// The replicas that it has heard and does not hold for down.
     pub(super) replicas: Vec<Address>,
     /// The other sentinels, and who they are.
     pub(super) others: Vec<(Address, String)>,
@@ -243,12 +243,14 @@ fn master_address(reply: &Reply) -> Option<Address> {
     Address::of(text(host), text(port))
 }
 
-/// A replica, if it is not held for down. One whose link to the master is broken counts: it may be promoted all the same.
+/// A replica, if it is not held for down. One that cannot be reached at the moment counts until it is, because it may be
+/// back and promoted before that; one that has not said yet whom it follows does not: after a failover the old master is
+/// listed as a replica, dead or not.
 fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
-    let flags = fields.get("flags")?;
-    let is_down = flags.split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"));
     let field = |name| fields.get(name).map(String::as_str);
-    Address::of(field("ip"), field("port")).filter(|_| !is_down)
+    let is_down = field("flags")?.split(',').any(|flag| matches!(flag, "s_down" | "o_down"));
+    let was_heard = field("master-host") != Some("?");
+    Address::of(field("ip"), field("port")).filter(|_| was_heard && !is_down)
 }
 
 fn other(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
