@@ -2,12 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// Processes whose threads want one lock, and say when they had it.
+#[path = "../contenders/mod.rs"]
+mod contenders;
+
 // How the master is found.
 mod discovery;
 
 #[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
 #[path = "../it/harness/mod.rs"]
 mod harness;
+
+// Masters that are killed with the lock held, and a judge of what all holders say.
+mod judged;
 
 // A sentinel that says what a test wants.
 mod liar;
@@ -20,3 +27,6 @@ mod programs;
 
 // What goes through the failovers: a client, and a holder.
 mod scene;
+
+// What a failover loses when too few replicas are waited for.
+mod unconfirmed;

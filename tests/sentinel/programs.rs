@@ -2,6 +2,7 @@
 
 use crate::harness::child::Example;
 use crate::harness::sentinel::Group;
+use crate::harness::time::{Stopwatch, always, eventually};
 use crate::scene::SOON;
 use std::time::Duration;
 
@@ -17,6 +18,54 @@ fn batch_workers_and_hold_run_by_their_url_alone() {
     let mut hold = Example::new("hold").args(&["--url", &group.url(), "--name", "held"]).spawn();
     hold.expect_event("held", SOON);
     assert!(group.probe().exists("held"));
+    hold.send("release");
+    hold.expect_event("released", SOON);
+    assert_eq!(hold.wait_exit(SOON), 0);
+}
+
+#[test]
+fn batch_workers_stay_exact_over_a_failover_in_the_middle() {
+    let group = Group::start();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("counter");
+    let sold = || -> u64 {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    // Releases are not confirmed: what the old master frees while it is being replaced stays taken on the next one until
+    // its lease ends.
+    let url = format!("{}?replicas=all&watchdog=5s", group.url());
+    let arguments =
+        ["--url", &url, "--processes", "2", "--workers", "8", "--jobs", "1000000", "--counter"];
+    let mut workers =
+        Example::new("batch_workers").args(&arguments).arg(file.to_str().unwrap()).spawn();
+    eventually("they sell", SOON, || sold() > 200);
+    let old = group.fail_over();
+    group.await_other_than(old);
+    let (before, watch) = (sold(), Stopwatch::start());
+    eventually("they sell on", SOON, || sold() > before + 200);
+    println!("sold {before} until the failover, and 200 more {:?} after it", watch.elapsed());
+    workers.interrupt();
+    let code = workers.wait_exit(SOON);
+    let output = workers.output();
+    assert!(code == 130 && output.contains("exact"), "{code}: {output} {}", workers.errors());
+    assert!(output.contains("tokens   grew with every sale"), "{output}");
+}
+
+#[test]
+fn hold_holds_over_a_failover() {
+    let group = Group::start();
+    let url = format!("{}?replicas=all&watchdog=8s", group.url());
+    let mut hold = Example::new("hold").args(&["--url", &url, "--name", "held"]).spawn();
+    hold.expect_event("held", SOON);
+    let old = group.fail_over();
+    let new = group.await_other_than(old);
+    // Longer than a lease: only renewals on the new master can have kept it.
+    always("the new master has it", Duration::from_secs(9), || {
+        group.servers[new].probe().exists("held")
+    });
+    hold.send("verify");
+    assert_eq!(hold.expect_event("verify", SOON)["valid"], true);
     hold.send("release");
     hold.expect_event("released", SOON);
     assert_eq!(hold.wait_exit(SOON), 0);
