@@ -36,6 +36,8 @@ pub use lock_core::{
 /// | `redis+sentinel://[user:password@]host[:port][,..]/master[?db=database]` | the master that these sentinels name, from failover to failover; `rediss+sentinel://` over TLS |
 /// | `redis+cluster://[user:password@]host[:port],host[:port],..` | Redis Cluster, by some of its nodes (feature `cluster`, on by default) |
 /// | `rediss+cluster://[user:password@]host[:port],host[:port],..` | the same over TLS (feature `tls`) |
+/// | `redlock://[user:password@]host[:port],host[:port],host[:port][/database]` | a quorum of independent Redis servers (feature `cluster`, on by default); see [`set_up_quorum`] |
+/// | `redlocks://..` | the same over TLS |
 ///
 /// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority that the system trusts.
 /// Options say otherwise: `tls_ca=FILE` (the authorities to trust instead), `tls_name=HOST` (whom the certificate is for),
@@ -94,6 +96,9 @@ pub fn builder() -> ClientBuilder {
     Client::builder().schemes(schemes())
 }
 
+#[cfg(feature = "cluster")]
+pub use lock_cluster::{Member, QuorumBackend, set_up as set_up_quorum};
+
 /// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
@@ -106,7 +111,10 @@ pub fn schemes() -> Schemes {
         .with(lock_redis::SentinelScheme::new())
         .with(lock_redis::SentinelScheme::tls());
     #[cfg(feature = "cluster")]
-    let schemes =
-        schemes.with(lock_cluster::ClusterScheme::new()).with(lock_cluster::ClusterScheme::tls());
+    let schemes = schemes
+        .with(lock_cluster::ClusterScheme::new())
+        .with(lock_cluster::ClusterScheme::tls())
+        .with(lock_cluster::RedlockScheme::new())
+        .with(lock_cluster::RedlockScheme::tls());
     schemes
 }

@@ -68,6 +68,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
 
+    /// The same as [`acquire`](Backend::acquire) for a caller that has more to send before it waits for any answer:
+    /// returns when the request has left, and tells `done` what came of it, exactly once.
+    ///
+    /// What is said of [`submit_release`](Backend::submit_release) holds here, too. Answers that nobody waits for are
+    /// read along with the answer to what is asked next; the caller sees to it that something is.
+    fn submit_acquire(&self, attempt: &Attempt<'_>, by: Moment, done: Attempted) {
+        done(self.acquire(attempt, by));
+    }
+
     /// Extends the leases of `batch`, each on its own: what goes wrong with one must not touch the others.
     ///
     /// The answers stand in the order of the batch and are as many. Only a holding that is still its owner's is
@@ -133,6 +142,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].
 pub type Released = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 
+/// Who is told what came of an attempt that nobody waits for: see [`Backend::submit_acquire`].
+pub type Attempted = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+
 /// One attempt to take a lock.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -184,6 +196,19 @@ pub enum Tokens {
         /// How many beyond the first.
         reserve: u32,
     },
+    /// The caller proposes one, and `reserve` more behind it, as a ballot of Paxos does: for one of several stores that
+    /// are asked together.
+    ///
+    /// The lock is granted if it is free and `first` is greater than the stored token; or if this owner has it already.
+    /// In both cases the end of the range is stored, unless a greater token is. Otherwise the answer is
+    /// [`Answer::Stale`]. Where the store has forgotten its token, it must know one that no forgotten token was greater
+    /// than.
+    Propose {
+        /// The token.
+        first: FencingToken,
+        /// How many beyond it.
+        reserve: u32,
+    },
 }
 
 /// What came of an attempt.
@@ -196,6 +221,35 @@ pub enum Answer {
     Unacknowledged(Grant, Shortfall),
     /// Somebody else has it, for this long yet if nobody renews it (`None`: the store cannot say).
     Busy(Option<Duration>),
+    /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one: propose a greater one.
+    Stale(FencingToken),
+    /// The store has lost what it knew, or part of it, and grants nothing for this long: until every lease that it may have
+    /// forgotten is over. [`Duration::MAX`]: until somebody has told it for how long that is.
+    NotVoting(Duration),
+    /// Not granted, and this owner is used up: some of several stores that were asked together may have granted it, or may
+    /// yet, and all of that is being given back. The next attempt must be another owner's.
+    Withdrawn(Withdrawal),
+}
+
+impl Answer {
+    /// Whether it was refused because others have the lock, or want it.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Withdrawn(Withdrawal::Held(_) | Withdrawal::Divided))
+    }
+}
+
+/// Why an attempt on several stores was [withdrawn](Answer::Withdrawn).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Withdrawal {
+    /// Somebody else has too many of them, for this long yet if nobody renews it (`None`: the store cannot say).
+    Held(Option<Duration>),
+    /// Nobody has enough of them: others asked at the same time, and each got a part. Whoever asks again at once does so
+    /// along with the others, so it waits for a moment at random.
+    Divided,
+    /// Too many of them could not be asked, or refused.
+    Failed(Error),
 }
 
 /// A granted lock.
@@ -481,14 +535,24 @@ pub struct Abilities {
     pub waking: Waking,
     /// Whether replicas can be asked to confirm a grant.
     pub replication: Replicates,
+    /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and what it has answered nobody but
+    /// itself can make it forget. A store in which a replica may take over, without the last writes, is none.
+    pub independent: bool,
 }
 
 impl Abilities {
-    /// Owned, with tokens, and releases are published; without replicas.
+    /// Owned, with tokens, and releases are published; without replicas, and not one of a quorum.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, Replicates::Never);
-        Self { owned: true, tokens: true, waking, replication }
+        Self { owned: true, tokens: true, waking, replication, independent: false }
+    }
+
+    /// The same as one that can be of a quorum, or not.
+    #[must_use]
+    pub fn independent(mut self, independent: bool) -> Self {
+        self.independent = independent;
+        self
     }
 
     /// The same with or without knowing the owner.

@@ -52,7 +52,8 @@ struct Inner {
     members: Vec<MemberResult>,
 }
 
-/// What one of several came to that were asked together: a lock among those of a [`MultiLock`](crate::MultiLock).
+/// What one of several came to that were asked together: a lock among those of a [`MultiLock`](crate::MultiLock), or a node
+/// of a quorum.
 #[derive(Clone, Debug)]
 pub struct MemberResult {
     name: String,
@@ -74,7 +75,9 @@ pub enum Outcome {
 }
 
 impl MemberResult {
-    pub(crate) fn new(name: impl Into<String>, outcome: Outcome) -> Self {
+    /// What the one of this name came to.
+    #[must_use]
+    pub fn new(name: impl Into<String>, outcome: Outcome) -> Self {
         Self { name: name.into(), outcome }
     }
 
@@ -134,12 +137,8 @@ impl Error {
 
     /// An error of something that several were asked for: `what`, and what each of them came to. `done` says what it
     /// means that one did as it was asked.
-    pub(crate) fn of_several(
-        kind: ErrorKind,
-        what: &str,
-        done: &str,
-        members: Vec<MemberResult>,
-    ) -> Self {
+    #[must_use]
+    pub fn of_several(kind: ErrorKind, what: &str, done: &str, members: Vec<MemberResult>) -> Self {
         let each = members.iter().map(|member| {
             let name = member.name();
             match member.outcome() {
@@ -184,7 +183,7 @@ impl Error {
         self.0.lock.as_ref()
     }
 
-    /// Of an error of several locks that were asked as one, what each of them came to, in the order in which they were
+    /// Of an error of several locks, or nodes of a quorum, that were asked as one, what each of them came to, in the order in which they were
     /// given. Empty for all other errors.
     #[must_use]
     pub fn members(&self) -> &[MemberResult] {

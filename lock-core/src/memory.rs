@@ -125,6 +125,27 @@ impl State {
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
 
+    /// The stored token, if it is not smaller than the one that is proposed for a free lock.
+    fn outbids(&self, name: &LockName, tokens: Tokens, now: Moment) -> Option<u64> {
+        let Tokens::Propose { first, .. } = tokens else { return None };
+        let stored = self.tokens.get(name).map_or(self.forgotten, |counter| counter.last);
+        (self.holder(name, now).is_none() && first.get() <= stored).then_some(stored)
+    }
+
+    /// The tokens that were proposed and are granted.
+    fn take_over(
+        &mut self,
+        name: &LockName,
+        first: FencingToken,
+        reserve: u32,
+        now: Moment,
+    ) -> Option<TokenRange> {
+        let last = first.get() + u64::from(reserve);
+        let stored = self.tokens.get(name).map_or(0, |counter| counter.last);
+        self.tokens.insert(name.clone(), Counter { last: last.max(stored), used: now });
+        TokenRange::new(first, FencingToken::new(last))
+    }
+
     /// Forgets what is over, once in as many insertions as there are entries.
     fn sweep(&mut self, now: Moment) {
         if self.locks.len() + self.tokens.len() + self.closed.len() < self.sweep_at {
@@ -156,6 +177,9 @@ impl Backend for MemoryBackend {
         if state.closed.get(&(name.clone(), owner)).is_some_and(|until| now < *until) {
             return Ok(Answer::Busy(None));
         }
+        if let Some(stored) = state.outbids(name, tokens, now) {
+            return Ok(Answer::Stale(FencingToken::new(stored)));
+        }
         let mut is_repeated = false;
         if let Some(held) = state.holder(name, now) {
             if held.owner != owner {
@@ -174,6 +198,7 @@ impl Backend for MemoryBackend {
                 })
             }
             Tokens::Assign { reserve } => state.next_tokens(name, reserve, now, unix),
+            Tokens::Propose { first, reserve } => state.take_over(name, first, reserve, now),
         };
         Ok(Answer::Granted(Grant::new(range)))
     }
@@ -252,7 +277,7 @@ impl Backend for MemoryBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full()
+        Abilities::full().independent(true)
     }
 }
 

@@ -76,7 +76,7 @@ impl Backend for RedisBackend {
 
     fn abilities(&self) -> Abilities {
         // Which replicas there should be, a server on its own does not know: those that are gone it has forgotten.
-        self.format.abilities().replication(Replicates::Counted)
+        self.format.abilities().replication(Replicates::Counted).independent(true)
     }
 }
 

@@ -24,8 +24,8 @@ use std::time::Duration;
 /// The wire format, with the settings that it depends on.
 #[derive(Debug)]
 pub struct Redisson {
-    keys: Keys,
-    policy: TokenPolicy,
+    pub(crate) keys: Keys,
+    pub(crate) policy: TokenPolicy,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
     /// lease that it asks for may be shorter.
     shortest_tombstone: Duration,
@@ -37,15 +37,15 @@ pub struct Redisson {
 }
 
 /// What a grant with more than one token is remembered by.
-struct SetAside {
-    last: FencingToken,
+pub(crate) struct SetAside {
+    pub(crate) last: FencingToken,
 }
 
 impl Redisson {
     /// How long a token counter is kept after the time it stands for. Longer than any two of a failover's servers have
     /// clocks that differ.
     const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
-    const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
+    pub(crate) const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
     /// With the settings in `config`, which was checked.
     #[must_use]
     pub fn of(config: &Config) -> Self {
@@ -108,6 +108,9 @@ impl Redisson {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
+        if let Tokens::Propose { .. } = attempt.tokens {
+            return self.propose(link, attempt, None, by)?.into_answer(link.server());
+        }
         let key = self.keys.lock(attempt.name);
         let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
         let (mode, reserve) = self.tokens(attempt.tokens)?;
@@ -352,7 +355,7 @@ fn renewed(link: &mut dyn Ask, answer: &Reply, key: &str) -> Result<Renewal, Fai
 }
 
 /// Runs a script; an error that it answers with is a refusal.
-fn run(
+pub(crate) fn run(
     script: &'static Script,
     link: &mut dyn Ask,
     key: &str,
@@ -369,7 +372,7 @@ fn run(
 }
 
 /// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
-fn unexpected(link: &mut dyn Ask, script: &Script) -> Failure {
+pub(crate) fn unexpected(link: &mut dyn Ask, script: &Script) -> Failure {
     link.condemn();
     strange(link.server(), script)
 }
@@ -392,12 +395,12 @@ fn released(reply: &Reply) -> Option<Release> {
 }
 
 /// What PTTL says: -1 is "for ever"; -2, "not there", is what an owner hears that is closed.
-fn remaining(pttl: i64) -> Option<Duration> {
+pub(crate) fn remaining(pttl: i64) -> Option<Duration> {
     u64::try_from(pttl).ok().map(Duration::from_millis)
 }
 
 /// The token `first` and those that were set aside behind it.
-fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
+pub(crate) fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
     let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
     let last = first.checked_add(u64::from(reserve))?;
     TokenRange::new(FencingToken::new(first), FencingToken::new(last))

@@ -35,6 +35,13 @@ impl Keys {
     }
 }
 
+impl Keys {
+    /// What says that a server is a node of a quorum.
+    pub(crate) fn marker(&self) -> String {
+        [&self.prefix, "distlock_quorum"].concat()
+    }
+}
+
 /// Where the release of `key` is published.
 pub(crate) fn channel(key: &str) -> String {
     beside("redisson_lock__channel", key)

@@ -12,6 +12,7 @@
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `subscriber`: one connection that hears of releases for everybody who waits
+//! - `propose`, `voter`: a server as one of a quorum's nodes
 //! - `pool`: connections to borrow, dialled by the borrower
 //! - `herd`: many need the same done, and one does it
 //! - `link`: one connection, every step of it bounded by a deadline: for one thread at a time, or shared by all
@@ -26,6 +27,7 @@ mod keys;
 mod link;
 mod node;
 mod pool;
+mod propose;
 mod redirect;
 mod refusal;
 mod reply;
@@ -35,6 +37,7 @@ mod sentinel;
 mod shards;
 mod subscriber;
 mod text;
+mod voter;
 mod watches;
 
 pub use backend::RedisBackend;
@@ -51,5 +54,6 @@ pub mod parts {
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
     pub use crate::shards::{Address, SLOTS, Shard, Shards};
+    pub use crate::voter::{Terms, Voter};
     pub use crate::watches::{Moving, Watches};
 }

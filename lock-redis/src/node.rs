@@ -8,6 +8,7 @@ use crate::confirm::{Confirming, Listing};
 use crate::format::Redisson;
 use crate::link::{Ask, Asking, Bounds, Dialer, Login, Place, Server, SharedLink, TlsSettings};
 use crate::pool::{LinkPool, PoolThread, Slot};
+use crate::propose::{self, Introduction, Mark, Vote, Voting};
 use crate::scheme;
 use crate::shards::{self, Port, Shards};
 use crate::subscriber::Subscriber;
@@ -21,6 +22,7 @@ use lock_core::{
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What all nodes of a client have in common.
 #[derive(Debug)]
@@ -239,6 +241,34 @@ impl Node {
                 format!("replicas={count}: nobody knows how many replicas this server should have"),
             ))),
         }
+    }
+
+    /// An attempt as one of a quorum's nodes.
+    pub(crate) fn propose(
+        &self,
+        format: &Redisson,
+        attempt: &Attempt<'_>,
+        voting: &Voting<'_>,
+        by: Moment,
+    ) -> Result<Vote, Failure> {
+        let vote = self.link.exchange(by, |link| format.propose(link, attempt, Some(voting), by));
+        vote.map_err(on(attempt.name))
+    }
+
+    /// Who the server says it is.
+    pub(crate) fn introduction(&self, by: Moment) -> Result<Introduction, Failure> {
+        self.link.exchange(by, |link| propose::introduction(link, by))
+    }
+
+    /// Makes the server one of a quorum's nodes, unless it is one; or looks whether it is, without a `pause`.
+    pub(crate) fn mark(
+        &self,
+        format: &Redisson,
+        voting: &Voting<'_>,
+        pause: Option<Duration>,
+        by: Moment,
+    ) -> Result<Mark, Failure> {
+        self.link.exchange(by, |link| format.mark(link, voting, pause, by))
     }
 
     /// See [`Backend::renew`](lock_core::Backend::renew).

@@ -22,6 +22,8 @@ pub(crate) enum Asked<'a> {
     Confirmation,
     /// To tell us which node of a cluster serves what.
     Cluster,
+    /// To say who it is.
+    Introduction,
 }
 
 /// The failure of a request that the server answered with an error.
@@ -199,6 +201,7 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
         Asked::Cluster => {
             return ["info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();
         }
+        Asked::Introduction => return vec!["info".to_owned()],
         Asked::Handshake | Asked::Subscribe(_) => return vec!["@pubsub".to_owned()],
     };
     let line = detail.rsplit_once("@user_script:").and_then(|(_, rest)| {

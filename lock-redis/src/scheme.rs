@@ -46,8 +46,9 @@ const TLS: &str = "rediss";
 const UNIX: &str = "redis+unix";
 const SENTINEL: &str = "redis+sentinel";
 const SENTINEL_TLS: &str = "rediss+sentinel";
-/// That of `lock-cluster`.
+/// Those of `lock-cluster`.
 const TLS_CLUSTER: &str = "rediss+cluster";
+const TLS_QUORUM: &str = "redlocks";
 
 /// The port where a URL names none.
 const PORT: u16 = 6379;
@@ -184,7 +185,7 @@ pub(crate) fn address(config: &Config) -> Result<(Place, u32), Error> {
 
 /// How TLS is spoken there; `None` where it is not.
 pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
-    if ![TLS, SENTINEL_TLS, TLS_CLUSTER].contains(&config.scheme()) {
+    if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
         return Ok(None);
     }
     let identity = match (option(config, "tls_cert"), option(config, "tls_key")) {

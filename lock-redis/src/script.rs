@@ -30,6 +30,8 @@ pub(crate) static CLOSE: Script = Script::new(2, "close", include_str!("lua/clos
 pub(crate) static RENEW: Script = Script::new(3, "renew", include_str!("lua/renew.lua"));
 pub(crate) static INSPECT: Script = Script::new(4, "inspect", include_str!("lua/inspect.lua"));
 pub(crate) static FORCE: Script = Script::new(5, "force", include_str!("lua/force.lua"));
+pub(crate) static PROPOSE: Script = Script::new(6, "propose", include_str!("lua/propose.lua"));
+pub(crate) static MARK: Script = Script::new(7, "mark", include_str!("lua/mark.lua"));
 
 impl Script {
     const fn new(number: u32, name: &'static str, source: &'static str) -> Self {
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn scripts_leave_no_global_behind_and_have_a_head() {
-        for script in [&ACQUIRE, &RELEASE, &CLOSE, &RENEW, &INSPECT, &FORCE] {
+        for script in [&ACQUIRE, &RELEASE, &CLOSE, &RENEW, &INSPECT, &FORCE, &PROPOSE, &MARK] {
             assert!(script.source.starts_with(&format!("-- {}: ", script.name)), "{}", script.name);
             for part in ["-- KEYS[", "-- Returns ", "-- Atomic because "] {
                 assert!(script.source.contains(part), "{} lacks {part}", script.name);

@@ -339,7 +339,7 @@ impl Line {
     /// Whether an attempt of a new owner is turned down.
     #[track_caller]
     pub(super) fn is_busy(&self, name: &LockName) -> bool {
-        matches!(self.acquire(name, self.owner(), short()), Answer::Busy(_))
+        self.acquire(name, self.owner(), short()).is_busy()
     }
 
     #[track_caller]
@@ -423,12 +423,7 @@ fn answered<T>(result: Result<T, Failure>) -> T {
 pub(super) fn grant(answer: Answer) -> Grant {
     match answer {
         Answer::Granted(grant) => grant,
-        Answer::Busy(left) => {
-            panic!("the lock is refused (busy for {left:?}), it should be granted")
-        }
-        Answer::Unacknowledged(_, shortfall) => {
-            panic!("too few replicas confirmed it ({shortfall}), it should be granted")
-        }
+        refused => panic!("the lock is refused ({refused:?}), it should be granted"),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod nested;
 mod queue;
+mod withdrawn;
 
 use super::entry::{Entered, Entry, EntryWake, Place, Wanted};
 use super::shortfall::{Weighed, refuse};
@@ -26,6 +27,7 @@ use queue::Queued;
 use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
+use withdrawn::not_voting;
 
 /// The first pause before an unreachable store is asked again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -168,7 +170,8 @@ pub(super) struct Wait<'a> {
     pub(super) plan: &'a Plan,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
-    /// The same for every request of this wait, and never used again. A new one after a grant that was taken back.
+    /// The same for every request of this wait, and never used again. A new one after a grant that was taken back, and after
+    /// an attempt that the store says is used up.
     pub(super) owner: OwnerId,
     /// Whether a request of this owner went unanswered.
     pub(super) doubt: bool,
@@ -176,6 +179,8 @@ pub(super) struct Wait<'a> {
     contended: bool,
     /// How often in a row the store would not tell of releases.
     unwatched: u32,
+    /// How often in a row several got in each other's way.
+    divided: u32,
     /// How many tokens to have set aside. The same for every send of an attempt that may have been granted: the answer to
     /// a repetition is counted back from the last token by it.
     set_aside: u32,
@@ -185,6 +190,8 @@ pub(super) struct Wait<'a> {
 pub(super) enum Next {
     Again,
     Sleep(Moment),
+    /// The same, and news of releases are no reason to get up.
+    Pause(Moment),
     GiveUp,
 }
 
@@ -205,6 +212,7 @@ impl<'a> Wait<'a> {
             doubt: false,
             contended: false,
             unwatched: 0,
+            divided: 0,
             set_aside: 0,
         }
     }
@@ -264,11 +272,24 @@ impl<'a> Wait<'a> {
                     }
                     self.busy(place, entry, left)?
                 }
+                Ok(Answer::Withdrawn(why)) => {
+                    self.withdrawn(place, entry, why, sent, &mut outage)?
+                }
+                Ok(Answer::Stale(_)) => {
+                    let why = "the store turned down a token that nobody had proposed";
+                    let failure = Failure::Refused(Error::unavailable(why));
+                    self.failed(place, failure, sent, &mut outage)?
+                }
+                Ok(Answer::NotVoting(left)) => {
+                    let failure = Failure::Refused(not_voting(left));
+                    self.failed(place, failure, sent, &mut outage)?
+                }
                 Err(failure) => self.failed(place, failure, sent, &mut outage)?,
             };
             match next {
                 Next::Again => {}
                 Next::GiveUp => return Ok(None),
+                Next::Pause(until) => self.pause(until)?,
                 Next::Sleep(until) => {
                     // Also at the deadline: it may have been freed at this very moment, so it is looked at once more
                     // before it is said that it was busy.

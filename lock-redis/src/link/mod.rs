@@ -95,6 +95,14 @@ pub(crate) trait Ask {
 
     /// Ends the connection that the last answer came on: it is no answer to what was asked.
     fn condemn(&mut self);
+
+    /// Whether it was [found out](Self::vouch) before, on this very connection, which server this is.
+    fn is_vouched_for(&self) -> bool {
+        false
+    }
+
+    /// From now on it is known which server is at the other end: a connection leads to one and the same until it breaks.
+    fn vouch(&mut self) {}
 }
 
 impl Ask for Link {

@@ -207,4 +207,12 @@ impl Ask for Crowd {
     fn condemn(&mut self) {
         self.connection.condemn("answers and questions may be out of step");
     }
+
+    fn is_vouched_for(&self) -> bool {
+        self.connection.is_vouched_for()
+    }
+
+    fn vouch(&mut self) {
+        self.connection.vouch();
+    }
 }

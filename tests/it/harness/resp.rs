@@ -58,7 +58,7 @@ impl Request {
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
-            (Some(3), 5) => Kind::Acquire,
+            (Some(3), 5) | (Some(4), 10) => Kind::Acquire,
             (Some(3), 6) => Kind::Close,
             (Some(1), 3) => Kind::Release,
             _ => Kind::Other,
@@ -68,7 +68,8 @@ impl Request {
     /// The owner that acquires, releases or closes.
     pub(crate) fn owner(&self) -> Option<String> {
         let at = match self.kind() {
-            Kind::Acquire => 7,
+            // Behind the keys and the lease.
+            Kind::Acquire => 4 + self.keys()?,
             Kind::Close => 6,
             Kind::Release => 4,
             Kind::Renew | Kind::Other => return None,

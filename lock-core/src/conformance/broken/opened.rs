@@ -65,7 +65,7 @@ impl Opened {
     /// The next tokens of a name.
     fn tokens(&self, state: &mut State, key: &str, asked: Tokens) -> Option<TokenRange> {
         let reserve = match asked {
-            Tokens::Assign { reserve } => reserve,
+            Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
             Tokens::None if self.has(Flaw::TokensUnasked) => 0,
             Tokens::None => return None,
         };
@@ -206,7 +206,7 @@ impl Backend for Opened {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         loop {
             let answer = self.try_acquire(attempt)?;
-            let busy = matches!(answer, Answer::Busy(_));
+            let busy = answer.is_busy();
             if !busy || !self.has(Flaw::WaitsForTheLock) || self.clock.now() >= by {
                 return Ok(answer);
             }

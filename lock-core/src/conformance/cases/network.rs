@@ -1,6 +1,6 @@
 //! What the engine makes of a store that cannot be asked, or does not answer; and that the store plays its part.
 
-use crate::backend::{Answer, Closing};
+use crate::backend::Closing;
 use crate::client::Client;
 use crate::conformance::desk::{
     Line, Lock, always, client, connect, context, eventually, fixed, fresh_name, is_busy, join,
@@ -97,7 +97,7 @@ pub(crate) fn a_late_copy_locks_for_nobody(subject: &dyn Subject) {
     network.mend();
     eventually("what it took is given back", patience(), || !subject.probe(&name).held);
     let answer = network.deliver_a_late_copy(now() + prompt()).expect("the store answers");
-    assert!(matches!(answer, Answer::Busy(_)), "it locked for nobody");
+    assert!(answer.is_busy(), "it locked for nobody");
     assert!(!subject.probe(&name).held);
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn a_late_copy_of_a_used_lock_locks_for_nobody(subject: &dyn Subject)
     network.lose_acquire_answers(1);
     take_soon(&lock).unlock().expect("it is ours");
     let answer = network.deliver_a_late_copy(now() + prompt()).expect("the store answers");
-    assert!(matches!(answer, Answer::Busy(_)), "it locked for nobody");
+    assert!(answer.is_busy(), "it locked for nobody");
     assert!(!subject.probe(&name).held);
 }
 

@@ -1,6 +1,6 @@
 //! Fencing tokens as the store makes them.
 
-use crate::backend::{Answer, Closing, Release, Tokens};
+use crate::backend::{Closing, Release, Tokens};
 use crate::conformance::desk::{
     Line, eventually, fresh_name, grant, let_pass, long, ms, patience, short,
 };
@@ -125,7 +125,7 @@ pub(crate) fn a_refused_attempt_leaves_the_holders_token(subject: &dyn Subject) 
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, held) = hold(&line, &name, 0);
     let answer = line.attempt(&name, line.owner(), short(), Tokens::Assign { reserve: 3 });
-    assert!(matches!(answer, Answer::Busy(_)));
+    assert!(answer.is_busy());
     assert_eq!(line.granted(&name, owner, long()).tokens, Some(held));
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct Duplex {
     grace: Duration,
     /// The scripts whose text was sent here: whatever comes later in this line finds them known.
     taught: AtomicU32,
+    /// Whether it was found out here which server this is.
+    vouched: AtomicBool,
 }
 
 thread_local! {
@@ -92,12 +94,23 @@ impl Duplex {
             clock,
             grace,
             taught: AtomicU32::new(0),
+            vouched: AtomicBool::new(false),
         })
     }
 
     /// Whether the text of this script, one bit, is yet to be sent here. It is taken to be from now on.
     pub(in crate::link) fn is_to_be_taught(&self, script: u32) -> bool {
         self.taught.fetch_or(script, Ordering::Relaxed) & script == 0
+    }
+
+    /// Whether it was found out before, on this connection, which server this is.
+    pub(in crate::link) fn is_vouched_for(&self) -> bool {
+        self.vouched.load(Ordering::Relaxed)
+    }
+
+    /// It was found out.
+    pub(in crate::link) fn vouch(&self) {
+        self.vouched.store(true, Ordering::Relaxed);
     }
 
     /// Sends a request, encoded, and returns the answer to it.

@@ -1,0 +1,301 @@
+//! One attempt on all nodes at once: ask, outbid, and give back what is not enough.
+//!
+//! A majority that grants at the same token has won (the protocol of the proposed tokens, see `docs/DESIGN.md`). Two
+//! majorities meet at a node, and that node grants in one order, with growing tokens.
+
+use super::backend::Quorum;
+use super::ballot::{Ballot, Said, Traces};
+use super::gathering::Gathering;
+use super::seat::{Core, Task};
+use super::tally::{self, Verdict, majority};
+use lock_core::backend::{
+    Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Withdrawal,
+};
+use lock_core::{
+    Error, ErrorKind, FencingToken, LeaseTime, LockName, MemberResult, Moment, Outcome, OwnerId,
+    TokenRange,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often all nodes are asked again with a greater token, before others are let go first.
+const MOST_ROUNDS: u32 = 8;
+/// How long a wait for answers goes on without a look at which nodes seem dead.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a quorum's grant is remembered by.
+pub(super) struct Held(pub(super) Arc<Ballot>);
+
+/// What every node is asked in one round.
+#[derive(Clone)]
+struct Question {
+    name: LockName,
+    owner: OwnerId,
+    lease: LeaseTime,
+    tokens: Tokens,
+}
+
+impl Question {
+    fn of(attempt: &Attempt<'_>, first: FencingToken) -> Self {
+        let tokens = match attempt.tokens {
+            Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => {
+                Tokens::Propose { first, reserve }
+            }
+            _ => Tokens::None,
+        };
+        Self { name: attempt.name.clone(), owner: attempt.owner, lease: attempt.lease, tokens }
+    }
+
+    fn tenure(&self, receipt: Receipt) -> TenureId {
+        TenureId::new(self.name.clone(), self.owner, self.lease, receipt)
+    }
+}
+
+impl Quorum {
+    pub(super) fn attempt(
+        self: &Arc<Self>,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        self.refuse_beyond_terms(attempt.lease).map_err(Failure::NotSent)?;
+        self.refuse_what_is_no_quorum().map_err(Failure::Refused)?;
+        let by = self.by(by);
+        let reserve = match attempt.tokens {
+            Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
+            _ => 0,
+        };
+        let mut first =
+            self.proposals.first(attempt.name, attempt.owner, reserve, self.clock.as_ref());
+        if let Tokens::Propose { first: asked, .. } = attempt.tokens {
+            first = first.max(asked);
+        }
+        let ballot = Ballot::new(self.seats.len());
+        for round in 1.. {
+            let question = Question::of(attempt, first);
+            let verdict = self.ask_all(&ballot, &question, by);
+            let said = ballot.said();
+            self.note_stale(attempt.name, &said);
+            match verdict {
+                Verdict::Won => {
+                    self.welcome(&said);
+                    return Ok(Answer::Granted(self.won(&question, &ballot, &said)));
+                }
+                Verdict::Outbid if round < MOST_ROUNDS && self.clock.now() < by => {
+                    let largest = said.iter().filter_map(|said| match said {
+                        Some(Said::Stale(token)) => Some(*token),
+                        _ => None,
+                    });
+                    first = FencingToken::new(largest.max().unwrap_or(first.get()) + 1);
+                }
+                Verdict::Outbid | Verdict::Lost => {
+                    self.welcome(&said);
+                    return self.lost(&question, &ballot, &said);
+                }
+            }
+        }
+        unreachable!("the last round is won or lost")
+    }
+
+    /// Asks all nodes and waits until the answers decide something.
+    fn ask_all(self: &Arc<Self>, ballot: &Arc<Ballot>, question: &Question, by: Moment) -> Verdict {
+        let round = ballot.begin_round();
+        for seat in &self.seats {
+            let (quorum, asked) = (Arc::downgrade(self), question.clone());
+            let (ballot, asked_again) = (Arc::clone(ballot), question.clone());
+            let ask = move |core: &Core, by| {
+                if let Some(quorum) = quorum.upgrade() {
+                    quorum.identify(core, by)?;
+                }
+                let attempt = Attempt::new(&asked.name, asked.owner, asked.lease);
+                core.store().acquire(&attempt.tokens(asked.tokens), by)
+            };
+            seat.ask(Task::Attempt, by, ask, move |core, answer| {
+                if ballot.note(core.number(), round, answer) {
+                    // It came too late: nobody wants it any more.
+                    undo(core, &ballot, &asked_again);
+                }
+            });
+        }
+        loop {
+            let is_suspect = |at: usize| self.seats[at].core().is_suspect();
+            if let Some(verdict) = ballot.round(is_suspect).verdict() {
+                return verdict;
+            }
+            let now = self.clock.now();
+            if now >= by {
+                return Verdict::Lost;
+            }
+            self.clock.wait(&ballot.signal, by.min(now + LOOK));
+        }
+    }
+
+    fn won(&self, question: &Question, ballot: &Arc<Ballot>, said: &[Option<Said>]) -> Grant {
+        let with_tokens =
+            said.iter().flatten().any(|said| matches!(said, Said::Granted { with_tokens: true }));
+        let tokens = match question.tokens {
+            Tokens::Propose { first, reserve } if with_tokens => {
+                self.proposals.won(&question.name, question.owner, first, reserve);
+                TokenRange::new(first, FencingToken::new(first.get() + u64::from(reserve)))
+            }
+            _ => None,
+        };
+        Grant::new(tokens).receipt(Receipt::new(Held(Arc::clone(ballot))))
+    }
+
+    /// Not enough: gives back what there is, and says why.
+    fn lost(
+        &self,
+        question: &Question,
+        ballot: &Arc<Ballot>,
+        said: &[Option<Said>],
+    ) -> Result<Answer, Failure> {
+        let why = self.judge(ballot, said);
+        let traces = ballot.withdraw();
+        self.give_back(question, ballot, &traces);
+        if traces.is_none() {
+            // No node has anything of this owner, so it may go on.
+            return match why {
+                Withdrawal::Held(left) => Ok(Answer::Busy(left)),
+                Withdrawal::Failed(error) => Err(Failure::Refused(error)),
+                why => Ok(Answer::Withdrawn(why)),
+            };
+        }
+        Ok(Answer::Withdrawn(why))
+    }
+
+    /// Waits for what was granted to be given back, so that whoever is told "busy" leaves nothing that is in others' way;
+    /// but not for nodes that do not answer.
+    fn give_back(&self, question: &Question, ballot: &Arc<Ballot>, traces: &Traces) {
+        let by = self.by(Moment::NEVER);
+        let gathering = Gathering::of(traces.granted.len());
+        for at in &traces.in_doubt {
+            self.undo_at(*at, question, ballot, by, || {});
+        }
+        for (place, at) in traces.granted.iter().enumerate() {
+            let gathering = Arc::clone(&gathering);
+            self.undo_at(*at, question, ballot, by, move || gathering.put(place, ()));
+        }
+        let _all: Option<()> = gathering.wait(self.clock.as_ref(), by, |_| None);
+    }
+
+    fn undo_at(
+        &self,
+        at: usize,
+        question: &Question,
+        ballot: &Arc<Ballot>,
+        by: Moment,
+        done: impl FnOnce() + Send + 'static,
+    ) {
+        let (question, ballot) = (question.clone(), Arc::clone(ballot));
+        let late = (question.clone(), Arc::clone(&ballot));
+        let undo = move |core: &Core, _: Moment| {
+            undo(core, &ballot, &question);
+            Ok(())
+        };
+        self.seats[at].ask(Task::Attempt, by, undo, move |core, outcome| {
+            if outcome.is_err() {
+                // Its turn did not come in time.
+                core.remember(late.0.tenure(late.1.receipt(core.number())));
+            }
+            done();
+        });
+    }
+
+    /// Why not enough nodes granted it.
+    fn judge(&self, ballot: &Ballot, said: &[Option<Said>]) -> Withdrawal {
+        let round = ballot.round(|_| false);
+        if round.is_held() {
+            let busy = said.iter().filter_map(|said| match said {
+                Some(Said::Busy(left)) => Some(*left),
+                _ => None,
+            });
+            let free = round.granted + round.stale;
+            return Withdrawal::Held(tally::free_in(busy.collect(), self.seats.len(), free));
+        }
+        if round.is_contended() || round.granted + round.stale >= majority(self.seats.len()) {
+            return Withdrawal::Divided;
+        }
+        let outcomes = said.iter().map(|said| match said {
+            Some(Said::Granted { .. } | Said::Stale(_)) => Outcome::Done,
+            Some(Said::Busy(_)) => Outcome::Busy,
+            Some(Said::Failed(failure)) => Outcome::Failed(failure.error().clone()),
+            Some(Said::NotVoting(left)) => Outcome::Failed(not_voting(*left)),
+            None => Outcome::Failed(Error::unavailable("no answer in time")),
+        });
+        Withdrawal::Failed(self.unavailable("grant it", outcomes.collect()))
+    }
+
+    /// The error of a question that could not be decided.
+    pub(super) fn unavailable(&self, what: &str, outcomes: Vec<Outcome>) -> Error {
+        let needed = majority(self.seats.len());
+        let settled = |outcome: &Outcome| match outcome {
+            Outcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
+            _ => None,
+        };
+        // Only where it would be so even if all others did as they were asked.
+        let kinds: Vec<_> = outcomes.iter().filter_map(settled).collect();
+        let is_settled = self.seats.len() - kinds.len() < needed;
+        let kind = kinds.first().copied().filter(|_| is_settled);
+        let seats = self.seats.iter().map(|seat| seat.core().member().name());
+        let members = seats.zip(outcomes).map(|(name, it)| MemberResult::new(name, it)).collect();
+        Error::of_several(
+            kind.unwrap_or(ErrorKind::Unavailable),
+            &format!(
+                "not enough nodes of the quorum {what}: {needed} of {} are needed",
+                self.seats.len()
+            ),
+            "did",
+            members,
+        )
+    }
+
+    fn note_stale(&self, name: &LockName, said: &[Option<Said>]) {
+        for said in said.iter().flatten() {
+            if let Said::Stale(token) = said {
+                self.proposals.saw(name, *token);
+            }
+        }
+    }
+
+    /// Nodes that do not know since when they vote are told that they belong here, if enough of the others say that this is
+    /// the quorum they belong to; or if not one of them knows anything: then it is a new one, or all have forgotten.
+    fn welcome(self: &Arc<Self>, said: &[Option<Said>]) {
+        let is_new = |said: &Option<Said>| matches!(said, Some(Said::NotVoting(Duration::MAX)));
+        let is_known =
+            |said: &Option<Said>| !is_new(said) && !matches!(said, None | Some(Said::Failed(_)));
+        let new = said.iter().filter(|said| is_new(said)).count();
+        if new == 0 {
+            return;
+        }
+        let (known, nodes) = (said.iter().filter(|said| is_known(said)).count(), said.len());
+        let is_refused = |said: &Option<Said>| matches!(said, Some(Said::Failed(failure)) if failure.error().is_configuration());
+        let all_are_new = known == 0 && new >= majority(nodes) && !said.iter().any(is_refused);
+        if known < majority(nodes - 1) && !all_are_new {
+            return;
+        }
+        for (seat, said) in self.seats.iter().zip(said) {
+            if is_new(said) {
+                let by = self.by(Moment::NEVER);
+                seat.ask(Task::Attempt, by, |core, by| core.member().mark(by), |_, _| {});
+            }
+        }
+    }
+}
+
+/// Takes back what an attempt may have left on this node.
+fn undo(core: &Core, ballot: &Ballot, question: &Question) {
+    let by = core.by();
+    if let Some((receipt, closing)) = ballot.closing(core.number(), Closing::CLEAN) {
+        // What is not answered is remembered there.
+        let _outcome = core.close(&question.tenure(receipt), closing, by);
+    }
+}
+
+fn not_voting(left: Duration) -> Error {
+    Error::unavailable(match left {
+        Duration::MAX => {
+            "it has no marker: it is new, or was emptied, and does not vote yet".to_owned()
+        }
+        left => format!("it was started again, and does not vote for {left:.1?} yet"),
+    })
+}

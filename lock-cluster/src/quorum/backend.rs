@@ -1,0 +1,459 @@
+//! [`QuorumBackend`]: independent stores as one.
+
+use super::attempt::Held;
+use super::ballot::Ballot;
+use super::gathering::Gathering;
+use super::member::{Member, Plain};
+use super::proposals::Proposals;
+use super::seat::{Core, Seat, Task};
+use super::tally::{self, majority};
+use super::watches::Bells;
+use lock_core::backend::{
+    Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Lane, LockInfo, Receipt, Release,
+    Released, Renewal, Renewing, TenureId, Wake, Waking, Watch,
+};
+use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lock on a majority of independent stores (Redlock).
+///
+/// An attempt asks all nodes at once, each on a thread of its own, and has won when a majority has granted it at the same
+/// token. What is not enough is given back before the attempt returns, and late grants as soon as they come; a node that
+/// does not answer is left a tombstone when it does. A release and a renewal go to every node, and return when a majority
+/// has said what came of them. So a minority of nodes may be dead, frozen or slow, and delays nobody.
+///
+/// What a release comes to, by what the nodes say:
+///
+/// | nodes | the release |
+/// |---|---|
+/// | a majority had it, and freed it | freed |
+/// | so many did not have it (any more) that the others are no majority | gone |
+/// | neither, until the deadline | unknown; it is repeated, and what was freed before counts as freed |
+#[derive(Clone)]
+pub struct QuorumBackend(Arc<Quorum>);
+
+/// What the backend, its attempts and its watches share.
+pub(super) struct Quorum {
+    pub(super) seats: Vec<Seat>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) proposals: Proposals,
+    node_timeout: Duration,
+    abilities: Abilities,
+    max_lease: Option<Duration>,
+    /// Which store each node is, as far as is known. Written by the nodes' threads.
+    identities: Mutex<Vec<Option<Arc<str>>>>,
+    /// Why this is no quorum, once that has been found out.
+    refused: Mutex<Option<Error>>,
+}
+
+impl QuorumBackend {
+    /// The fewest nodes: two of two, or one of one, are no better than one server.
+    pub const FEWEST: usize = 3;
+    /// How long a node has for an answer, where nothing else is said: longer than a message takes around the world, and
+    /// far shorter than a lease.
+    pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+    /// A quorum of these stores, each of which has `node_timeout` for every answer. Does not talk to them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if there are fewer than three, or one of them cannot be one of a quorum: it does not
+    /// know its owners, does not tell of releases, or is not independent.
+    pub fn new(
+        stores: Vec<Arc<dyn Backend>>,
+        node_timeout: Duration,
+        context: &Context,
+    ) -> Result<Self, Error> {
+        let members = stores.into_iter().enumerate();
+        let plain = |(at, store)| Arc::new(Plain { store, number: at + 1 }) as Arc<dyn Member>;
+        Self::of(members.map(plain).collect(), node_timeout, context)
+    }
+
+    /// The same of members that can be told apart.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn of(
+        members: Vec<Arc<dyn Member>>,
+        node_timeout: Duration,
+        context: &Context,
+    ) -> Result<Self, Error> {
+        if members.len() < Self::FEWEST {
+            return Err(Error::configuration(format!(
+                "a quorum needs at least {} nodes, so that one of them may be dead, and there are {}",
+                Self::FEWEST,
+                members.len()
+            )));
+        }
+        for member in &members {
+            accept(member.as_ref())?;
+        }
+        let tokens = members.iter().all(|member| member.store().abilities().tokens);
+        let max_lease = members.iter().filter_map(|member| member.max_lease()).min();
+        let nodes = members.len();
+        let clock = Arc::clone(&context.clock);
+        let seat = |(at, member)| Seat::new(at, member, Arc::clone(&clock), node_timeout);
+        Ok(Self(Arc::new(Quorum {
+            seats: members.into_iter().enumerate().map(seat).collect(),
+            clock: Arc::clone(&context.clock),
+            proposals: Proposals::default(),
+            node_timeout,
+            abilities: Abilities::full().tokens(tokens),
+            max_lease,
+            identities: Mutex::new(vec![None; nodes]),
+            refused: Mutex::new(None),
+        })))
+    }
+}
+
+/// Refuses what cannot be one of a quorum.
+fn accept(member: &dyn Member) -> Result<(), Error> {
+    let Abilities { owned, waking, independent, .. } = member.store().abilities();
+    let why = if !independent {
+        "is not independent: a replica of it may take over without the last writes, or it does not grant by proposal"
+    } else if !owned {
+        "does not know who holds a lock"
+    } else if waking != Waking::Publishes {
+        "does not tell of releases"
+    } else {
+        return Ok(());
+    };
+    Err(Error::configuration(format!("{} cannot be of a quorum: it {why}", member.name())))
+}
+
+impl Quorum {
+    /// By when nodes must answer what is asked now.
+    pub(super) fn by(&self, by: Moment) -> Moment {
+        by.min(self.clock.now() + self.node_timeout)
+    }
+
+    /// A lease beyond the longest would outlive the pause of a node that was started again.
+    pub(super) fn refuse_beyond_terms(&self, lease: LeaseTime) -> Result<(), Error> {
+        match self.max_lease {
+            Some(longest) if lease.duration() > longest => Err(Error::misuse(format!(
+                "a lease of {lease} is longer than any that this quorum grants: max_lease={longest:?}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn refuse_what_is_no_quorum(&self) -> Result<(), Error> {
+        self.refused.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Finds out which store a node is, before its first vote.
+    pub(super) fn identify(&self, core: &Core, by: Moment) -> Result<(), Failure> {
+        if core.is_identified() {
+            return Ok(());
+        }
+        let identity = core.member().identity(by);
+        if let Err(Failure::Refused(error)) = &identity
+            && error.is_configuration()
+        {
+            *self.refused.lock() = Some(error.clone());
+        }
+        if let Some(identity) = identity? {
+            let mut identities = self.identities.lock();
+            let at = core.number();
+            if let Some(twin) =
+                identities.iter().position(|known| known.as_ref() == Some(&identity))
+                && twin != at
+            {
+                let name = |at: usize| self.seats[at].core().member().name();
+                let error = Error::configuration(format!(
+                    "{} and {} are one and the same server: its vote would count twice",
+                    name(twin),
+                    name(at)
+                ));
+                *self.refused.lock() = Some(error.clone());
+                return Err(Failure::Refused(error));
+            }
+            identities[at] = Some(identity);
+        }
+        core.set_identified();
+        Ok(())
+    }
+
+    /// Asks every node, and waits until the answers decide something.
+    fn decide<T: Send + 'static, R>(
+        &self,
+        task: Task,
+        by: Moment,
+        question: impl Fn(&Core, Moment) -> Result<T, Failure> + Clone + Send + 'static,
+        what: &str,
+        mut decide: impl FnMut(&[Option<Result<T, Failure>>]) -> Option<R>,
+    ) -> Result<R, Failure> {
+        let by = self.by(by);
+        let gathering = Gathering::of(self.seats.len());
+        for seat in &self.seats {
+            let gathering = Arc::clone(&gathering);
+            seat.ask(task, by, question.clone(), move |core, answer| {
+                gathering.put(core.number(), answer);
+            });
+        }
+        let decided = gathering.wait(self.clock.as_ref(), by, &mut decide);
+        decided.ok_or_else(|| gathering.look(|answers| self.undecided(what, answers)))
+    }
+
+    /// The failure of a question that the answers do not decide. It may have been carried out if any node may have.
+    fn undecided<T>(&self, what: &str, answers: &[Option<Result<T, Failure>>]) -> Failure {
+        let outcomes = answers.iter().map(|answer| match answer {
+            Some(Ok(_)) => Outcome::Done,
+            Some(Err(failure)) => Outcome::Failed(failure.error().clone()),
+            None => Outcome::Failed(Error::unavailable("no answer in time")),
+        });
+        let error = self.unavailable(what, outcomes.collect());
+        let is_known = |answer: &Option<Result<T, Failure>>| {
+            matches!(answer, Some(Err(Failure::Refused(_) | Failure::NotSent(_))))
+        };
+        if answers.iter().all(is_known) { Failure::Refused(error) } else { Failure::Unknown(error) }
+    }
+
+    /// Begins a release on every node. `each` hears what came of it there. Without `waiting` it is sent from here, where
+    /// that can be done at once.
+    fn begin_release(
+        &self,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+        waiting: bool,
+        each: impl Fn(usize, Result<Release, Failure>) + Clone + Send + 'static,
+    ) {
+        let used = closing.last_used;
+        self.proposals.given_back(&tenure.name, tenure.owner, used);
+        let ballot: Option<Arc<Ballot>> =
+            tenure.receipt.get::<Held>().map(|held| Arc::clone(&held.0));
+        for seat in &self.seats {
+            let (tenure, late) = (tenure.clone(), tenure.clone());
+            let (ballot, each) = (ballot.clone(), each.clone());
+            if let Some(ballot) = &ballot
+                && !waiting
+                && closing.doubt == Doubt::Clean
+                && seat.is_free()
+            {
+                submit_at(seat.core(), ballot, &tenure, closing, by, each);
+                continue;
+            }
+            let question =
+                move |core: &Core, by| release_at(core, ballot.as_deref(), &tenure, closing, by);
+            seat.ask(Task::Attempt, by, question, move |core, answer| {
+                if matches!(&answer, Err(Failure::NotSent(_))) {
+                    core.remember(TenureId::new(
+                        late.name.clone(),
+                        late.owner,
+                        late.lease,
+                        Receipt::default(),
+                    ));
+                }
+                each(core.number(), answer);
+            });
+        }
+    }
+}
+
+/// Releases on one node.
+fn release_at(
+    core: &Core,
+    ballot: Option<&Ballot>,
+    tenure: &TenureId,
+    closing: Closing,
+    by: Moment,
+) -> Result<Release, Failure> {
+    let Some(ballot) = ballot else {
+        // An attempt whose answer never came: it may be anywhere.
+        return core.close(tenure, Closing::IN_DOUBT, by);
+    };
+    let at = core.number();
+    let Some((receipt, closing)) = ballot.closing(at, closing) else {
+        return Ok(ballot.note_release(at, Release::Gone));
+    };
+    let there = TenureId::new(tenure.name.clone(), tenure.owner, tenure.lease, receipt);
+    core.close(&there, closing, by).map(|release| ballot.note_release(at, release))
+}
+
+/// The same without waiting for the answer.
+fn submit_at(
+    core: &Arc<Core>,
+    ballot: &Arc<Ballot>,
+    tenure: &TenureId,
+    closing: Closing,
+    by: Moment,
+    each: impl Fn(usize, Result<Release, Failure>) + Send + 'static,
+) {
+    let at = core.number();
+    let Some((receipt, closing)) = ballot.closing(at, closing) else {
+        return each(at, Ok(ballot.note_release(at, Release::Gone)));
+    };
+    let there = TenureId::new(tenure.name.clone(), tenure.owner, tenure.lease, receipt);
+    let (core_then, ballot, kept) = (Arc::clone(core), Arc::clone(ballot), there.clone());
+    let done = Box::new(move |answer: Result<Release, Failure>| {
+        if matches!(&answer, Err(failure) if failure.error().is_unavailable()) {
+            core_then.remember(kept);
+        }
+        each(at, answer.map(|release| ballot.note_release(at, release)));
+    });
+    core.store().submit_release(&there, closing, by, done);
+}
+
+/// What the nodes said, of those that answered.
+fn answered<T: Copy>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
+    answers.iter().map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().copied())).collect()
+}
+
+impl Backend for QuorumBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.0.attempt(attempt, by)
+    }
+
+    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let quorum = &self.0;
+        let ballots: Vec<_> = batch
+            .iter()
+            .map(|one| one.tenure.receipt.get::<Held>().map(|held| Arc::clone(&held.0)))
+            .collect();
+        let batch: Arc<[Renewing]> = batch.into();
+        let asked = Arc::clone(&batch);
+        let question = move |core: &Core, by| {
+            let there = asked.iter().zip(&ballots).map(|(one, ballot)| {
+                let mut one = one.clone();
+                one.tenure.receipt =
+                    ballot.as_ref().map(|it| it.receipt(core.number())).unwrap_or_default();
+                one
+            });
+            let there: Vec<_> = there.collect();
+            Ok(core.store().renew(Lane::new(0), &there, by))
+        };
+        let by = quorum.by(by);
+        let gathering = Gathering::of(quorum.seats.len());
+        for seat in &quorum.seats {
+            let gathering = Arc::clone(&gathering);
+            seat.ask(Task::Renewal, by, question.clone(), move |core, answer| {
+                gathering.put(core.number(), answer);
+            });
+        }
+        let one = |answers: &[Option<Result<Vec<_>, Failure>>], at: usize| {
+            let of_node = |answer: &Option<Result<Vec<Result<Renewal, Failure>>, Failure>>| {
+                let answers = answer.as_ref()?;
+                Some(match answers {
+                    Ok(answers) => answers.get(at)?.clone(),
+                    Err(failure) => Err(failure.clone()),
+                })
+            };
+            answers.iter().map(of_node).collect::<Vec<_>>()
+        };
+        let is_decided = |answers: &[Option<_>]| {
+            let decided = |at| tally::renewed(&answered(&one(answers, at))).is_some();
+            (0..batch.len()).all(decided).then_some(())
+        };
+        let _all_decided = gathering.wait(quorum.clock.as_ref(), by, is_decided);
+        gathering.look(|answers| {
+            let renewal = |at: usize| {
+                quorum.refuse_beyond_terms(batch[at].tenure.lease).map_err(Failure::Refused)?;
+                let answers = one(answers, at);
+                tally::renewed(&answered(&answers))
+                    .ok_or_else(|| quorum.undecided("renewed it", &answers))
+            };
+            (0..batch.len()).map(renewal).collect()
+        })
+    }
+
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        let quorum = &self.0;
+        let (by, gathering) = (quorum.by(by), Gathering::of(quorum.seats.len()));
+        let each = {
+            let gathering = Arc::clone(&gathering);
+            move |at, answer| gathering.put(at, answer)
+        };
+        quorum.begin_release(tenure, closing, by, true, each);
+        let decide =
+            |answers: &[Option<Result<Release, Failure>>]| tally::released(&answered(answers));
+        let decided = gathering.wait(quorum.clock.as_ref(), by, decide);
+        if let (Some(_), Some(held)) = (decided, tenure.receipt.get::<Held>()) {
+            held.0.forget_releases();
+        }
+        decided.ok_or_else(|| gathering.look(|answers| quorum.undecided("released it", answers)))
+    }
+
+    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+        let quorum = &self.0;
+        let nodes = quorum.seats.len();
+        let answers: Vec<Option<Result<Release, Failure>>> = (0..nodes).map(|_| None).collect();
+        let told = Arc::new(Mutex::new((answers, Some(done))));
+        let asked = Arc::downgrade(quorum);
+        let each = move |at: usize, answer| {
+            let mut state = told.lock();
+            state.0[at] = Some(answer);
+            let decided = tally::released(&answered(&state.0));
+            if decided.is_none() && state.0.iter().any(Option::is_none) {
+                return;
+            }
+            let Some(done) = state.1.take() else { return };
+            let outcome = decided.ok_or_else(|| {
+                asked.upgrade().map_or_else(
+                    || Failure::Unknown(Error::unavailable("the client is gone")),
+                    |quorum| quorum.undecided("released it", &state.0),
+                )
+            });
+            drop(state);
+            done(outcome);
+        };
+        quorum.begin_release(tenure, closing, quorum.by(by), false, each);
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let asked = name.clone();
+        let question = move |core: &Core, by| core.store().inspect(&asked, by);
+        let decide = |answers: &[Option<Result<LockInfo, Failure>>]| {
+            let there = answers.iter().map(|it| it.as_ref()?.as_ref().ok().cloned());
+            tally::holder(&there.collect::<Vec<_>>())
+        };
+        self.0.decide(Task::Attempt, by, question, "say who holds it", decide)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let asked = name.clone();
+        let question = move |core: &Core, by| core.store().force_release(&asked, by);
+        let decide = |answers: &[Option<Result<bool, Failure>>]| tally::forced(&answered(answers));
+        self.0.decide(Task::Attempt, by, question, "freed it", decide)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let nodes = self.0.seats.len();
+        let bells = Bells::new(nodes, wake, Arc::clone(&self.0.clock));
+        let (asked, hung) = (name.clone(), Arc::downgrade(&bells));
+        let question = move |core: &Core, by| {
+            // Not kept alive meanwhile: a watch that was dropped is silent, also while a dead node is still asked.
+            if hung.strong_count() > 0 {
+                let bell = Bells::bell(hung.clone(), core.number());
+                let watch = core.store().watch(&asked, bell, by)?;
+                hung.upgrade().inspect(|bells| bells.keep(watch));
+            }
+            Ok(())
+        };
+        let decide = |answers: &[Option<Result<(), Failure>>]| {
+            let there = answered(answers);
+            (there.iter().flatten().count() >= majority(nodes)).then_some(())
+        };
+        self.0.decide(Task::Attempt, by, question, "tell of its release", decide)?;
+        Ok(Watch::new(bells))
+    }
+
+    /// All names are on all nodes, and each of those has a thread of its own: none delays another.
+    fn lane(&self, _: &LockName) -> Lane {
+        Lane::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.0.abilities
+    }
+}
+
+impl fmt::Debug for QuorumBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumBackend").field("nodes", &self.0.seats).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,312 @@
+//! [`Seat`]: one node's place in a quorum. A thread for attempts and releases, which it sends in the order they come; one
+//! for renewals, which shall not stand behind those; and what is still to be closed on a node that does not answer.
+
+use super::member::Member;
+use lock_core::backend::{Backend, Closing, Failure, Release, TenureId};
+use lock_core::{Clock, Error, Moment, Signal};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// One node.
+pub(super) struct Seat {
+    core: Arc<Core>,
+    /// The ends of its two lines. Whoever drops the seat closes them.
+    attempts: Arc<Line>,
+    renewals: Arc<Line>,
+}
+
+/// What its threads need. They do not keep the quorum alive, but end with it.
+pub(super) struct Core {
+    number: usize,
+    member: Arc<dyn Member>,
+    clock: Arc<dyn Clock>,
+    node_timeout: Duration,
+    /// Whether it gave no answer the last time.
+    silent: AtomicBool,
+    /// Since when an attempt or a release is under way there.
+    asked: Mutex<Option<Moment>>,
+    /// How many of those there are, with those that wait for their turn.
+    open: AtomicUsize,
+    /// What is to be closed there as soon as it answers again.
+    unsettled: Mutex<VecDeque<Unsettled>>,
+    /// Whether it is known which store it is.
+    identified: AtomicBool,
+}
+
+/// A holding that may be left behind on a node.
+struct Unsettled {
+    tenure: TenureId,
+    /// When the lease has ended whatever there was.
+    until: Moment,
+}
+
+/// Jobs for one thread, in their order.
+struct Line {
+    name: String,
+    work: Mutex<Work>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct Work {
+    jobs: VecDeque<Job>,
+    running: bool,
+    closing: bool,
+}
+
+type Job = Box<dyn FnOnce(&Core) + Send>;
+
+/// Which of a node's threads is to do something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Task {
+    Attempt,
+    Renewal,
+}
+
+/// How many holdings may be waiting to be closed on a node that does not answer. Beyond that their leases end them.
+const MOST_UNSETTLED: usize = 10_000;
+/// How often a node is tried that does not answer, where something is to be closed there.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a node may leave a request unanswered until others are not kept waiting for it.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+impl Seat {
+    pub(super) fn new(
+        number: usize,
+        member: Arc<dyn Member>,
+        clock: Arc<dyn Clock>,
+        node_timeout: Duration,
+    ) -> Self {
+        let core = Core {
+            number,
+            member,
+            clock,
+            node_timeout,
+            silent: AtomicBool::new(false),
+            asked: Mutex::new(None),
+            open: AtomicUsize::new(0),
+            unsettled: Mutex::default(),
+            identified: AtomicBool::new(false),
+        };
+        let line = |what| Arc::new(Line::new(format!("distlock-{what}{number}")));
+        Self { core: Arc::new(core), attempts: line("node"), renewals: line("keep") }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Whether a request that is sent from here overtakes nothing, and is not held up: the node answers, and nobody asks it
+    /// anything at the moment.
+    pub(super) fn is_free(&self) -> bool {
+        self.core.open.load(Ordering::Acquire) == 0 && !self.core.is_suspect()
+    }
+
+    /// Asks the node something, on its own thread, and tells `done` what came of it: there, or here if not even a thread can
+    /// be had. What is overdue when its turn comes is not asked any more.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        task: Task,
+        by: Moment,
+        question: impl FnOnce(&Core, Moment) -> Result<T, Failure> + Send + 'static,
+        done: impl FnOnce(&Core, Result<T, Failure>) + Send + 'static,
+    ) {
+        let is_attempt = task == Task::Attempt;
+        let open = usize::from(is_attempt);
+        self.core.open.fetch_add(open, Ordering::AcqRel);
+        let job: Job = Box::new(move |core| {
+            if is_attempt {
+                *core.asked.lock() = Some(core.clock.now());
+            }
+            let outcome = core.ask(by, |by| question(core, by));
+            if is_attempt {
+                *core.asked.lock() = None;
+            }
+            // Before it is told: whoever hears of it may send the next request at once.
+            core.open.fetch_sub(open, Ordering::AcqRel);
+            done(core, outcome);
+        });
+        let line = match task {
+            Task::Attempt => &self.attempts,
+            Task::Renewal => &self.renewals,
+        };
+        if let Err(job) = line.add(&self.core, job) {
+            job(&self.core);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.attempts.close();
+        self.renewals.close();
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.member.fmt(f)
+    }
+}
+
+impl Core {
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(super) fn member(&self) -> &dyn Member {
+        self.member.as_ref()
+    }
+
+    pub(super) fn store(&self) -> &dyn Backend {
+        self.member.store()
+    }
+
+    /// By when something that is asked now must be answered.
+    pub(super) fn by(&self) -> Moment {
+        self.clock.now() + self.node_timeout
+    }
+
+    /// Whether it seems dead: it gave no answer the last time, or not yet for long.
+    pub(super) fn is_suspect(&self) -> bool {
+        let is_late = |asked: Moment| self.clock.now() >= asked + PATIENCE;
+        self.silent.load(Ordering::Relaxed) || self.asked.lock().is_some_and(is_late)
+    }
+
+    pub(super) fn is_identified(&self) -> bool {
+        self.identified.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_identified(&self) {
+        self.identified.store(true, Ordering::Release);
+    }
+
+    fn ask<T>(
+        &self,
+        by: Moment,
+        question: impl FnOnce(Moment) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let now = self.clock.now();
+        if now >= by {
+            return Err(Failure::NotSent(Error::unavailable(format!(
+                "{} has not answered what it was asked before",
+                self.member.name()
+            ))));
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| question(by))).unwrap_or_else(|_| {
+            let why = format!("{} panicked; see its message", self.member.name());
+            Err(Failure::Unknown(Error::unavailable(why)))
+        });
+        let is_silent = outcome.as_ref().is_err_and(|failure| {
+            failure.error().is_unavailable() && !matches!(failure, Failure::Refused(_))
+        });
+        self.silent.store(is_silent, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Closes a holding there; if that is not answered, it is tried on until it is, or the lease is over.
+    pub(super) fn close(
+        &self,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let outcome = self.store().release(tenure, closing, by);
+        if matches!(&outcome, Err(failure) if failure.error().is_unavailable()) {
+            self.remember(tenure.clone());
+        }
+        outcome
+    }
+
+    /// To be closed when it answers again: with a tombstone, because something may be under way.
+    pub(super) fn remember(&self, tenure: TenureId) {
+        let until = self.clock.now() + tenure.lease.duration() + self.node_timeout;
+        let mut unsettled = self.unsettled.lock();
+        if unsettled.iter().any(|other| other.tenure.owner == tenure.owner) {
+            return;
+        }
+        if unsettled.len() >= MOST_UNSETTLED {
+            unsettled.pop_front();
+        }
+        unsettled.push_back(Unsettled { tenure, until });
+    }
+
+    /// Tries to close what is left to be closed, as long as the node answers. When to try again.
+    fn settle(&self) -> Moment {
+        loop {
+            let now = self.clock.now();
+            let mut unsettled = self.unsettled.lock();
+            unsettled.retain(|one| now < one.until);
+            let Some(first) = unsettled.pop_front() else { return Moment::NEVER };
+            drop(unsettled);
+            let by = now + self.node_timeout;
+            let outcome =
+                self.ask(by, |by| self.store().release(&first.tenure, Closing::IN_DOUBT, by));
+            if matches!(&outcome, Err(failure) if failure.error().is_unavailable()) {
+                self.unsettled.lock().push_front(first);
+                return self.clock.now() + RETRY;
+            }
+        }
+    }
+}
+
+impl Line {
+    fn new(name: String) -> Self {
+        Self { name, work: Mutex::default(), signal: Arc::default() }
+    }
+
+    /// Puts a job at the end. It comes back if there is no thread to do it.
+    fn add(self: &Arc<Self>, core: &Arc<Core>, job: Job) -> Result<(), Job> {
+        let mut work = self.work.lock();
+        if !work.running {
+            let (line, core) = (Arc::clone(self), Arc::clone(core));
+            let spawned =
+                thread::Builder::new().name(self.name.clone()).spawn(move || line.run(&core));
+            if spawned.is_err() {
+                return Err(job);
+            }
+            work.running = true;
+        }
+        work.jobs.push_back(job);
+        drop(work);
+        self.signal.raise();
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.work.lock().closing = true;
+        self.signal.raise();
+    }
+
+    /// Does what there is, and ends when nobody is left to ask for more.
+    fn run(&self, core: &Arc<Core>) {
+        let mut settle_at = Moment::NEVER;
+        loop {
+            let mut work = self.work.lock();
+            let job = work.jobs.pop_front();
+            if job.is_none() && work.closing {
+                return;
+            }
+            drop(work);
+            if let Some(job) = job {
+                // What the job does with the answer is not ours, and must not end this thread.
+                let _reported = catch_unwind(AssertUnwindSafe(|| job(core)));
+                settle_at = core.clock.now();
+                continue;
+            }
+            if !core.unsettled.lock().is_empty() && core.clock.now() >= settle_at {
+                settle_at = catch_unwind(AssertUnwindSafe(|| core.settle()))
+                    .unwrap_or_else(|_| core.clock.now() + RETRY);
+                continue;
+            }
+            let until = if core.unsettled.lock().is_empty() { Moment::NEVER } else { settle_at };
+            core.clock.wait(&self.signal, until);
+        }
+    }
+}

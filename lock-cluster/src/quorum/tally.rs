@@ -1,0 +1,224 @@
+//! The questions that a majority decides. Nothing here waits or asks.
+
+use lock_core::OwnerText;
+use lock_core::backend::{HolderInfo, LockInfo, Release, Renewal};
+use std::time::Duration;
+
+/// How many of so many are a majority.
+pub(super) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// How far an attempt has come in one round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    pub(super) nodes: usize,
+    pub(super) granted: usize,
+    pub(super) busy: usize,
+    /// Free, for a greater token.
+    pub(super) stale: usize,
+    /// Asked, no answer yet.
+    pub(super) waiting: usize,
+    /// How many of those have not answered others for long, or the last time.
+    pub(super) suspects: usize,
+}
+
+/// What comes of a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Won,
+    /// All must be asked again, with a greater token.
+    Outbid,
+    Lost,
+}
+
+impl Round {
+    /// What came of it; `None` while it is worth waiting.
+    ///
+    /// Where rivals have a part of the nodes, nobody waits for one that seems dead: as long as this attempt has its own
+    /// part, they wait for each other.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        let needed = majority(self.nodes);
+        let hopeful = self.granted + self.waiting - self.suspects;
+        if self.granted >= needed {
+            return Some(Verdict::Won);
+        }
+        if hopeful < needed && self.stale > 0 && hopeful + self.stale >= needed {
+            return Some(Verdict::Outbid);
+        }
+        let possible = self.granted + self.waiting;
+        let is_lost = possible < needed || (self.busy > 0 && hopeful < needed);
+        // Those that will answer decide what it is called: whether others have it, or too few can be asked.
+        let is_clear = self.is_held() || self.waiting == self.suspects;
+        (is_lost && is_clear).then_some(Verdict::Lost)
+    }
+
+    /// Whether others have so many nodes that nobody else can have a majority.
+    pub(super) fn is_held(&self) -> bool {
+        self.nodes - self.busy < majority(self.nodes)
+    }
+
+    /// Whether enough nodes can be asked, so that it is others who are in the way.
+    pub(super) fn is_contended(&self) -> bool {
+        self.busy > 0 && self.granted + self.busy + self.stale >= majority(self.nodes)
+    }
+}
+
+/// When enough of those that others hold will have come free, if nobody renews them: `free` nodes can be had already.
+/// `None` if it cannot be said, or never.
+pub(super) fn free_in(
+    mut left: Vec<Option<Duration>>,
+    nodes: usize,
+    free: usize,
+) -> Option<Duration> {
+    left.sort_unstable_by_key(|left| left.unwrap_or(Duration::MAX));
+    let needed = majority(nodes).saturating_sub(free).clamp(1, left.len().max(1));
+    left.get(needed - 1).copied().flatten()
+}
+
+/// What became of a release: freed if a majority was ours until then; gone if so many were not that what is left is no
+/// majority; `None` while, or because, it cannot be said.
+pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
+    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let needed = majority(answers.len());
+    if count(Release::Freed) >= needed {
+        Some(Release::Freed)
+    } else if answers.len() - count(Release::Gone) < needed {
+        Some(Release::Gone)
+    } else {
+        None
+    }
+}
+
+/// The same for a renewal: extended where a majority is.
+pub(super) fn renewed(answers: &[Option<Renewal>]) -> Option<Renewal> {
+    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let needed = majority(answers.len());
+    if count(Renewal::Extended) >= needed {
+        Some(Renewal::Extended)
+    } else if answers.len() - count(Renewal::Gone) < needed {
+        Some(Renewal::Gone)
+    } else {
+        None
+    }
+}
+
+/// Whether a lock that was freed by force had been held: on a majority. `None` while, or because, it cannot be said.
+pub(super) fn forced(answers: &[Option<bool>]) -> Option<bool> {
+    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let needed = majority(answers.len());
+    if count(true) >= needed {
+        Some(true)
+    } else if answers.len() - count(false) < needed {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+/// Who holds the lock: whoever has a majority. `None` while, or because, it cannot be said.
+pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
+    let needed = majority(answers.len());
+    let unknown = answers.iter().filter(|answer| answer.is_none()).count();
+    let holders: Vec<&HolderInfo> =
+        answers.iter().flatten().filter_map(|info| info.holder.as_ref()).collect();
+    let mut most = 0;
+    for one in &holders {
+        let same: Vec<_> = holders.iter().filter(|other| other.owner == one.owner).collect();
+        most = most.max(same.len());
+        if same.len() < needed {
+            continue;
+        }
+        // It is held until so many have ended that no majority is left.
+        let mut left: Vec<_> =
+            same.iter().map(|it| it.remaining.unwrap_or(Duration::MAX)).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        let remaining = Some(left[needed - 1]).filter(|left| *left < Duration::MAX);
+        let owner: OwnerText = one.owner.clone();
+        let holds = same.iter().map(|it| it.holds).max().unwrap_or(1);
+        return Some(LockInfo::held(HolderInfo::new(owner, remaining, holds)));
+    }
+    (most + unknown < needed).then_some(LockInfo::FREE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREED: Option<Release> = Some(Release::Freed);
+    const GONE: Option<Release> = Some(Release::Gone);
+
+    fn round(granted: usize, busy: usize, stale: usize, waiting: usize, suspects: usize) -> Round {
+        Round { nodes: 5, granted, busy, stale, waiting, suspects }
+    }
+
+    #[test]
+    fn a_round_is_won_by_a_majority_and_lost_when_none_is_left() {
+        assert_eq!(round(3, 0, 0, 2, 0).verdict(), Some(Verdict::Won));
+        assert_eq!(round(2, 0, 0, 3, 0).verdict(), None);
+        assert_eq!(round(2, 2, 0, 1, 0).verdict(), None);
+        assert_eq!(round(2, 3, 0, 0, 0).verdict(), Some(Verdict::Lost));
+        assert_eq!(round(0, 0, 0, 2, 2).verdict(), Some(Verdict::Lost), "three cannot be asked");
+        assert_eq!(round(0, 1, 0, 2, 0).verdict(), None, "it may be held, or not be there");
+    }
+
+    #[test]
+    fn nobody_waits_for_the_dead_while_rivals_wait() {
+        assert_eq!(round(2, 2, 0, 1, 1).verdict(), Some(Verdict::Lost));
+        assert_eq!(round(2, 0, 0, 1, 1).verdict(), None, "nobody else is in the way");
+    }
+
+    #[test]
+    fn a_stale_token_is_outbid_where_that_can_help() {
+        assert_eq!(round(2, 0, 3, 0, 0).verdict(), Some(Verdict::Outbid));
+        assert_eq!(round(2, 0, 1, 2, 0).verdict(), None, "it may do without");
+        assert_eq!(round(2, 0, 1, 2, 2).verdict(), Some(Verdict::Outbid));
+        assert_eq!(round(1, 3, 1, 0, 0).verdict(), Some(Verdict::Lost));
+        assert_eq!(round(1, 2, 2, 0, 0).verdict(), Some(Verdict::Outbid));
+    }
+
+    #[test]
+    fn what_rivals_have_is_told_from_what_cannot_be_asked() {
+        assert!(round(2, 3, 0, 0, 0).is_held() && !round(2, 2, 0, 0, 0).is_held());
+        assert!(round(2, 2, 0, 0, 0).is_contended() && !round(1, 1, 0, 0, 0).is_contended());
+        assert!(!round(2, 0, 1, 0, 0).is_contended());
+    }
+
+    #[test]
+    fn a_release_is_what_a_majority_says() {
+        assert_eq!(released(&[FREED, FREED, None]), Some(Release::Freed));
+        assert_eq!(released(&[GONE, GONE, None]), Some(Release::Gone));
+        assert_eq!(released(&[FREED, GONE, None]), None);
+        assert_eq!(released(&[FREED, FREED, GONE, None, None]), None);
+        assert_eq!(released(&[FREED, GONE, GONE, GONE, None]), Some(Release::Gone));
+    }
+
+    #[test]
+    fn a_lock_is_free_when_enough_leases_are_over() {
+        let left =
+            |seconds: &[u64]| seconds.iter().map(|s| Some(Duration::from_secs(*s))).collect();
+        assert_eq!(free_in(left(&[9, 5, 7]), 5, 2), Some(Duration::from_secs(5)));
+        assert_eq!(free_in(left(&[9, 5, 7, 1, 2]), 5, 0), Some(Duration::from_secs(5)));
+        assert_eq!(free_in(vec![None, None], 3, 0), None);
+        assert_eq!(free_in(Vec::new(), 3, 0), None);
+    }
+
+    #[test]
+    fn the_holder_is_who_has_a_majority() {
+        let held = |owner: &str, seconds| {
+            let owner = OwnerText::new(owner);
+            Some(LockInfo::held(HolderInfo::new(owner, Some(Duration::from_secs(seconds)), 1)))
+        };
+        let info = holder(&[held("a", 9), held("a", 3), held("b", 5)]).unwrap();
+        assert_eq!(info.holder.unwrap().remaining, Some(Duration::from_secs(3)));
+        assert_eq!(
+            holder(&[held("a", 9), held("b", 3), Some(LockInfo::FREE)]),
+            Some(LockInfo::FREE)
+        );
+        assert_eq!(holder(&[held("a", 9), Some(LockInfo::FREE), None]), None);
+        assert_eq!(
+            holder(&[Some(LockInfo::FREE), Some(LockInfo::FREE), None]),
+            Some(LockInfo::FREE)
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! After an attempt that several stores were asked for together, and that not enough of them granted.
+
+use super::{Next, Outage, Wait};
+use crate::backend::{Failure, Withdrawal};
+use crate::clock::{Moment, Woken};
+use crate::engine::entry::{Entry, Place};
+use crate::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The bounds on the pause after several got in each other's way.
+const SHORTEST_DIVIDED: Duration = Duration::from_micros(400);
+const LONGEST_DIVIDED: Duration = Duration::from_millis(50);
+
+impl Wait<'_> {
+    /// What it may have got is being given back, and its owner is used up: what to do next.
+    pub(super) fn withdrawn(
+        &mut self,
+        place: &Place<'_>,
+        entry: &Arc<Entry>,
+        why: Withdrawal,
+        sent: Moment,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        self.close(entry);
+        self.doubt = false;
+        self.owner = self.engine.new_owner();
+        if let Withdrawal::Failed(error) = why {
+            // What there was of it is seen to: nothing of this one can happen any more.
+            return self.failed(place, Failure::NotSent(error), sent, outage);
+        }
+        if outage.since.is_some() {
+            place.set_outage(None);
+            *outage = Outage::default();
+        }
+        match why {
+            Withdrawal::Held(left) => {
+                self.divided = 0;
+                self.busy(place, entry, left)
+            }
+            _ => Ok(self.divided(place, entry, sent)),
+        }
+    }
+
+    /// Several asked at the same time, and nobody got enough: each waits for a moment of its own.
+    fn divided(&mut self, place: &Place<'_>, entry: &Arc<Entry>, sent: Moment) -> Next {
+        self.tell_contended(entry);
+        place.found_busy();
+        let now = self.engine.clock.now();
+        if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
+            return Next::GiveUp;
+        }
+        // Twice what it took, so that one of them has time to get through before the next asks; doubled, so that there is
+        // room for any number of them.
+        let span = now.since(sent).max(SHORTEST_DIVIDED / 2) * (2 << self.divided.min(8));
+        self.divided += 1;
+        Next::Pause(now + span.clamp(SHORTEST_DIVIDED, LONGEST_DIVIDED).mul_f64(fastrand::f64()))
+    }
+
+    /// Lets time pass, whatever is told meanwhile; an interrupt ends it.
+    pub(super) fn pause(&self, until: Moment) -> Result<(), Error> {
+        let until = self.at_most(until);
+        while self.engine.clock.wait(self.signal, until) == Woken::Signalled {
+            self.check_interrupt()?;
+        }
+        Ok(())
+    }
+}
+
+/// The error of a store that grants nothing at the moment.
+pub(super) fn not_voting(left: Duration) -> Error {
+    Error::unavailable(format!(
+        "the store has lost what it knew, and grants nothing until all leases it may have forgotten are over: in {left:.1?}"
+    ))
+}

@@ -1,0 +1,121 @@
+-- propose: takes the lock for an owner on one of a quorum's nodes, if it is free and the token proposed is a new one.
+--
+-- KEYS[1] the lock        hash, owner -> hold count, as Redisson's RLock writes it
+-- KEYS[2] the counter     string, the largest token granted or set aside
+-- KEYS[3] the tombstone   present while this owner is closed
+-- KEYS[4] the marker      hash: run_id of the server that wrote it, max_lease in milliseconds, since when (in
+--                         microseconds of the server's clock) this node votes
+-- ARGV[1] lease in milliseconds
+-- ARGV[2] owner
+-- ARGV[3] tokens: "0" none, "1" the counter expires, "2" the counter stays
+-- ARGV[4] how long, in milliseconds, a counter is kept after the time it stands for
+-- ARGV[5] the first token proposed
+-- ARGV[6] the last one, behind those to set aside
+-- ARGV[7] the longest lease in milliseconds, as the client knows it; "" for a node that needs no marker
+-- ARGV[8] the run_id of the server, as the client knows it
+-- ARGV[9] "1" if the server must be asked whether that is so: before the first vote on a connection
+-- ARGV[10] "1" if the operator declares that no write is ever lost
+--
+-- Returns {1} granted; {0, pttl} another owner has it (-1: for ever), or this one is closed (-2); {2, token} free, and
+-- this is the token to be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4,
+-- milliseconds} the longest lease is another one here; {5} this is another server than the client knows; {6,
+-- microseconds} the token is so far ahead of this node's clock, which is too far.
+--
+-- Atomic because two owners must never both find the lock free, a vote must see the marker that it is given under, and a
+-- late copy of a request must see the tombstone before it takes the lock.
+
+-- Lua counts in doubles: above this a token would not be exact.
+local LARGEST = 9007199254740991
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- What an absent counter stands for: it expired, or was lost, and then nothing beyond that was ever granted here.
+local floor = now - ARGV[4] * 1000
+
+if ARGV[7] ~= '' then
+  local marker = redis.call('HMGET', KEYS[4], 'run_id', 'max_lease', 'since')
+  if ARGV[9] == '1' or marker[1] ~= ARGV[8] then
+    local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+    if server ~= ARGV[8] then
+      return {5}
+    end
+    if marker[1] and marker[1] ~= server then
+      -- It was started again since, perhaps from an old snapshot.
+      if ARGV[10] == '1' then
+        redis.call('HSET', KEYS[4], 'run_id', server)
+      else
+        marker[3] = now + marker[2] * 1000
+        redis.call('HSET', KEYS[4], 'run_id', server, 'since', marker[3])
+      end
+    end
+  end
+  if not marker[1] then
+    return {3, -1}
+  end
+  if marker[2] ~= ARGV[7] then
+    return {4, tonumber(marker[2])}
+  end
+  local since = tonumber(marker[3])
+  if now < since then
+    return {3, math.ceil((since - now) / 1000)}
+  end
+  if since > floor then
+    floor = since
+  end
+  -- What was granted before a restart must be behind the time from which it votes again.
+  local ahead = tonumber(ARGV[6]) - now
+  if ARGV[3] ~= '0' and ahead > ARGV[7] * 1000 then
+    return {6, ahead}
+  end
+end
+
+local ours = false
+if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
+  if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+    return {0, redis.call('PTTL', KEYS[1])}
+  end
+  if redis.call('EXISTS', KEYS[3]) == 1 then
+    return {0, -2}
+  end
+  ours = true
+end
+
+-- Tokens first: what fails must fail before the lock or its lease is written.
+if ARGV[3] ~= '0' then
+  local stored = redis.call('GET', KEYS[2])
+  if stored and not string.find(stored, '^%d+$') then
+    return redis.error_reply('WRONGTYPE the token counter is not a whole number')
+  end
+  local value = tonumber(stored) or floor
+  local last = tonumber(ARGV[6])
+  if value > LARGEST or last > LARGEST then
+    return redis.error_reply('WRONGTYPE the token counter has come to its end at 2^53')
+  end
+  if not ours and tonumber(ARGV[5]) <= value then
+    return {2, value}
+  end
+  if not stored or value < last then
+    if ARGV[3] == '2' or (stored and redis.call('PTTL', KEYS[2]) == -1) then
+      -- Redisson's RFencedLock made it, or is to be able to count on it: it stays for ever.
+      redis.call('SET', KEYS[2], ARGV[6])
+    else
+      redis.call('SET', KEYS[2], ARGV[6], 'PXAT', math.floor(last / 1000) + ARGV[4])
+    end
+  end
+end
+
+if not ours then
+  redis.call('HSET', KEYS[1], ARGV[2], '1')
+  local done = redis.pcall('PEXPIRE', KEYS[1], ARGV[1])
+  if done ~= 1 then
+    -- A user who may not PEXPIRE would leave a lock that never ends. Asked again, now that there is nothing that it
+    -- could change, it says why.
+    redis.call('DEL', KEYS[1])
+    redis.call('PEXPIRE', KEYS[1], ARGV[1])
+    return done
+  end
+elseif redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
+  -- Never shorter: a renewal of a longer lease may have come in between.
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+end
+return {1}

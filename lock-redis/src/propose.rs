@@ -1,0 +1,197 @@
+//! A lock on one of a quorum's nodes: attempts that propose their tokens, and the marker under which the node votes.
+//!
+//! The rules are those of the proposed tokens in `docs/DESIGN.md`. The script carries them out; what its answers mean is
+//! said here, and nowhere else.
+
+use crate::format::{Redisson, SetAside, remaining, run, token_range, unexpected};
+use crate::keys;
+use crate::link::{Ask, Request, Server};
+use crate::refusal::{self, Asked};
+use crate::reply::Reply;
+use crate::script::{MARK, PROPOSE};
+use crate::text::Text;
+use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, Tokens};
+use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
+use std::time::Duration;
+
+/// Under which terms a node votes, and who it is taken to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Voting<'a> {
+    pub(crate) max_lease: Duration,
+    /// Whether the operator declares that no write is ever lost.
+    pub(crate) durable: bool,
+    pub(crate) run_id: &'a str,
+}
+
+/// What a node says to a proposal.
+#[derive(Debug)]
+pub(crate) enum Vote {
+    Answer(Answer),
+    /// It is another server than it was taken for.
+    Stranger,
+    /// The longest lease is another one there.
+    Differs(Duration),
+    /// The proposal is so far ahead of its clock, and that is too far.
+    Ahead(Duration),
+}
+
+/// What a server is to a quorum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    /// A node, with this as the longest lease.
+    Node(Duration),
+    /// No node, or one that has forgotten it.
+    None,
+    /// Another server than it was taken for.
+    Stranger,
+}
+
+/// What a server says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Introduction {
+    pub(crate) run_id: String,
+    pub(crate) is_master: bool,
+    pub(crate) is_cluster: bool,
+    /// What it does when its memory is full.
+    pub(crate) eviction: String,
+}
+
+impl Vote {
+    /// The answer, where there are no terms that could be broken.
+    pub(crate) fn into_answer(self, server: &Server) -> Result<Answer, Failure> {
+        match self {
+            Self::Answer(answer) => Ok(answer),
+            other => Err(Failure::Unknown(server.garbage(&format!("{other:?} without terms")))),
+        }
+    }
+}
+
+impl Redisson {
+    /// An attempt whose token is proposed, or without one, on a node that votes under these terms; without terms on one
+    /// that is never started again.
+    pub(crate) fn propose(
+        &self,
+        link: &mut dyn Ask,
+        attempt: &Attempt<'_>,
+        voting: Option<&Voting<'_>>,
+        by: Moment,
+    ) -> Result<Vote, Failure> {
+        let (mode, first, reserve) = match (self.policy, attempt.tokens) {
+            (TokenPolicy::Off, _) | (_, Tokens::None) => (b"0", 0, 0),
+            (TokenPolicy::Keep, Tokens::Propose { first, reserve }) => (b"2", first.get(), reserve),
+            (_, Tokens::Propose { first, reserve }) => (b"1", first.get(), reserve),
+            (_, tokens) => {
+                return Err(Failure::NotSent(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("a node of a quorum cannot make {tokens:?}: they are proposed to it"),
+                )));
+            }
+        };
+        let key = self.keys.lock(attempt.name);
+        let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
+        let marker = self.keys.marker();
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
+        let (keep, first_text) = (Text::number(Self::KEEP_MILLIS), Text::number(first));
+        let last = Text::number(first + u64::from(reserve));
+        let longest = voting.map(|voting| Text::of(voting.max_lease.as_millis()));
+        let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
+        let is_to_be_asked = flag(!link.is_vouched_for());
+        let reply = run(
+            &PROPOSE,
+            link,
+            &key,
+            &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes(), marker.as_bytes()],
+            &[
+                lease.as_bytes(),
+                owner.as_bytes(),
+                mode,
+                keep.as_bytes(),
+                first_text.as_bytes(),
+                last.as_bytes(),
+                longest.as_ref().map_or(b"", Text::as_bytes),
+                voting.map_or(b"", |voting| voting.run_id.as_bytes()),
+                is_to_be_asked,
+                flag(voting.is_some_and(|voting| voting.durable)),
+            ],
+            by,
+        )?;
+        let vote = match *numbers(&reply) {
+            [1] => Vote::Answer(Answer::Granted(granted(mode != b"0", first, reserve))),
+            [0, pttl] => Vote::Answer(Answer::Busy(remaining(pttl))),
+            [2, stored] => Vote::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs()))),
+            [3, left] => Vote::Answer(Answer::NotVoting(remaining(left).unwrap_or(Duration::MAX))),
+            [4, longest] => Vote::Differs(Duration::from_millis(longest.unsigned_abs())),
+            [5] => return Ok(Vote::Stranger),
+            [6, ahead] => Vote::Ahead(Duration::from_micros(ahead.unsigned_abs())),
+            _ => return Err(unexpected(link, &PROPOSE)),
+        };
+        // All of these were said by the server that we took it for.
+        link.vouch();
+        Ok(vote)
+    }
+
+    /// Makes a server one of a quorum's nodes, unless it is one already, which does not vote for `pause` then. Without a
+    /// pause it only looks whether it is one.
+    pub(crate) fn mark(
+        &self,
+        link: &mut dyn Ask,
+        voting: &Voting<'_>,
+        pause: Option<Duration>,
+        by: Moment,
+    ) -> Result<Mark, Failure> {
+        let marker = self.keys.marker();
+        let longest = pause.map(|_| Text::of(voting.max_lease.as_millis()));
+        let pause = Text::of(pause.unwrap_or_default().as_millis());
+        let longest = longest.as_ref().map_or(&b""[..], Text::as_bytes);
+        let told = [voting.run_id.as_bytes(), longest, pause.as_bytes()];
+        match run(&MARK, link, &marker, &[marker.as_bytes()], &told, by)? {
+            Reply::Int(-1) => Ok(Mark::Stranger),
+            Reply::Int(0) => Ok(Mark::None),
+            Reply::Int(longest) => Ok(Mark::Node(Duration::from_millis(longest.unsigned_abs()))),
+            _ => Err(unexpected(link, &MARK)),
+        }
+    }
+}
+
+fn granted(has_tokens: bool, first: u64, reserve: u32) -> Grant {
+    let tokens = i64::try_from(first).ok().and_then(|first| token_range(first, reserve));
+    let tokens = tokens.filter(|_| has_tokens);
+    let grant = Grant::new(tokens);
+    match tokens {
+        Some(tokens) if reserve > 0 => {
+            grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
+        }
+        _ => grant,
+    }
+}
+
+/// The numbers of a list of them; of anything else, none.
+fn numbers(reply: &Reply) -> Box<[i64]> {
+    let number = |item: &Reply| if let Reply::Int(number) = item { Some(*number) } else { None };
+    let items = reply.as_array().unwrap_or_default();
+    items.iter().map(number).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// Asks a server who it is.
+pub(crate) fn introduction(link: &mut dyn Ask, by: Moment) -> Result<Introduction, Failure> {
+    let reply = link.call(&Request(&[&[b"INFO"]]), by)?;
+    if let Reply::Error(error) = &reply {
+        return Err(refusal::refused(link.server(), error, &Asked::Introduction));
+    }
+    let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
+    };
+    let Some(run_id) = field("run_id") else {
+        link.condemn();
+        return Err(Failure::Unknown(link.server().garbage("not what INFO says")));
+    };
+    Ok(Introduction {
+        run_id,
+        is_master: field("role").is_none_or(|role| role == "master"),
+        is_cluster: field("redis_mode").is_some_and(|mode| mode == "cluster")
+            || field("cluster_enabled").is_some_and(|enabled| enabled == "1"),
+        eviction: field("maxmemory_policy").unwrap_or_else(|| "noeviction".to_owned()),
+    })
+}

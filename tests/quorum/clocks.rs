@@ -1,0 +1,82 @@
+//! One node's clock is a minute ahead, or a minute behind.
+
+use crate::harness::process::RedisServer;
+use crate::harness::time::{eventually, fairly, let_pass, ms, scaled};
+use crate::harness::time_of_day::TimeOfDay;
+use crate::scene::{Servers, admit, place, set_up, start, url};
+use distlock::{DistLock, GuardState};
+use std::time::Duration;
+
+const MINUTE: i64 = 60_000;
+
+/// Three servers, of which the last has this clock.
+fn quorum(clock: &TimeOfDay, options: &str) -> Servers {
+    let odd = RedisServer::start_on(clock);
+    admit(&odd);
+    let servers = vec![start(), start(), odd];
+    let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+    set_up(&places, options);
+    Servers { url: url(&places, options), servers }
+}
+
+#[test]
+fn a_clock_that_differs_by_a_minute_costs_a_round_and_nothing_else() {
+    for ahead in [MINUTE, -MINUTE] {
+        let clock = TimeOfDay::new();
+        clock.set(ahead);
+        let quorum = quorum(&clock, "max_lease=10m");
+        let clients = [quorum.client(), quorum.client()];
+        let mut last = None;
+        for turn in 0..6 {
+            let guard = clients[turn % 2].mutex("a").unwrap().lock().unwrap();
+            assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
+            last = guard.fencing_token();
+            guard.unlock().unwrap();
+        }
+        // Its vote counts, too: without one of the others.
+        drop(clients);
+        quorum.servers[0].pause();
+        let guard = quorum.client().mutex("a").unwrap().lock().unwrap();
+        assert!(guard.fencing_token() > last);
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_client_that_is_further_ahead_of_a_node_than_the_longest_lease_is_told_so_by_that_node() {
+    let clock = TimeOfDay::new();
+    clock.set(-MINUTE);
+    let quorum = quorum(&clock, "max_lease=30s");
+    // That one does not vote for it, and two are enough.
+    let lock = quorum.client().mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    quorum.servers[0].pause();
+    let error = quorum.client().mutex("a").unwrap().try_lock().unwrap_err();
+    let its = error.members()[2].error().expect("it refuses").to_string();
+    assert!(its.contains("clock") && its.contains("ahead"), "{its}");
+}
+
+#[test]
+fn a_node_whose_clock_jumps_past_the_lease_is_one_vote_and_nobody_else_gets_in() {
+    fairly(|| {
+        let clock = TimeOfDay::new();
+        let quorum = quorum(&clock, "max_lease=10m&watchdog=2s&command_timeout=1s");
+        let (holder, rival) = (quorum.client(), quorum.client());
+        let guard = holder.mutex("a").unwrap().lock().unwrap();
+        eventually("it is held there", Duration::from_secs(5), || {
+            quorum.servers[2].probe().exists("a")
+        });
+        clock.set(MINUTE);
+        eventually("it has let go there", Duration::from_secs(5), || {
+            quorum.servers[2].probe().pttl("a").is_none()
+        });
+        for _ in 0..5 {
+            assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none());
+            let_pass(ms(50));
+        }
+        // The others keep it.
+        let_pass(scaled(Duration::from_secs(3)));
+        assert_eq!(guard.state(), GuardState::Held);
+        guard.unlock().unwrap();
+    });
+}

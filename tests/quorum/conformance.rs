@@ -1,0 +1,135 @@
+//! The exam, mounted on quorums.
+
+use crate::harness::probe::Probe;
+use crate::harness::process::RedisServer;
+use crate::scene::{Dead, LONGEST, Servers};
+use distlock::{
+    Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, QuorumBackend, SystemClock,
+    builder, schemes,
+};
+use lock_core::conformance::{Seen, Subject};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+// Three stores in memory.
+mod memory3 {
+    lock_core::conformance_tests!(super::MemoryQuorum::new(3, 0));
+}
+
+// Five, two of which never answer anything.
+mod memory5_two_dead {
+    lock_core::conformance_tests!(super::MemoryQuorum::new(3, 2));
+}
+
+// Three servers.
+mod redis3 {
+    lock_core::conformance_tests!(super::RedisQuorum::start(3, 0));
+}
+
+// Five, two of which are not there.
+mod redis5_two_dead {
+    lock_core::conformance_tests!(super::RedisQuorum::start(3, 2));
+}
+
+/// A quorum of stores in this process's memory.
+struct MemoryQuorum {
+    alive: Vec<MemoryBackend>,
+    dead: usize,
+}
+
+impl MemoryQuorum {
+    fn new(alive: usize, dead: usize) -> Self {
+        let alive = (0..alive).map(|_| MemoryBackend::new(Arc::new(SystemClock))).collect();
+        Self { alive, dead }
+    }
+
+    fn nodes(&self) -> usize {
+        self.alive.len() + self.dead
+    }
+}
+
+impl Subject for MemoryQuorum {
+    fn name(&self) -> String {
+        format!("a quorum of {} in memory, {} dead", self.nodes(), self.dead)
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        let alive = self.alive.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Backend>);
+        let dead = (0..self.dead).map(|_| Arc::new(Dead) as Arc<dyn Backend>);
+        let stores = dead.chain(alive).collect();
+        Arc::new(QuorumBackend::new(stores, Duration::from_millis(500), context).unwrap())
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        majority_of(self.alive.iter().map(|store| Seen::of(store, lock)), self.nodes())
+    }
+
+    fn lose(&self, lock: &LockName) {
+        self.alive.iter().for_each(|store| store.lose(lock));
+    }
+}
+
+/// What a quorum says, from what is seen on the nodes that are there.
+fn majority_of(seen: impl Iterator<Item = Seen>, nodes: usize) -> Seen {
+    let mut left: Vec<_> = seen.filter(|seen| seen.held).map(|seen| seen.remaining).collect();
+    left.sort_unstable_by(|a, b| b.cmp(a));
+    left.get(nodes / 2).map_or(Seen::FREE, |left| Seen::held(*left))
+}
+
+/// A quorum of Redis servers of its own.
+struct RedisQuorum {
+    quorum: Servers,
+    dead: usize,
+    /// Kept open: five new connections take longer than what a guard leaves of its lease.
+    probes: Mutex<Vec<Probe>>,
+}
+
+impl RedisQuorum {
+    fn start(alive: usize, dead: usize) -> Self {
+        let quorum = Servers::with(alive, dead, LONGEST);
+        let probes = quorum.servers.iter().map(RedisServer::probe).collect();
+        Self { quorum, dead, probes: Mutex::new(probes) }
+    }
+}
+
+impl Subject for RedisQuorum {
+    fn name(&self) -> String {
+        format!("a quorum of {} servers, {} dead", self.quorum.servers.len() + self.dead, self.dead)
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        let config = Config::from_url(&self.quorum.url).unwrap();
+        schemes().open(&config, context).unwrap()
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.quorum.url).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        let mut probes = self.probes.lock();
+        let nodes = probes.len() + self.dead;
+        let seen = probes.iter_mut().map(|probe| {
+            let holders = probe.hgetall(lock.as_str());
+            assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+            match (holders.len(), probe.pttl(lock.as_str())) {
+                (1, Some(left)) => Seen::held(Some(left)),
+                _ => Seen::FREE,
+            }
+        });
+        majority_of(seen, nodes)
+    }
+
+    fn lose(&self, lock: &LockName) {
+        let key = lock.as_str();
+        let counter = if key.contains('{') {
+            format!("redisson_lock_token:{key}")
+        } else {
+            format!("redisson_lock_token:{{{key}}}")
+        };
+        for probe in self.probes.lock().iter_mut() {
+            probe.command(&["DEL", key, &counter]);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The quorum: the exam that every store sits, servers in every kind of trouble, and what its promises rest on.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// One node's clock is wrong.
+mod clocks;
+
+// The exam, on three and on five nodes, also with a minority that was never there.
+mod conformance;
+
+#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
+#[path = "../it/harness/mod.rs"]
+mod harness;
+
+// What is no quorum.
+mod refused;
+
+// Nodes that are dead, frozen, slow, or forgetful.
+mod trouble;
+
+// The rules that every node keeps, in memory and as a script.
+mod rules;
+
+// What it costs, and what it is worth.
+mod shown;
+
+// Quorums, and stores in memory that can be troubled.
+mod scene;

@@ -1,0 +1,89 @@
+//! What is no quorum, and is told so.
+
+use crate::harness::process::RedisServer;
+use crate::scene::{Dead, LONGEST, place, set_up, start, url};
+use distlock::{
+    Backend, ClientId, Config, Context, DistLock, Error, QuorumBackend, SystemClock, connect,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn places(servers: &[RedisServer]) -> Vec<String> {
+    servers.iter().map(|server| place(server.port())).collect()
+}
+
+/// What a client of these servers is told.
+fn refusal(places: &[String]) -> Error {
+    let client = connect(&url(places, LONGEST)).unwrap();
+    let lock = client.mutex("a").unwrap();
+    // The node that is wrong may be the last to be asked, and not be needed the first time.
+    let mut outcome = lock.try_lock().map(|_| ());
+    for _ in 0..20 {
+        if outcome.is_ok() {
+            outcome = lock.try_lock().map(|_| ());
+        }
+    }
+    let error = outcome.unwrap_err();
+    assert!(error.is_configuration(), "{error:?}");
+    error
+}
+
+#[test]
+fn fewer_than_three_and_one_that_stands_twice_are_refused_at_once() {
+    let refused = |url: &str| connect(url).unwrap_err().to_string();
+    assert!(refused("redlock://a,b").contains("at least 3"));
+    assert!(refused("redlock://a,b:1,a:6379").contains("a:6379 stands twice"));
+    assert!(refused("redlock://a,b,c?max_lease=10s").contains("max_lease=10s"));
+    assert!(refused("redlock://a,b,c?max_lease=x").contains("`max_lease=x`"));
+    assert!(refused("redlock://a,b,c?durable=perhaps").contains("`durable=perhaps`"));
+    assert!(refused("redlock://a,b,c?node_timeout=5s").contains("node_timeout=5s"));
+    assert!(refused("redlock://a,b,c/x").contains("`/x`"));
+    let stores = |count: usize| (0..count).map(|_| Arc::new(Dead) as Arc<dyn Backend>).collect();
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let quorum = |count| QuorumBackend::new(stores(count), Duration::from_millis(100), &context);
+    assert!(quorum(2).unwrap_err().is_configuration());
+    assert!(quorum(3).is_ok());
+}
+
+#[test]
+fn one_server_by_two_names_is_refused() {
+    let servers: Vec<_> = (0..3).map(|_| start()).collect();
+    let mut places = places(&servers);
+    set_up(&places, LONGEST);
+    places[2] = format!("localhost:{}", servers[0].port());
+    let error = refusal(&places);
+    assert!(error.to_string().contains("one and the same server"), "{error}");
+}
+
+#[test]
+fn a_store_in_which_a_replica_may_take_over_is_refused() {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let quorum = |context: &Context| {
+        let config = Config::from_url("redlock://a,b,c").unwrap();
+        distlock::schemes().open(&config, context).unwrap()
+    };
+    // A quorum is no node of another one.
+    let stores = (0..3).map(|_| quorum(&context)).collect();
+    let error = QuorumBackend::new(stores, Duration::from_millis(100), &context).unwrap_err();
+    assert!(error.to_string().contains("not independent"), "{error}");
+}
+
+#[test]
+fn replicas_nodes_of_clusters_and_servers_that_throw_keys_away_are_refused() {
+    let good: Vec<_> = (0..2).map(|_| start()).collect();
+    let master = good[0].port().to_string();
+    for (arguments, says) in [
+        (&["--replicaof", "127.0.0.1", &master][..], "is a replica"),
+        (&["--cluster-enabled", "yes"], "node of a Redis Cluster"),
+        (&["--maxmemory-policy", "allkeys-lru"], "noeviction"),
+    ] {
+        let bad = RedisServer::start_with(arguments);
+        crate::scene::admit(&bad);
+        let all = [places(&good), vec![place(bad.port())]].concat();
+        let config = Config::from_url(&url(&all, LONGEST)).unwrap();
+        let error = distlock::set_up_quorum(&config).unwrap_err();
+        assert!(error.is_configuration() && error.to_string().contains(says), "{error}");
+        let told = connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap().try_lock();
+        println!("{told:?}");
+    }
+}

@@ -1,0 +1,298 @@
+//! What a quorum costs, and what it is worth.
+
+use crate::harness::child::{Child, Example};
+use crate::harness::process::free_port;
+use crate::harness::proxy::{Fault, Plan, Proxy};
+use crate::harness::resp::Request;
+use crate::harness::time::{Stopwatch, eventually, let_pass, ms, scaled};
+use crate::scene::{LONGEST, Servers, place, url};
+use distlock::{
+    Backend, Client, ClientId, Clock, Config, Context, DistLock, LockGuard, QuorumBackend,
+    SystemClock, builder, schemes,
+};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Far away, and now and then not there at all.
+#[derive(Default)]
+struct Far {
+    silent: AtomicBool,
+}
+
+const DISTANCE: Duration = Duration::from_millis(2);
+
+impl Plan for Far {
+    fn fate(&self, _: &mut Request) -> Fault {
+        if self.silent.load(Ordering::SeqCst) {
+            Fault::SwallowRequest
+        } else {
+            Fault::Delay(DISTANCE)
+        }
+    }
+}
+
+/// What this process has used of the processors, in hundredths of a second.
+fn ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// The library's threads in this process.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| {
+        std::fs::read_to_string(task.ok()?.path().join("comm")).ok().map(|it| it.trim().to_owned())
+    });
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("distlock-")).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The middle one of fifty times that it takes to take a lock. It is given back untimed.
+fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
+    let mut times: Vec<_> = (0..50)
+        .map(|_| {
+            let watch = Stopwatch::start();
+            let guard = take();
+            let time = watch.elapsed();
+            guard.unlock().unwrap();
+            time
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[test]
+fn five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing() {
+    let quorum = Servers::with(5, 0, LONGEST);
+    let far: Vec<_> = (0..5).map(|_| Arc::new(Far::default())).collect();
+    let proxies: Vec<_> = quorum
+        .servers
+        .iter()
+        .zip(&far)
+        .map(|(server, far)| Proxy::new(server.port(), Arc::clone(far) as _))
+        .collect();
+    let places: Vec<_> = proxies.iter().map(|proxy| place(proxy.port())).collect();
+    let singles: Vec<_> =
+        proxies.iter().map(|proxy| distlock::connect(&proxy.url()).unwrap()).collect();
+    let in_sequence: Duration = singles
+        .iter()
+        .map(|client| {
+            let lock = client.mutex("single").unwrap();
+            median(|| lock.lock().unwrap())
+        })
+        .sum();
+    drop(singles);
+    eventually("they are gone", SOON, || threads().is_empty());
+    let client = distlock::connect(&url(&places, LONGEST)).unwrap();
+    let lock = client.mutex("a").unwrap();
+    let before = ticks();
+    let together = median(|| lock.lock().unwrap());
+    let used = ticks() - before;
+    far[1].silent.store(true, Ordering::SeqCst);
+    far[3].silent.store(true, Ordering::SeqCst);
+    let with_two_silent = median(|| lock.lock().unwrap());
+    println!(
+        "five nodes, {DISTANCE:?} away: {together:.2?} together, {with_two_silent:.2?} with two of them silent, \
+         {in_sequence:.2?} one after the other; {:.2} ms of processor for a lock and unlock (with the proxies of this test)",
+        used as f64 * 10.0 / 50.0
+    );
+    println!("{} threads: {}", threads().len(), threads().join(", "));
+    assert!(together < in_sequence / 2, "{together:?} against {in_sequence:?}");
+    assert!(with_two_silent < in_sequence / 2, "{with_two_silent:?} against {in_sequence:?}");
+    assert!(threads().len() <= 16, "{:?}", threads());
+}
+
+/// A holder on nodes 0, 1 and 2, of which 2 is then started again, empty; and a rival that cannot reach the first two.
+fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), String> {
+    let mut quorum = Servers::with(5, 0, options);
+    let places: Vec<_> = quorum.servers.iter().map(|server| place(server.port())).collect();
+    let without = |gone: [usize; 2]| {
+        let mut seen = places.clone();
+        gone.iter().for_each(|at| seen[*at] = place(free_port()));
+        connect(&seen)
+    };
+    let holder = without([3, 4]);
+    let guard = holder.mutex("a").unwrap().lock().unwrap();
+    quorum.restart(2);
+    let rival = without([0, 1]);
+    let other = rival.mutex("a").unwrap().try_lock();
+    match other {
+        Ok(Some(other)) => {
+            assert!(guard.is_valid() && other.is_valid(), "both believe in it");
+            let (first, second) = (guard.fencing_token(), other.fencing_token());
+            Err(format!("two valid guards at once, with the tokens {first:?} and {second:?}"))
+        }
+        other => {
+            println!("the rival is told: {other:?}");
+            assert!(guard.is_valid());
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn a_node_that_forgot_gives_a_held_lock_away_without_its_marker_and_not_with_it() {
+    let options = "max_lease=10m&node_timeout=300ms&watchdog=5s&command_timeout=1s";
+    amnesia(|places| distlock::connect(&url(places, options)).unwrap(), options).unwrap();
+    // The same protocol on servers that look for no marker.
+    let unmarked = |places: &[String]| {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let store = |place: &String| {
+            let config = Config::from_url(&format!("redis://{place}")).unwrap();
+            schemes().open(&config, &context).unwrap()
+        };
+        let stores: Vec<Arc<dyn Backend>> = places.iter().map(store).collect();
+        let quorum = QuorumBackend::new(stores, Duration::from_millis(300), &context).unwrap();
+        builder().backend(Arc::new(quorum)).connect().unwrap()
+    };
+    println!("without the marker: {}", amnesia(unmarked, options).unwrap_err());
+}
+
+/// What makes this test binary one of the processes of the crowd.
+const ROLE: &str = "DISTLOCK_TEST_QUORUM";
+const ENTRY: &str = "shown::one_of_the_processes";
+const PROCESSES: usize = 3;
+const THREADS: usize = 2;
+
+/// Not a test of its own: what the other processes run.
+#[test]
+fn one_of_the_processes() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut words = role.split(' ');
+    let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
+    let end = SystemClock.now() + Duration::from_secs(seconds.parse().unwrap());
+    let client = distlock::connect(words.next().unwrap()).unwrap();
+    let claims: String = thread::scope(|scope| {
+        let visits = |_| {
+            let lock = client.mutex("a").unwrap();
+            scope.spawn(move || {
+                let mut claims = String::new();
+                while SystemClock.now() < end {
+                    // While nodes are away it may be that nobody can be asked.
+                    if let Ok(Some(guard)) = lock.try_lock_for(Duration::from_secs(5)) {
+                        claim(guard, &mut claims);
+                    }
+                }
+                claims
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(visits).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    std::fs::write(file, claims).unwrap();
+}
+
+/// Holds it for a moment, and notes for how long it was valid all the while.
+fn claim(guard: LockGuard, claims: &mut String) {
+    let from = SystemClock.now();
+    let until = from + Duration::from_micros(fastrand::u64(0..20_000));
+    let mut to = from;
+    loop {
+        let now = SystemClock.now();
+        if !guard.is_valid() {
+            break;
+        }
+        to = now;
+        if now >= until {
+            break;
+        }
+        let_pass(Duration::from_millis(1));
+    }
+    let token = guard.fencing_token().unwrap();
+    writeln!(claims, "{} {} {token}", from.as_nanos(), to.as_nanos()).unwrap();
+    drop(guard);
+}
+
+fn crowd(seconds: u64) {
+    let longest = "max_lease=2s&node_timeout=300ms&watchdog=1s&command_timeout=1s";
+    let mut quorum = Servers::with(5, 0, longest);
+    let directory = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..PROCESSES).map(|n| directory.path().join(n.to_string())).collect();
+    let start = |file: &Path, url: &str| -> Child {
+        Example::program(std::env::current_exe().unwrap())
+            .args(&["--exact", ENTRY, "--nocapture"])
+            .env(ROLE, &format!("{} {seconds} {url}", file.display()))
+            .spawn()
+    };
+    // As the server's default user: the other one's rights are given after each start, and the crowd does not wait for it.
+    let url = quorum.url.replace(&format!("{}@", crate::harness::rights::LOGIN), "");
+    let mut children: Vec<_> = files.iter().map(|file| start(file, &url)).collect();
+    let end = SystemClock.now() + Duration::from_secs(seconds);
+    let mut restarts = 0;
+    while SystemClock.now() < end {
+        for at in [1, 3] {
+            quorum.servers[at].kill();
+            let_pass(Duration::from_millis(fastrand::u64(0..300)));
+            quorum.restart(at);
+            restarts += 1;
+            // Until it votes again, it is one of the two that may be away.
+            let_pass(Duration::from_millis(fastrand::u64(500..2_000)));
+        }
+    }
+    for child in &mut children {
+        assert_eq!(child.wait_exit(scaled(SOON)), 0, "{}\n{}", child.output(), child.errors());
+    }
+    let mut claims: Vec<[u64; 3]> = Vec::new();
+    for file in &files {
+        for line in std::fs::read_to_string(file).unwrap().lines() {
+            let numbers: Vec<_> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+            claims.push(numbers.try_into().unwrap());
+        }
+    }
+    claims.sort_unstable();
+    for pair in claims.windows(2) {
+        let [[_, to, token], [from, _, next]] = pair else { unreachable!("they are two") };
+        assert!(to <= from, "two valid guards at once: {pair:?}");
+        assert!(token < next, "tokens must grow: {pair:?}");
+    }
+    println!(
+        "{} claims in {seconds} s by {PROCESSES} processes of {THREADS} threads, {restarts} restarts of two of five nodes, \
+         empty: one valid guard at a time, tokens grow",
+        claims.len()
+    );
+    assert!(claims.len() > 20, "it went on all the while");
+}
+
+#[test]
+fn nodes_that_are_started_again_empty_in_turn_let_nobody_in_twice() {
+    crowd(8);
+}
+
+#[test]
+#[ignore = "a minute: `cargo test --test quorum shown:: -- --ignored --nocapture` runs it"]
+fn nor_do_they_for_a_minute() {
+    crowd(60);
+}
+
+fn batch_workers(quorum: &Servers, jobs: &str) {
+    let mut child = Example::new("batch_workers")
+        .args(&["--url", &quorum.url, "--processes", "3", "--workers", "4", "--jobs", jobs])
+        .spawn();
+    let watch = Stopwatch::start();
+    let code = child.wait_exit(scaled(Duration::from_secs(120)));
+    let output = child.output();
+    assert_eq!(code, 0, "{output}{}", child.errors());
+    for part in ["Exact", "tokens   grew with every sale", "twice    none"] {
+        assert!(output.contains(part), "{part}: {output}");
+    }
+    println!("{jobs} jobs exact in {:.1?}", watch.elapsed());
+}
+
+#[test]
+fn batch_workers_are_exact_on_five_nodes_and_with_one_dead_and_one_frozen() {
+    let mut quorum = Servers::with(5, 0, LONGEST);
+    batch_workers(&quorum, "2000");
+    quorum.servers[0].kill();
+    quorum.servers[2].pause();
+    let_pass(ms(10));
+    batch_workers(&quorum, "1000");
+}

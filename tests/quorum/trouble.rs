@@ -1,0 +1,243 @@
+//! Nodes that are dead, frozen, slow, or forgetful.
+
+use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
+use crate::harness::resp::Kind;
+use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
+use crate::scene::{LONGEST, Servers, place, url};
+use distlock::{DistLock, Error, ErrorKind, GuardState, LockOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+/// A node's time for an answer, and a lease: short enough for tests that wait for one, long enough for a busy machine.
+const QUICK: &str =
+    "max_lease=10m&node_timeout=300ms&watchdog=2s&command_timeout=1s&outage_limit=500ms";
+/// A quorum whose nodes are back in time for a test.
+const FORGIVING: &str =
+    "max_lease=3s&node_timeout=300ms&watchdog=2s&command_timeout=1s&outage_limit=200ms";
+
+fn failed(error: &Error) -> usize {
+    error.members().iter().filter(|member| member.error().is_some()).count()
+}
+
+#[test]
+fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
+    let mut quorum = Servers::with(5, 0, QUICK);
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    let held = client.mutex("held").unwrap().lock().unwrap();
+    quorum.servers[0].kill();
+    quorum.servers[3].kill();
+    let watch = Stopwatch::start();
+    lock.lock().unwrap().unlock().unwrap();
+    assert!(watch.elapsed() < ms(300), "{:?}", watch.elapsed());
+    // Renewals go on: longer than the lease.
+    let_pass(scaled(Duration::from_secs(3)));
+    assert_eq!(held.state(), GuardState::Held);
+    held.unlock().unwrap();
+    quorum.servers[1].kill();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    assert_eq!((error.members().len(), failed(&error)), (5, 3), "{error}");
+    println!("{error}");
+    for at in [2, 4] {
+        eventually("nothing is left", SOON, || !quorum.servers[at].probe().exists("a"));
+    }
+}
+
+#[test]
+fn a_frozen_minority_delays_nobody_and_keeps_nothing() {
+    fairly(|| {
+        let quorum = Servers::with(5, 0, QUICK);
+        let client = quorum.client();
+        let lock = client.mutex("a").unwrap();
+        lock.lock().unwrap().unlock().unwrap();
+        quorum.servers[1].pause();
+        quorum.servers[2].pause();
+        let watch = Stopwatch::start();
+        for _ in 0..5 {
+            lock.lock().unwrap().unlock().unwrap();
+        }
+        assert!(watch.elapsed() < scaled(ms(200)), "{:?}", watch.elapsed());
+        quorum.servers[1].resume();
+        quorum.servers[2].resume();
+        for server in &quorum.servers {
+            eventually("nothing is left", SOON, || !server.probe().exists("a"));
+        }
+    });
+}
+
+#[test]
+fn a_holder_whose_majority_freezes_loses_the_lock_by_its_own_clock() {
+    let quorum = Servers::with(3, 0, QUICK);
+    let client = quorum.client();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    quorum.servers[0].pause();
+    quorum.servers[1].pause();
+    let watch = Stopwatch::start();
+    let loss = losses.recv_timeout(scaled(SOON)).expect("it is told");
+    assert!(
+        watch.elapsed() <= scaled(Duration::from_millis(2_300)),
+        "{:?}: {loss}",
+        watch.elapsed()
+    );
+    assert!(!guard.is_valid());
+    quorum.servers[0].resume();
+    quorum.servers[1].resume();
+    drop(guard);
+    let other = quorum.client().mutex("a").unwrap();
+    drop(other.try_lock_for(scaled(SOON)).unwrap().expect("it ends by itself"));
+}
+
+/// A server that is started again, and what becomes of its vote.
+fn voting_again(restart: impl Fn(&mut Servers), says: &str) {
+    let mut quorum = Servers::with(3, 0, FORGIVING);
+    let client = quorum.client();
+    let token = client.mutex("a").unwrap().lock().unwrap().fencing_token();
+    restart(&mut quorum);
+    let started = Stopwatch::start();
+    // One more is dead, so nothing goes without the vote of the one that was started again.
+    quorum.servers[0].kill();
+    let other = quorum.client();
+    let lock = other.mutex("a").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let its = error.members()[2].error().expect("it does not vote").to_string();
+    assert!(its.contains(says), "{its}");
+    let guard = eventually("it votes again", SOON, || lock.try_lock().ok().flatten());
+    println!("voted again after {:?}", started.elapsed());
+    assert!(started.elapsed() > Duration::from_millis(2_900), "{:?}", started.elapsed());
+    assert!(guard.fencing_token() > token);
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_node_that_was_started_again_empty_does_not_vote_for_the_longest_lease() {
+    voting_again(
+        |quorum| {
+            quorum.restart(2);
+            // Two that know the quorum say that it belongs to it.
+            let lock = quorum.client().mutex("b").unwrap();
+            lock.lock().unwrap().unlock().unwrap();
+            eventually("it is marked again", SOON, || {
+                quorum.servers[2].probe().exists("distlock_quorum")
+            });
+        },
+        "does not vote for",
+    );
+}
+
+#[test]
+fn a_node_that_was_started_again_from_an_old_snapshot_does_not_vote_for_the_longest_lease() {
+    voting_again(
+        |quorum| {
+            quorum.servers[2].probe().command(&["SAVE"]);
+            quorum.restart(2);
+            assert!(quorum.servers[2].probe().exists("distlock_quorum"));
+        },
+        "does not vote for",
+    );
+}
+
+#[test]
+fn a_node_that_is_emptied_while_it_runs_does_not_vote_either() {
+    voting_again(
+        |quorum| {
+            quorum.servers[2].probe().command(&["FLUSHALL"]);
+            let lock = quorum.client().mutex("b").unwrap();
+            lock.lock().unwrap().unlock().unwrap();
+            eventually("it is marked again", SOON, || {
+                quorum.servers[2].probe().exists("distlock_quorum")
+            });
+        },
+        "does not vote for",
+    );
+}
+
+#[test]
+fn a_node_of_which_the_operator_says_that_it_forgets_nothing_votes_at_once() {
+    let durable = format!("{FORGIVING}&durable=yes");
+    let mut quorum = Servers::with(3, 0, &durable);
+    quorum.client().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+    quorum.servers[2].probe().command(&["SAVE"]);
+    quorum.restart(2);
+    quorum.servers[0].kill();
+    quorum.client().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn a_quorum_that_nobody_set_up_begins_as_if_it_had_forgotten_everything() {
+    let servers: Vec<_> = (0..3).map(|_| crate::scene::start()).collect();
+    let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+    let client = distlock::connect(&url(&places, FORGIVING)).unwrap();
+    let (lock, watch) = (client.mutex("a").unwrap(), Stopwatch::start());
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.to_string().contains("does not vote"), "{error}");
+    let guard = eventually("it votes", SOON, || lock.try_lock().ok().flatten());
+    assert!(watch.elapsed() > Duration::from_millis(2_900), "{:?}", watch.elapsed());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn clients_that_disagree_on_the_longest_lease_are_refused() {
+    let quorum = Servers::with(3, 0, "max_lease=10m");
+    let places: Vec<_> = quorum.servers.iter().map(|server| place(server.port())).collect();
+    let other = distlock::connect(&url(&places, "max_lease=5m")).unwrap();
+    let error = other.mutex("a").unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    assert!(error.to_string().contains("600s") && error.to_string().contains("300s"), "{error}");
+    // One that is not refused goes on.
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    let guard = lock.lock().unwrap();
+    let error = guard.extend(Duration::from_secs(3_600)).unwrap_err();
+    assert!(error.is_misuse(), "{error:?}");
+    guard.unlock().unwrap();
+    let long = LockOptions::new().lease(Duration::from_secs(601));
+    assert!(lock.lock_with(&long).unwrap_err().is_misuse());
+}
+
+#[test]
+fn a_grant_that_comes_too_late_is_given_back() {
+    let mut quorum = Servers::with(3, 0, LONGEST);
+    // One is dead, and the acquires of another are answered after their time.
+    quorum.servers[2].kill();
+    let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(500)));
+    let proxy = Proxy::new(quorum.servers[1].port(), Arc::new(late));
+    let places = [quorum.servers[0].port(), proxy.port(), quorum.servers[2].port()].map(place);
+    let client = distlock::connect(&url(&places, QUICK)).unwrap();
+    let error = client.mutex("a").unwrap().try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    for server in &quorum.servers[..2] {
+        eventually("nothing is left", SOON, || !server.probe().exists("a"));
+    }
+    assert!(proxy.count(Kind::Acquire, Fault::DelayReply(ms(500))) > 0, "{}", proxy.account());
+}
+
+#[test]
+fn clients_that_see_different_nodes_exclude_each_other_all_the_same() {
+    let quorum = Servers::with(5, 0, QUICK);
+    let seen = |nodes: [usize; 3]| {
+        let place_of = |at: usize| {
+            let is_seen = nodes.contains(&at);
+            place(if is_seen {
+                quorum.servers[at].port()
+            } else {
+                crate::harness::process::free_port()
+            })
+        };
+        let places: Vec<_> = (0..5).map(place_of).collect();
+        distlock::connect(&url(&places, QUICK)).unwrap()
+    };
+    let (one, other) = (seen([0, 1, 2]), seen([2, 3, 4]));
+    let guard = one.mutex("a").unwrap().lock().unwrap();
+    let lock = other.mutex("a").unwrap();
+    assert!(lock.try_lock().unwrap().is_none());
+    let token = guard.fencing_token();
+    guard.unlock().unwrap();
+    let next = lock.try_lock_for(scaled(SOON)).unwrap().unwrap();
+    assert!(next.fencing_token() > token);
+    next.unlock().unwrap();
+}
