@@ -176,8 +176,8 @@ impl Ballot {
     /// What a release at this node came to, seen together with those before: what was freed once was ours until then.
     pub(super) fn note_release(&self, at: usize, release: Release) -> Release {
         let node = &mut self.state.lock().nodes[at];
-        node.freed |= release == Release::Freed;
-        if node.freed { Release::Freed } else { release }
+        node.freed |= release != Release::Gone;
+        if node.freed && release == Release::Gone { Release::Freed } else { release }
     }
 }
 

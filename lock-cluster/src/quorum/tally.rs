@@ -79,11 +79,22 @@ pub(super) fn free_in(
 /// What became of a release: freed if a majority was ours until then; gone if so many were not that what is left is no
 /// majority; `None` while, or because, it cannot be said.
 pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
-    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
     let needed = majority(answers.len());
-    if count(Release::Freed) >= needed {
-        Some(Release::Freed)
-    } else if answers.len() - count(Release::Gone) < needed {
+    let (mut freed, mut gone, mut told) = (0, 0, None);
+    for answer in answers.iter().flatten() {
+        match answer {
+            Release::Freed => freed += 1,
+            Release::FreedFor(waiting) => {
+                freed += 1;
+                told = told.max(Some(*waiting));
+            }
+            Release::Gone => gone += 1,
+            _ => {}
+        }
+    }
+    if freed >= needed {
+        Some(told.map_or(Release::Freed, Release::FreedFor))
+    } else if answers.len() - gone < needed {
         Some(Release::Gone)
     } else {
         None
@@ -188,6 +199,8 @@ mod tests {
     fn a_release_is_what_a_majority_says() {
         assert_eq!(released(&[FREED, FREED, None]), Some(Release::Freed));
         assert_eq!(released(&[GONE, GONE, None]), Some(Release::Gone));
+        let told = [FREED, Some(Release::FreedFor(2)), Some(Release::FreedFor(5))];
+        assert_eq!(released(&told), Some(Release::FreedFor(5)), "each tells of those it knows");
         assert_eq!(released(&[FREED, GONE, None]), None);
         assert_eq!(released(&[FREED, FREED, GONE, None, None]), None);
         assert_eq!(released(&[FREED, GONE, GONE, GONE, None]), Some(Release::Gone));

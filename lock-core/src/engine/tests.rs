@@ -35,6 +35,7 @@ mod shortfall;
 mod thread_life;
 mod unheard;
 mod wait;
+mod withdrawn;
 
 use recorded::{Fault, Recorded};
 
