@@ -2,12 +2,14 @@
 
 use crate::harness::process::{RedisServer, free_port};
 use crate::harness::rights::LOGIN;
+use crate::harness::time::eventually;
 use distlock::backend::{
     Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Renewal, Renewing,
     TenureId, Wake, Watch,
 };
 use distlock::{Backend, Client, Config, Error, LockName, Moment};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Independent servers, and the URL of the quorum that they are.
 pub(crate) struct Servers {
@@ -66,7 +68,17 @@ pub(crate) fn url(places: &[String], options: &str) -> String {
 
 /// Makes them a quorum that votes at once.
 pub(crate) fn set_up(places: &[String], options: &str) {
-    distlock::set_up_quorum(&Config::from_url(&url(places, options)).unwrap()).unwrap();
+    let config = Config::from_url(&url(places, options)).unwrap();
+    // On a busy machine a server may need longer than the time-outs that a test asks for; it can be called again.
+    eventually("the quorum is set up", Duration::from_secs(20), || {
+        match distlock::set_up_quorum(&config) {
+            Err(error) if error.is_unavailable() => false,
+            outcome => {
+                outcome.unwrap();
+                true
+            }
+        }
+    });
 }
 
 /// A store that cannot be asked anything.
