@@ -3,7 +3,7 @@
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
-use crate::engine::Engine;
+use crate::engine::{Alive, Engine};
 use crate::error::Error;
 use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
 /// and guard is gone.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<Engine>);
+pub struct Client(pub(crate) Arc<Alive>);
 
 impl Client {
     /// A builder without a store.
@@ -33,26 +33,26 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`].
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
     pub fn mutex<N>(&self, name: N) -> Result<Mutex, Error>
     where
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Ok(Mutex::new(Arc::clone(&self.0), &name.try_into()?))
+        Mutex::new(Arc::clone(&self.0), &name.try_into()?)
     }
 
     /// The lock of this name, held by guards that can be sent to other threads, and not reentrant. Asks no store.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`].
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
     pub fn owned_mutex<N>(&self, name: N) -> Result<OwnedMutex, Error>
     where
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Ok(OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?))
+        OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
     }
 
     /// What this client calls itself in the store.

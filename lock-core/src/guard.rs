@@ -2,7 +2,7 @@
 
 use crate::engine::entry::Entry;
 use crate::engine::tenure::{GuardState, Listener, Tenure};
-use crate::engine::{Engine, Whole};
+use crate::engine::{Alive, Whole};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
 use crate::lease::LeaseTime;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// One hold on a holding.
 pub(crate) struct Hold {
-    engine: Arc<Engine>,
+    engine: Arc<Alive>,
     entry: Arc<Entry>,
     tenure: Arc<Tenure>,
     /// Ended by `unlock` or left with the thread: nothing is left for `Drop`.
@@ -26,7 +26,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(engine: Arc<Engine>, entry: Arc<Entry>, tenure: Arc<Tenure>) -> Self {
+    pub(crate) fn new(engine: Arc<Alive>, entry: Arc<Entry>, tenure: Arc<Tenure>) -> Self {
         Self { engine, entry, tenure, done: false }
     }
 
@@ -82,20 +82,26 @@ impl Hold {
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.state();
+        self.look()?;
         self.tenure.loss()
     }
 
     fn listen(&self, listener: Listener) {
-        self.state();
-        self.tenure.listen(listener);
+        if self.look().is_some() {
+            self.tenure.listen(listener);
+        }
     }
 
     fn state(&self) -> GuardState {
-        // A deadline that has passed is a loss, also before the watchdog comes by.
+        self.look().unwrap_or(GuardState::Lost)
+    }
+
+    /// How it stands: a deadline that has passed is a loss, also before the watchdog comes by. `None` in a forked child:
+    /// the parent holds it, and the child may ask it nothing, because a thread that is not there may have its lock.
+    fn look(&self) -> Option<GuardState> {
         match self.engine.must_hold(&self.entry, &self.tenure) {
-            Err(error) if error.is_misuse() => GuardState::Lost, // a forked child: the parent holds it
-            _ => self.tenure.recorded_state(),
+            Err(error) if error.is_misuse() => None,
+            _ => Some(self.tenure.recorded_state()),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! [`Mutex`] and [`OwnedMutex`]: a lock on one name, held by threads or by guards.
 
 use crate::backend::{Backend, Failure, LockInfo};
-use crate::engine::Engine;
+use crate::engine::Alive;
 use crate::engine::entry::Entry;
+use crate::engine::tenure::Tenure;
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
@@ -58,11 +59,16 @@ pub struct OwnedMutex(Handle);
 /// A client and one of its names.
 #[derive(Clone)]
 struct Handle {
-    engine: Arc<Engine>,
+    engine: Arc<Alive>,
     entry: Arc<Entry>,
 }
 
 impl Handle {
+    fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+        let entry = engine.entry(name)?;
+        Ok(Self { engine, entry })
+    }
+
     fn acquire(&self, thread: Option<u64>, options: &LockOptions) -> Result<Option<Hold>, Error> {
         let tenure = self.engine.acquire(&self.entry, thread, options)?;
         Ok(tenure
@@ -80,15 +86,19 @@ impl Handle {
         self.ask(|backend| backend.inspect(&self.entry.name, self.engine.command_deadline()))
     }
 
+    /// How many holds this thread has, and on which holding. None in a forked child: the parent has them.
+    fn holds(&self) -> Option<(u32, Arc<Tenure>)> {
+        if self.engine.is_forked() { None } else { self.entry.holds_of(thread_id()) }
+    }
+
     fn force_unlock(&self) -> Result<bool, Error> {
         self.ask(|backend| backend.force_release(&self.entry.name, self.engine.command_deadline()))
     }
 }
 
 impl Mutex {
-    pub(crate) fn new(engine: Arc<Engine>, name: &LockName) -> Self {
-        let entry = engine.entry(name);
-        Self(Handle { engine, entry })
+    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+        Ok(Self(Handle::new(engine, name)?))
     }
 
     /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
@@ -124,6 +134,7 @@ impl DistLock for Mutex {
 
     fn unlock(&self) -> Result<(), Error> {
         let Handle { engine, entry } = &self.0;
+        engine.refuse_if_forked().map_err(|error| error.on(&entry.name))?;
         let tenure = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
@@ -143,12 +154,11 @@ impl DistLock for Mutex {
     }
 
     fn hold_count(&self) -> u32 {
-        self.0.entry.holds_of(thread_id()).map_or(0, |(holds, _)| holds)
+        self.0.holds().map_or(0, |(holds, _)| holds)
     }
 
     fn is_held_by_current_thread(&self) -> bool {
-        let held = self.0.entry.holds_of(thread_id());
-        held.is_some_and(|(holds, tenure)| holds > 0 && self.0.engine.is_valid(&tenure))
+        self.0.holds().is_some_and(|(holds, tenure)| holds > 0 && self.0.engine.is_valid(&tenure))
     }
 
     fn name(&self) -> &LockName {
@@ -169,9 +179,8 @@ impl From<&Mutex> for Arc<dyn DistLock> {
 }
 
 impl OwnedMutex {
-    pub(crate) fn new(engine: Arc<Engine>, name: &LockName) -> Self {
-        let entry = engine.entry(name);
-        Self(Handle { engine, entry })
+    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+        Ok(Self(Handle::new(engine, name)?))
     }
 
     /// See [`DistLock::acquire`].

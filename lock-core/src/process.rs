@@ -20,18 +20,24 @@ impl Origin {
     }
 
     /// Whether this is another process. A system call, which takes longer than all the rest of a nested lock.
+    ///
+    /// The mark is asked, too: a child in a room of its own for process numbers (a container's) may have our number.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        self.process != std::process::id()
+        self.process != std::process::id() || self.is_marked().unwrap_or(false)
     }
 
     /// The same by a look at memory: of children that were made past the C library, by a system call of their own, it knows
     /// nothing. For what can do no harm there: whatever reaches the store asks [`is_elsewhere`](Self::is_elsewhere).
     pub(crate) fn seems_elsewhere(&self) -> bool {
+        self.is_marked().unwrap_or_else(|| self.is_elsewhere())
+    }
+
+    /// Whether the C library has left its mark; `None` where it leaves none.
+    fn is_marked(&self) -> Option<bool> {
         #[cfg(unix)]
-        if let Some(mark) = &self.mark {
-            return mark.clone().detected_fork();
-        }
-        self.is_elsewhere()
+        return self.mark.as_ref().map(|mark| mark.clone().detected_fork());
+        #[cfg(not(unix))]
+        None
     }
 }
 

@@ -162,7 +162,9 @@ impl Engine {
         }
         let (now, end) = (self.clock.now(), tenure.valid_until());
         if now >= end {
-            // Lost is final: whoever looked since saw it invalid, and a successor's work may have begun.
+            // Lost is final: whoever looked since saw it invalid, and a successor's work may have begun. But the store keeps
+            // it for a lease from now on, so it is to be given back.
+            inner.overlong = true;
             drop((inner, state));
             self.declare_lost(entry, tenure, LossCause::Expired);
             return Err(tenure.lost_error());

@@ -9,6 +9,7 @@
 //! asked, an event is told, or a signal's waiter runs.
 
 mod acquire;
+mod alive;
 pub(crate) mod entry;
 mod handoff;
 mod keep;
@@ -21,7 +22,7 @@ mod turns;
 mod unheard;
 
 use crate::backend::{Abilities, Backend, Closing, Failure, TenureId};
-use crate::clock::{Clock, Moment, SystemClock};
+use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
 use crate::error::Error;
 use crate::event::Events;
@@ -32,6 +33,7 @@ use crate::process::Origin;
 use crate::replication::Replication;
 use crate::watchdog::Timer;
 use crate::watchdog::lane::Lanes;
+pub(crate) use alive::Alive;
 use entry::{Entry, Registry};
 use parking_lot::Mutex;
 use std::fmt;
@@ -41,7 +43,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tenure::Tenure;
 
-/// What all handles and guards of a client share.
+/// What a client does: shared by its handles and guards, as one that is [`Alive`], and by the threads of its watchdog.
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) abilities: Abilities,
@@ -58,7 +60,7 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer nobody waited for.
     unheard: Mutex<Option<LockName>>,
-    origin: Origin,
+    origin: Arc<Origin>,
 }
 
 /// A hold without a guard, and the thread that may end it.
@@ -97,7 +99,7 @@ impl Engine {
         clock: Arc<dyn Clock>,
         client: ClientId,
         events: Events,
-    ) -> Result<Arc<Self>, Error> {
+    ) -> Result<Arc<Alive>, Error> {
         let abilities = backend.abilities();
         shortfall::refuse(&config.replication(), &abilities)?;
         let lease = Lease::watched(config.watchdog());
@@ -111,7 +113,8 @@ impl Engine {
             replication: config.replication(),
         };
         let lanes = Lanes::new(Arc::clone(&backend), Arc::clone(&clock), settings.command_timeout);
-        Ok(Arc::new_cyclic(|this| Self {
+        let origin = Arc::new(Origin::here());
+        let engine = Arc::new_cyclic(|this| Self {
             timer: Arc::new(Timer::new(Arc::clone(&clock), Weak::clone(this))),
             backend,
             abilities,
@@ -120,18 +123,23 @@ impl Engine {
             events,
             settings,
             next_owner: AtomicU64::new(1),
-            registry: Arc::default(),
+            registry: Arc::new(Registry::new(Arc::clone(&origin))),
             detached: Mutex::default(),
             lanes: Arc::new(lanes),
             this: Weak::clone(this),
             unheard: Mutex::default(),
-            origin: Origin::here(),
-        }))
+            origin,
+        });
+        Ok(Arc::new(Alive(engine)))
     }
 
     /// What we know of this name.
-    pub(crate) fn entry(&self, name: &LockName) -> Arc<Entry> {
-        self.registry.entry(name)
+    ///
+    /// # Errors
+    ///
+    /// In a forked child.
+    pub(crate) fn entry(&self, name: &LockName) -> Result<Arc<Entry>, Error> {
+        self.registry.entry(name).ok_or_else(|| forked().on(name))
     }
 
     /// Whether everybody who is to do something at this moment has done it. For tests on a manual clock.
@@ -184,6 +192,9 @@ impl Engine {
         tenure: &Arc<Tenure>,
         whole: Option<Whole>,
     ) {
+        if self.is_forked() {
+            return; // There is nothing that could be unlocked.
+        }
         let (entry, tenure) = (Arc::clone(entry), Arc::clone(tenure));
         let hold = Detached { thread, entry, tenure, whole };
         let mut detached = self.detached.lock();
@@ -203,6 +214,7 @@ impl Engine {
     }
 
     /// This thread's newest hold without a guard: of those by themselves, or the part of the `whole` of that number.
+    /// Not to be asked in a forked child.
     pub(crate) fn take_detached(
         &self,
         thread: u64,
@@ -221,7 +233,8 @@ impl Engine {
         Some(hold.tenure)
     }
 
-    /// The number of the newest whole of these locks of which this thread has a part here.
+    /// The number of the newest whole of these locks of which this thread has a part here. Not to be asked in a forked
+    /// child.
     pub(crate) fn newest_whole(&self, thread: u64, entry: &Arc<Entry>, of: &str) -> Option<u64> {
         let detached = self.detached.lock();
         let ours =
@@ -256,7 +269,7 @@ impl Engine {
     }
 
     /// Refuses to do anything in a forked child.
-    fn refuse_if_forked(&self) -> Result<(), Error> {
+    pub(crate) fn refuse_if_forked(&self) -> Result<(), Error> {
         if self.is_forked() { Err(forked()) } else { Ok(()) }
     }
 
@@ -289,30 +302,6 @@ pub(crate) fn ask<T>(question: impl FnOnce() -> Result<T, Failure>) -> Result<T,
     catch_unwind(AssertUnwindSafe(question)).unwrap_or_else(|_| {
         Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
     })
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        if self.is_forked() {
-            // Our threads, and whoever had a lock of ours at the fork, are not here: a drop that takes such a lock
-            // would never end. So the backend stays, in memory that the child got for nothing.
-            std::mem::forget(Arc::clone(&self.backend));
-            return;
-        }
-        // Nobody can reach what was detached and never unlocked any more: give it back.
-        for Detached { tenure, .. } in std::mem::take(self.detached.get_mut()) {
-            if self.give_back(&tenure) {
-                let lease = tenure.lock().lease;
-                self.clean_up(tenure.id(lease), tenure.closing());
-            }
-        }
-        // One command time-out for all of it, and half of that to hear what was not heard yet, so
-        // that there is time to try again what was not confirmed.
-        let until = SystemClock.now() + self.settings.command_timeout;
-        self.gather_unheard(self.clock.now() + self.settings.command_timeout / 2);
-        self.timer.stop();
-        self.lanes.stop(until);
-    }
 }
 
 impl fmt::Debug for Engine {

@@ -44,9 +44,10 @@ impl Engine {
         if held && tenure.end_nested() {
             return Ok(());
         }
-        entry.end_hold(tenure);
-        // The parent holds it: whatever a forked child does to it must not reach the store.
+        // The parent holds it: whatever a forked child does to it must not reach the store. Nor may the child wait for
+        // the entry: whoever had its lock at the fork is not there to let go of it.
         self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
+        entry.end_hold(tenure);
         if held { release(self, entry, tenure) } else { Err(tenure.lost_error()) }
     }
 

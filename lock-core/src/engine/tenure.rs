@@ -65,7 +65,8 @@ pub(crate) struct Inner {
     pub(crate) watch: Option<Watched>,
     /// Whether a renewal of the watchdog's is in the lane or under way.
     pub(crate) renewing: bool,
-    /// Whether the store may keep it for longer than we know: an extension was sent, and is not confirmed.
+    /// Whether the store may keep it for longer than we trust it: an extension was sent, and is not confirmed, or was
+    /// confirmed too late to count.
     pub(crate) overlong: bool,
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,

@@ -10,7 +10,7 @@ use super::entry::Entry;
 use super::release::{end_as_gone, tell_failed, tell_released};
 use super::tenure::Tenure;
 use super::turns::Returned;
-use crate::backend::{Closing, Failure, Release, TenureId};
+use crate::backend::{Closing, Failure, Lane, Release, TenureId};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::event::Events;
@@ -27,6 +27,8 @@ struct Unheard {
     tenure: Arc<Tenure>,
     id: TenureId,
     closing: Closing,
+    /// Where it is cleaned up if need be: whoever hears the answer may not ask the backend for it.
+    lane: Result<Lane, Error>,
     _in_doubt: InDoubt,
 }
 
@@ -52,6 +54,7 @@ impl Engine {
             tenure: Arc::clone(tenure),
             id: tenure.id(lease),
             closing: tenure.closing(),
+            lane: self.lanes.lane(&tenure.name),
             _in_doubt: self.lanes.in_doubt(),
         };
         let (id, closing) = (unheard.id.clone(), unheard.closing);
@@ -86,12 +89,12 @@ impl Engine {
 impl Unheard {
     /// The answer has come, or will not. Short, and asks nothing: whoever reads is in the middle of a request of its own.
     fn heard(self, answer: Result<Release, Failure>) {
-        let Self { events, tenure, .. } = &self;
+        let Self { events, tenure, clock, .. } = &self;
         match answer {
-            Ok(Release::Freed) => tell_released(events, tenure, self.clock.now()),
+            Ok(Release::Freed) => tell_released(events, tenure, clock.now()),
             Ok(Release::FreedFor(told)) => {
                 self.entry.told(told);
-                tell_released(events, tenure, self.clock.now());
+                tell_released(events, tenure, clock.now());
             }
             Ok(Release::Gone) => drop(end_as_gone(events, tenure)),
             Err(failure) if failure.error().is_foreign_format() => {
@@ -100,7 +103,8 @@ impl Unheard {
                 drop(end_as_gone(events, tenure));
             }
             Err(failure) => {
-                self.lanes.clean_up(&self.engine, self.id.clone(), self.closing);
+                let Self { lanes, lane, engine, id, closing, .. } = &self;
+                lanes.clean_up_in(lane.clone(), engine, id.clone(), *closing);
                 tell_failed(events, tenure, failure.into_error().on(&tenure.name));
             }
         }

@@ -3,7 +3,7 @@
 use super::held::Several;
 use crate::backend::LockInfo;
 use crate::clock::Moment;
-use crate::engine::Engine;
+use crate::engine::Alive;
 use crate::engine::entry::Entry;
 use crate::error::{Error, ErrorKind, MemberResult, Outcome};
 use crate::guard::{Hold, LockGuard};
@@ -28,7 +28,7 @@ pub enum Parts {
 /// One name of one client.
 #[derive(Clone)]
 pub struct Leaf {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<Alive>,
     pub(crate) entry: Arc<Entry>,
 }
 
@@ -119,6 +119,9 @@ impl Group {
 
     /// Ends this thread's newest detached hold on these locks.
     pub(super) fn unlock_detached(self: &Arc<Self>) -> Result<(), Error> {
+        for leaf in self.leaves() {
+            leaf.engine.refuse_if_forked().map_err(|error| error.on(&self.name))?;
+        }
         let newest = self.leaves().into_iter().filter_map(|Leaf { engine, entry }| {
             engine.newest_whole(thread_id(), entry, &self.key)
         });

@@ -130,7 +130,7 @@ impl Lanes {
     }
 
     /// Which lane this name's node has now.
-    fn lane(&self, name: &LockName) -> Result<Lane, Error> {
+    pub(crate) fn lane(&self, name: &LockName) -> Result<Lane, Error> {
         ask(|| Ok(self.backend.lane(name))).map_err(Failure::into_error)
     }
 
@@ -141,9 +141,21 @@ impl Lanes {
         tenure: TenureId,
         closing: Closing,
     ) {
+        let lane = self.lane(&tenure.name);
+        self.clean_up_in(lane, engine, tenure, closing);
+    }
+
+    /// The same in a lane that was asked for before. It may be another node's by now: that costs time, no more, because
+    /// the lane is only who waits, and the backend finds the node.
+    pub(crate) fn clean_up_in(
+        self: &Arc<Self>,
+        lane: Result<Lane, Error>,
+        engine: &Weak<Engine>,
+        tenure: TenureId,
+        closing: Closing,
+    ) {
         let now = self.clock.now();
         let until = now + tenure.lease.duration() + self.command_timeout;
-        let lane = self.lane(&tenure.name);
         let cleanup = Cleanup {
             tenure,
             closing,

@@ -3,20 +3,27 @@
 
 #![allow(unsafe_code, reason = "there is no safe way to fork, and that is the subject")]
 
-use super::scene::{Row, Scene, client_of, command, lease};
+use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
 use crate::harness::alone::own_threads;
 use crate::harness::child::Example;
 use crate::harness::time::{Stopwatch, eventually};
-use distlock::{DistLock, Error, GuardState};
+use distlock::{
+    Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::error::Error as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
 /// Tells the other process which of them it is to meet.
 const FAULT: &str = "DISTLOCK_TEST_FAULT";
+/// One of so many finds each lock of ours taken, if it looks.
+const FORKS: usize = 50;
 /// What is refused here is refused before anything is asked.
 const AT_ONCE: Duration = Duration::ZERO;
 
@@ -81,11 +88,18 @@ fn checked(child: libc::pid_t, checks: impl FnOnce() -> Vec<bool>) -> i32 {
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    eventually("the child has ended: nothing in it may hang", LONG, || {
-        // SAFETY: `child` is our own, and `status` lives for as long as the call.
-        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
-        ended == child
-    });
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        eventually("the child has ended: nothing in it may hang", LONG, || {
+            // SAFETY: `child` is our own, and `status` lives for as long as the call.
+            let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+            ended == child
+        });
+    }));
+    if let Err(panic) = ended {
+        // SAFETY: it has not been waited for, so the number is still its own.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        resume_unwind(panic);
+    }
     assert!(libc::WIFEXITED(status), "the child died: {status}");
     libc::WEXITSTATUS(status)
 }
@@ -258,4 +272,94 @@ fn no_thread() -> Row {
     });
     guard.unlock().unwrap();
     row
+}
+
+/// A clock at which the watchdog stops when told to: while it looks at a lock, whose own locks it has then.
+#[derive(Debug, Default)]
+struct Stopping {
+    stop: AtomicBool,
+    stopped: AtomicBool,
+    go_on: AtomicBool,
+    /// How often the watchdog's thread has looked at it since it last slept.
+    looks: AtomicUsize,
+}
+
+fn is_watchdog() -> bool {
+    std::thread::current().name() == Some("distlock-timer")
+}
+
+impl Clock for Stopping {
+    fn now(&self) -> Moment {
+        // First it looks which locks are due, and then, for the first of them, whether that is still good.
+        if is_watchdog()
+            && self.looks.fetch_add(1, Ordering::Relaxed) == 1
+            && self.stop.load(Ordering::Relaxed)
+        {
+            self.stopped.store(true, Ordering::Relaxed);
+            eventually("it may go on", LONG * 2, || self.go_on.load(Ordering::Relaxed));
+        }
+        SystemClock.now()
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        if is_watchdog() {
+            self.looks.store(0, Ordering::Relaxed);
+        }
+        SystemClock.wait(signal, until)
+    }
+}
+
+/// Other threads are in the middle of something when the process forks. They are not in the child, so it waits for none.
+#[test]
+fn a_guard_dropped_in_a_forked_child_waits_for_nobody() {
+    let clock = Arc::new(Stopping::default());
+    let client = builder_of("memory://").clock(Arc::<Stopping>::clone(&clock)).connect().unwrap();
+    let left = client.mutex("left").unwrap().lock_with(&LockOptions::new().lease(LONG)).unwrap();
+    let only_handle = client.mutex("handle").unwrap();
+    clock.stop.store(true, Ordering::Relaxed);
+    let lock = client.mutex("forked").unwrap();
+    let mut held = Some((lock.lock().unwrap(), left, only_handle));
+    eventually("the watchdog looks at it", LONG, || clock.stopped.load(Ordering::Relaxed));
+    let stop = AtomicBool::new(false);
+    // What no clock can stop is done again and again.
+    let busy: [&(dyn Fn() + Sync); 2] = [&|| drop(client.mutex("others").unwrap()), &|| {
+        let own = client.mutex("own").unwrap();
+        own.lock_with(&LockOptions::new().lease(LONG)).unwrap().detach();
+        own.unlock().unwrap();
+    }];
+    let check = || {
+        let (guard, left, only_handle) = held.take().unwrap();
+        left.detach();
+        drop(only_handle);
+        vec![
+            lock.hold_count() == 0,
+            !lock.is_held_by_current_thread(),
+            guard.loss().is_none(),
+            guard.losses().recv().is_err(),
+            is_refused(client.mutex("new")),
+            is_refused(lock.unlock()),
+            client.names_in_use() == 0,
+            client.waiting("forked").unwrap() == 0,
+            is_refused(guard.unlock()),
+        ]
+    };
+    std::thread::scope(|scope| {
+        for work in busy {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    work();
+                }
+            });
+        }
+        let mut check = Some(check);
+        let all = catch_unwind(AssertUnwindSafe(|| {
+            for round in 1..=FORKS {
+                let failed = in_a_child(|| check.take().expect("the parent has it still")());
+                assert_eq!(failed, 0, "this check does not hold in child {round}");
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        clock.go_on.store(true, Ordering::Relaxed);
+        all.unwrap();
+    });
 }

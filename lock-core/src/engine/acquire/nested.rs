@@ -42,8 +42,11 @@ impl Engine {
 
     fn needs_longer(&self, tenure: &Tenure, plan: &Plan) -> Option<LeaseTime> {
         match (tenure.lock().watch, plan.lease) {
-            (Some(watch), _) if plan.time <= watch.ttl => None,
-            (Some(_), Lease::Watched { .. }) => Some(plan.time),
+            // Where renewals run out, a lease that ends by itself is compared with what is left.
+            (Some(watch), Lease::Fixed(_)) if watch.left.is_none() && plan.time <= watch.ttl => {
+                None
+            }
+            (Some(watch), Lease::Watched { .. }) => (plan.time > watch.ttl).then_some(plan.time),
             (None, Lease::Watched { .. }) => None,
             (_, Lease::Fixed(_)) => {
                 let wanted = self.clock.now() + plan.time.validity();

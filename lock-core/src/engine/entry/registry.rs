@@ -2,41 +2,55 @@
 
 use super::Entry;
 use crate::name::LockName;
-use parking_lot::Mutex;
+use crate::process::Origin;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// The entries in use. One that nobody has a handle, a guard, a timer or a place of is gone.
-#[derive(Default)]
-pub(crate) struct Registry(Mutex<HashMap<LockName, Weak<Entry>>>);
+///
+/// In a forked child there are none: whoever of our process had the lock at the fork has it there for ever.
+pub(crate) struct Registry {
+    entries: Mutex<HashMap<LockName, Weak<Entry>>>,
+    origin: Arc<Origin>,
+}
 
 impl Registry {
-    /// The entry of this name.
-    pub(crate) fn entry(self: &Arc<Self>, name: &LockName) -> Arc<Entry> {
-        let mut entries = self.0.lock();
+    pub(crate) fn new(origin: Arc<Origin>) -> Self {
+        Self { entries: Mutex::default(), origin }
+    }
+
+    /// The lock over the entries; `None` in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, HashMap<LockName, Weak<Entry>>>> {
+        (!self.origin.is_elsewhere()).then(|| self.entries.lock())
+    }
+
+    /// The entry of this name; `None` in a forked child.
+    pub(crate) fn entry(self: &Arc<Self>, name: &LockName) -> Option<Arc<Entry>> {
+        let mut entries = self.lock()?;
         if let Some(entry) = entries.get(name).and_then(Weak::upgrade) {
-            return entry;
+            return Some(entry);
         }
         let entry = Arc::new(Entry::new(name.clone(), Arc::downgrade(self)));
         entries.insert(name.clone(), Arc::downgrade(&entry));
-        entry
+        Some(entry)
     }
 
     /// The entry of this name, if it is in use.
     pub(crate) fn find(&self, name: &LockName) -> Option<Arc<Entry>> {
-        self.0.lock().get(name).and_then(Weak::upgrade)
+        self.lock()?.get(name).and_then(Weak::upgrade)
     }
 
     /// How many names are in use.
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.lock().map_or(0, |entries| entries.len())
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
         let Some(registry) = self.registry.upgrade() else { return };
-        let mut entries = registry.0.lock();
+        let Some(mut entries) = registry.lock() else { return };
         // Between our last handle and here somebody may have made a new entry of this name: that one stays.
         if entries.get(&self.name).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
             entries.remove(&self.name);
@@ -50,10 +64,10 @@ mod tests {
 
     #[test]
     fn an_entry_that_goes_late_leaves_its_successor_in_place() {
-        let registry = Arc::new(Registry::default());
+        let registry = Arc::new(Registry::new(Arc::new(Origin::here())));
         let name = LockName::new("x").unwrap();
         let late = Entry::new(name.clone(), Arc::downgrade(&registry));
-        let successor = registry.entry(&name);
+        let successor = registry.entry(&name).unwrap();
         drop(late);
         assert!(registry.find(&name).is_some_and(|found| Arc::ptr_eq(&found, &successor)));
         drop(successor);

@@ -163,3 +163,21 @@ fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
     advance_until_done(&clock, 1, &settles);
     assert!(settles.join().unwrap().unwrap_err().is_unavailable());
 }
+
+#[test]
+fn whoever_drops_the_last_handle_waits_also_while_the_watchdog_works() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    client.mutex("x").unwrap().lock().unwrap().detach();
+    let closed = store.gate.lock();
+    store.fail_next("lane", Fault::Hangs);
+    parked(&clock, 1);
+    clock.advance(11 * SECOND);
+    eventually("the watchdog is about to renew it", || store.count("lane") == 1);
+    let goes = thread::spawn(move || drop(client));
+    eventually("the client is gone", || goes.is_finished());
+    let name = LockName::new("x").unwrap();
+    let info = store.store.inspect(&name, Moment::NEVER).unwrap();
+    assert_eq!(info, LockInfo::FREE, "the process may end now, and it is held");
+    drop(closed);
+}

@@ -1,6 +1,6 @@
 //! Where it is not known what happened in the store, or somebody there or here misbehaves.
 
-use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, sleeping};
+use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, parked, sleeping};
 use crate::backend::{Abilities, Answer, Attempt, Backend};
 use crate::{
     Clock, DistLock, Interrupt, LeaseTime, LockGuard, LockOptions, LossCause, Moment, Mutex,
@@ -49,6 +49,31 @@ fn a_renewal_that_is_under_way_at_the_deadline_leaves_no_lock_behind() {
     drop(closed);
     eventually("what it extended is given back", || !lock.is_locked().unwrap());
     assert!(guard.unlock().unwrap_err().is_lost(), "also if the renewal came through at last");
+}
+
+#[test]
+fn a_renewal_that_is_confirmed_right_after_the_deadline_leaves_no_lock_behind() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    // Good for 30.193 s, which is no multiple of a tick: the timer looks 7 ms later.
+    let guard = lock.lock_with(&LockOptions::new().watched(Duration::from_millis(30_500))).unwrap();
+    let (end, losses) = (clock.now() + guard.remaining(), guard.losses());
+    advance(&client, &clock, 10 * SECOND);
+    let closed = store.gate.lock();
+    store.fail_next("renew", Fault::AnswerHangs);
+    clock.advance(SECOND);
+    eventually("it is under way", || store.count("renew") == 1);
+    // The timer looks once more, where the next renewal would be due, and then at the end: at its next tick after that.
+    parked(&clock, 1);
+    clock.advance(11 * SECOND);
+    parked(&clock, 1);
+    clock.advance(end.since(clock.now()) + Duration::from_millis(1));
+    drop(closed);
+    // Nobody looks at the guard: it is the answer itself that finds it over.
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Expired);
+    advance(&client, &clock, SECOND);
+    eventually("what it extended is given back", || !lock.is_locked().unwrap());
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn an_extension_of_a_lock_that_is_lost_meanwhile_is_answered_at_once() {
     let gate = store.gate.lock();
     let extends = stuck(&store, &client);
     clock.advance(SECOND);
-    let entry = client.0.entry(&LockName::new("x").unwrap());
+    let entry = client.0.entry(&LockName::new("x").unwrap()).unwrap();
     eventually("it is lost", || entry.lock().current().is_none());
     drop(gate);
     eventually("it is answered", || extends.is_finished());

@@ -130,3 +130,16 @@ fn a_name_that_is_not_used_any_more_leaves_nothing() {
     advance(&client, &clock, 11 * SECOND);
     eventually("all names are forgotten", || client.names_in_use() == 0);
 }
+
+#[test]
+fn a_nested_hold_has_the_lease_that_it_asks_for_also_where_renewals_are_used_up() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let few = crate::Lease::Watched { ttl: 30 * SECOND, renewals: Some(0) };
+    let options = LockOptions { lease: Some(few), ..LockOptions::new() };
+    let _outer = lock.lock_with(&options).unwrap();
+    clock.advance(9 * SECOND);
+    let nested = lock.lock_with(&LockOptions::new().lease(25 * SECOND)).unwrap();
+    assert!(nested.remaining() > 24 * SECOND, "{:?}", nested.remaining());
+}

@@ -200,7 +200,7 @@ fn a_timer_that_is_there_already_is_left_alone() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let entry = client.0.entry(lock.name());
+    let entry = client.0.entry(lock.name()).unwrap();
     lock.lock().unwrap().unlock().unwrap();
     let timer = entry.lock().timer;
     clock.advance(SECOND);

@@ -125,3 +125,17 @@ fn where_the_owner_is_not_known_the_answer_is_waited_for() {
     drop(client.mutex("x").unwrap().lock_with(&fixed).unwrap());
     assert!(store.unread.lock().is_empty());
 }
+
+#[test]
+fn whoever_hears_an_answer_asks_the_backend_nothing() {
+    let (store, client, _told) = lazy();
+    store.fail_next("release", Fault::Vanished);
+    drop(client.mutex("x").unwrap().lock().unwrap());
+    // Not for a lane either: the backend may be in the middle of something when it tells.
+    let before = store.count("lane");
+    store.lane_panics.store(true, Ordering::SeqCst);
+    store.read();
+    store.lane_panics.store(false, Ordering::SeqCst);
+    assert_eq!(store.count("lane"), before);
+    eventually("it is cleaned up all the same", || store.count("release") == 2);
+}
