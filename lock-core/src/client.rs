@@ -225,7 +225,7 @@ impl ClientBuilder {
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
-        Ok(Client(Engine::new(&config, backend, clock, context.client, events)?))
+        Ok(Client(Engine::open(&config, backend, clock, context.client, events)?))
     }
 }
 

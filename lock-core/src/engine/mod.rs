@@ -93,7 +93,7 @@ struct Settings {
 }
 
 impl Engine {
-    pub(crate) fn new(
+    pub(crate) fn open(
         config: &Config,
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
