@@ -248,6 +248,11 @@ impl Engine {
         self.settings.outage_limit
     }
 
+    /// How many replicas must confirm a lock where nothing else is asked for.
+    pub(crate) fn replication(&self) -> Replication {
+        self.settings.replication
+    }
+
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))

@@ -2,13 +2,14 @@
 //! patience with them.
 
 use super::held::Several;
-use super::members::{Members, worst};
+use super::members::{Leaf, Members, worst};
 use crate::clock::{Clock, Moment, Signal, Woken};
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{Error, ErrorKind, MemberResult, Outcome};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
+use crate::replication::OnShortfall;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ struct Round {
     /// Which was found busy last, and which could not be asked.
     busy: Option<usize>,
     unavailable: Option<usize>,
+    /// Which failed in a way that does not pass.
+    refused: Vec<bool>,
 }
 
 /// How many members came to what.
@@ -190,14 +193,27 @@ impl<'a> Taking<'a> {
             }
             Err(error) if error.is_interrupted() => return Err(interrupted()),
             Err(error) => {
-                if error.is_unavailable() {
+                if self.may_pass(at, &error) {
                     self.members.set_ailing(at, Some(self.clock.now() + AILING));
                     round.unavailable = Some(at);
+                } else {
+                    round.refused[at] = true;
                 }
                 Outcome::Failed(error)
             }
         };
         Ok(())
+    }
+
+    /// Whether this member's failure is one that may pass: its store cannot be asked, or its replicas do not confirm, where
+    /// the policy is to try that again.
+    fn may_pass(&self, at: usize, error: &Error) -> bool {
+        let retries = |leaf: &Leaf| {
+            let policy = self.options.replication.unwrap_or(leaf.engine.replication());
+            policy.shortfall() != OnShortfall::Fail
+        };
+        let leaves = || self.members.group().parts[at].leaves();
+        error.is_unavailable() || error.is_shortfall() && leaves().into_iter().all(retries)
     }
 
     /// Whether the round has taken enough, and all of it is good for as long as was asked for.
@@ -207,7 +223,7 @@ impl<'a> Taking<'a> {
             return Ok(false);
         }
         if let Some(lease) = self.lease {
-            round.lease_again(lease);
+            round.lease_again(lease, |at, error| self.may_pass(at, error));
         }
         let good = round.guards.iter().flatten().filter(|guard| guard.is_valid()).count();
         if good >= need {
@@ -260,12 +276,18 @@ impl<'a> Taking<'a> {
     /// The error of a round, with what came of each member. Of what was refused, if that decided it.
     fn error(&self, round: &Round, what: &str) -> Error {
         let results = self.members.results(round.outcomes.clone());
-        let refused = results.iter().filter(|it| it.error().is_some_and(|it| !it.is_unavailable()));
-        let kind = if round.count().refused > self.members.spare() {
-            worst(&refused.cloned().collect::<Vec<_>>())
-        } else {
-            ErrorKind::Unavailable
+        let is_refusal = round.count().refused > self.members.spare();
+        // Of what may pass a store that cannot be asked counts for more than one that was, and has too few replicas.
+        let decided = |(at, result): (usize, &MemberResult)| {
+            let counts = if is_refusal {
+                round.refused[at]
+            } else {
+                result.error().is_some_and(Error::is_unavailable)
+            };
+            counts.then(|| result.clone())
         };
+        let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
+        let kind = if decided.is_empty() { ErrorKind::Shortfall } else { worst(&decided) };
         Error::of_several(kind, what, "was taken and given back", results)
     }
 
@@ -297,17 +319,18 @@ impl Round {
         let mut guards = Vec::new();
         guards.resize_with(members, || None);
         let outcomes = vec![Outcome::NotAsked; members];
-        Self { began, first: None, guards, outcomes, busy: None, unavailable: None }
+        let refused = vec![false; members];
+        Self { began, first: None, guards, outcomes, busy: None, unavailable: None, refused }
     }
 
     fn count(&self) -> Count {
         let mut count = Count::default();
-        for outcome in &self.outcomes {
+        for (outcome, is_refused) in self.outcomes.iter().zip(&self.refused) {
             match outcome {
                 Outcome::Done => count.taken += 1,
                 Outcome::Busy => count.busy += 1,
-                Outcome::Failed(error) if error.is_unavailable() => count.unavailable += 1,
-                Outcome::Failed(_) => count.refused += 1,
+                Outcome::Failed(_) if *is_refused => count.refused += 1,
+                Outcome::Failed(_) => count.unavailable += 1,
                 Outcome::NotAsked => {}
             }
         }
@@ -327,7 +350,7 @@ impl Round {
 
     /// A lease counts from before a lock was asked for, and that of the whole ends with the first: where taking the later
     /// ones has cost more than a tenth of it, those taken before get it anew.
-    fn lease_again(&mut self, lease: LeaseTime) {
+    fn lease_again(&mut self, lease: LeaseTime, may_pass: impl Fn(usize, &Error) -> bool) {
         let enough = lease.validity().mul_f64(0.9);
         for at in 0..self.guards.len() {
             let short = self.guards[at].take_if(|guard| guard.remaining() < enough);
@@ -336,6 +359,7 @@ impl Round {
                 Err(error) if error.is_lost() => self.lost(at),
                 // Where a lease cannot be extended it is as long as it is.
                 Err(error) if !error.is_unsupported() => {
+                    self.refused[at] = !may_pass(at, &error);
                     self.outcomes[at] = Outcome::Failed(error);
                     self.unavailable = Some(at);
                 }

@@ -1,6 +1,7 @@
 //! Several locks on stores in memory, on a clock that stands still until it is told to go on.
 
 use super::{MajorityLock, MultiLock};
+use crate::backend::Abilities;
 use crate::engine::tests::recorded::{Fault, Recorded};
 use crate::engine::tests::{SECOND, eventually, sleeping};
 use crate::{
@@ -31,8 +32,13 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 impl Three {
     fn new() -> Self {
+        Self::able(Abilities::full())
+    }
+
+    /// Three stores that can do this.
+    fn able(abilities: Abilities) -> Self {
         let clock = ManualClock::new();
-        let stores = [(); 3].map(|()| Recorded::on(&clock));
+        let stores = [(); 3].map(|()| Recorded::on(&clock).able(abilities));
         let clients = stores.each_ref().map(Recorded::client);
         let others = stores.each_ref().map(Recorded::client);
         let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
