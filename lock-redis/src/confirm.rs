@@ -120,6 +120,12 @@ impl Ask for Confirming<'_> {
         (replies, Ok(()))
     }
 
+    /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing, and the text would have
+    /// what is left of it: a short lease would end before its first renewal.
+    fn wants_text(&mut self, script: u32) -> bool {
+        self.most > 0 && self.link.is_first(script)
+    }
+
     fn server(&self) -> &Arc<Server> {
         self.link.server()
     }

@@ -58,11 +58,14 @@ impl Script {
         by: Moment,
     ) -> Result<Reply, CallError> {
         let count = Text::number(keys.len() as u64);
-        let head: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
-        match link.call(&Request(&[head, keys, arguments]), by)? {
+        let by_hash: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
+        let by_text: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
+        if link.wants_text(self.bit) {
+            return link.call(&Request(&[by_text, keys, arguments]), by);
+        }
+        match link.call(&Request(&[by_hash, keys, arguments]), by)? {
             Reply::Error(error) if error.is_noscript() => {
-                let head: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
-                link.call(&Request(&[head, keys, arguments]), by)
+                link.call(&Request(&[by_text, keys, arguments]), by)
             }
             reply => Ok(reply),
         }
@@ -76,6 +79,9 @@ impl Script {
         runs: &[Run<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
+        if link.wants_text(self.bit) {
+            return Self::send_many([b"EVAL", self.source.as_bytes()], link, runs, by);
+        }
         let (mut replies, outcome) =
             Self::send_many([b"EVALSHA", self.hash().as_bytes()], link, runs, by);
         let unknown = |reply: &Reply| matches!(reply, Reply::Error(error) if error.is_noscript());

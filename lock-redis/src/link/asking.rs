@@ -33,6 +33,10 @@ impl Ask for Asking<'_> {
         (answers, outcome)
     }
 
+    fn is_first(&mut self, script: u32) -> bool {
+        self.0.is_first(script)
+    }
+
     fn server(&self) -> &Arc<Server> {
         self.0.server()
     }

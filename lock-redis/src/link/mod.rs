@@ -46,6 +46,8 @@ pub(crate) struct Link {
     server: Arc<Server>,
     clock: Arc<dyn Clock>,
     last_used: Moment,
+    /// The bits of scripts that were sent on it, as far as anybody asked.
+    sent_scripts: u32,
     /// By which others can end it.
     _handle: Option<Arc<Handle>>,
 }
@@ -90,6 +92,17 @@ pub(crate) trait Ask {
         (replies, Ok(()))
     }
 
+    /// Whether this script, one bit, was never sent on this link of one's own. It is taken to have been from now on.
+    fn is_first(&mut self, _script: u32) -> bool {
+        false
+    }
+
+    /// Whether this script is sent by its text at once, because to hear that the server does not know its hash would cost
+    /// more than a round trip.
+    fn wants_text(&mut self, _script: u32) -> bool {
+        false
+    }
+
     /// The server at the other end.
     fn server(&self) -> &Arc<Server>;
 
@@ -118,6 +131,12 @@ impl Ask for Link {
         Self::call_many(self, requests, by)
     }
 
+    fn is_first(&mut self, script: u32) -> bool {
+        let is_first = self.sent_scripts & script == 0;
+        self.sent_scripts |= script;
+        is_first
+    }
+
     fn server(&self) -> &Arc<Server> {
         Self::server(self)
     }
@@ -142,7 +161,16 @@ impl Link {
         let last_used = clock.now();
         let wire = Some(Wire::new(stream, Arc::clone(&clock))?);
         let (encoder, decoder) = (Encoder::default(), Decoder::default());
-        Ok(Self { wire, encoder, decoder, server, clock, last_used, _handle: handle })
+        Ok(Self {
+            wire,
+            encoder,
+            decoder,
+            server,
+            clock,
+            last_used,
+            sent_scripts: 0,
+            _handle: handle,
+        })
     }
 
     /// Makes the connection a secret one until `by`, if it is to be one.
