@@ -1,5 +1,6 @@
 //! What a case works with: names, clients, a direct line to the backend, and bounded waiting.
 
+use super::replicas::ReplicaSet;
 use super::subject::Subject;
 use crate::backend::{
     Answer, Attempt, Backend, Closing, Failure, Grant, LockInfo, Receipt, Release, Renewal,
@@ -13,6 +14,7 @@ use crate::lock::DistLock;
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
+use crate::replication::{Replication, Shortfall};
 use crate::scheme::Context;
 use crate::token::FencingToken;
 use parking_lot::Mutex as Cell;
@@ -314,10 +316,27 @@ impl Line {
         lease: Duration,
         tokens: Tokens,
     ) -> Answer {
-        let attempt = Attempt::new(name, owner, lease_time(lease)).tokens(tokens);
-        let answer = answered(self.backend.acquire(&attempt, by()));
-        if let Answer::Granted(grant) = &answer {
-            self.receipts.lock().insert(owner, grant.receipt.clone());
+        answered(self.ask(&Attempt::new(name, owner, lease_time(lease)).tokens(tokens), by()))
+    }
+
+    /// One attempt that replicas must confirm.
+    #[track_caller]
+    pub(super) fn confirmed(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        lease: Duration,
+        policy: Replication,
+    ) -> Answer {
+        let attempt = Attempt::new(name, owner, lease_time(lease)).replication(policy);
+        answered(self.ask(&attempt, by()))
+    }
+
+    /// One attempt, and whatever comes of it until `by`.
+    pub(super) fn ask(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let answer = self.backend.acquire(attempt, by);
+        if let Ok(Answer::Granted(grant) | Answer::Unacknowledged(grant, _)) = &answer {
+            self.receipts.lock().insert(attempt.owner, grant.receipt.clone());
         }
         answer
     }
@@ -369,11 +388,22 @@ impl Line {
     /// Renews many at once; the names must share a lane.
     #[track_caller]
     pub(super) fn renew_all(&self, held: &[(LockName, OwnerId)], lease: Duration) -> Vec<Renewal> {
+        self.renew_confirmed(held, &vec![Replication::off(); held.len()], lease)
+    }
+
+    /// The same, each of them confirmed by replicas as its policy says.
+    #[track_caller]
+    pub(super) fn renew_confirmed(
+        &self,
+        held: &[(LockName, OwnerId)],
+        policies: &[Replication],
+        lease: Duration,
+    ) -> Vec<Renewal> {
         let lane = self.backend.lane(&held[0].0);
-        let batch: Vec<_> = held
-            .iter()
-            .map(|(name, owner)| Renewing::new(self.tenure(name, *owner, lease)))
-            .collect();
+        let renewing = |((name, owner), policy): (&(LockName, OwnerId), &Replication)| {
+            Renewing::new(self.tenure(name, *owner, lease)).replication(*policy)
+        };
+        let batch: Vec<_> = held.iter().zip(policies).map(renewing).collect();
         let answers = self.backend.renew(lane, &batch, by());
         assert_eq!(answers.len(), batch.len(), "as many answers as holdings");
         answers.into_iter().map(answered).collect()
@@ -425,6 +455,45 @@ pub(super) fn grant(answer: Answer) -> Grant {
         Answer::Granted(grant) => grant,
         refused => panic!("the lock is refused ({refused:?}), it should be granted"),
     }
+}
+
+/// A grant that too few replicas confirmed.
+#[track_caller]
+pub(super) fn fell_short(answer: Answer) -> (Grant, Shortfall) {
+    match answer {
+        Answer::Unacknowledged(grant, shortfall) => (grant, shortfall),
+        other => panic!("too few replicas could confirm it, and the answer is {other:?}"),
+    }
+}
+
+/// The replicas of a subject that has some.
+#[track_caller]
+pub(super) fn replicas(subject: &dyn Subject) -> &dyn ReplicaSet {
+    subject.replicas().expect("it has replicas")
+}
+
+/// Keeps the first so many replicas from confirming anything, until it is dropped.
+pub(super) fn hold_back(replicas: &dyn ReplicaSet, count: u32) -> HeldBack<'_> {
+    replicas.hold_back(count);
+    HeldBack(replicas)
+}
+
+pub(super) struct HeldBack<'a>(&'a dyn ReplicaSet);
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        self.0.hold_back(0);
+    }
+}
+
+/// A policy under which replicas have so much time that they keep it.
+pub(super) fn patient(replicas: u32) -> Replication {
+    Replication::replicas(replicas).timeout(ms(1_100))
+}
+
+/// A policy that cannot be kept, and is not waited for long.
+pub(super) fn impatient(replicas: u32) -> Replication {
+    Replication::replicas(replicas).timeout(ms(500))
 }
 
 /// Counts how often it was rung.

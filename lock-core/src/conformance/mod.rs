@@ -3,7 +3,7 @@
 //! A store sits it in ten lines, in an integration test of its own crate:
 //!
 //! ```
-//! use lock_core::conformance::{Seen, Subject};
+//! use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
 //! use lock_core::{Backend, Context, LockName, MemoryBackend, SystemClock};
 //! use std::sync::Arc;
 //!
@@ -14,6 +14,7 @@
 //!     fn backend(&self, _: &Context) -> Arc<dyn Backend> { Arc::new(self.0.clone()) }
 //!     fn probe(&self, lock: &LockName) -> Seen { Seen::of(&self.0, lock) }
 //!     fn lose(&self, lock: &LockName) { self.0.lose(lock) }
+//!     fn cannot(&self) -> &[(&str, &str)] { NEEDS_REPLICAS }
 //! }
 //!
 //! fn start() -> Memory { Memory(MemoryBackend::new(Arc::new(SystemClock))) }
@@ -36,12 +37,14 @@ mod cases;
 mod desk;
 mod matrix;
 mod mischief;
+mod replicas;
 mod single;
 mod subject;
 mod table;
 
 pub use broken::{Broken, Flaw};
 pub use matrix::Matrix;
+pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 

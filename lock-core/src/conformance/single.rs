@@ -75,8 +75,30 @@ pub const SINGLE_STORE_ONLY: &[(&str, &str)] = &[
     ("every_watcher_is_woken", STORE),
     ("a_watch_begins_when_it_returns", STORE),
     ("a_dropped_watch_is_silent", STORE),
+    ("a_confirmed_grant_is_on_the_replicas", REPLICAS),
+    ("a_grant_that_too_few_confirm_is_the_owners_and_says_so", REPLICAS),
+    ("an_unconfirmed_grant_can_be_taken_back_completely", REPLICAS),
+    ("the_number_told_is_how_many_confirmed", REPLICAS),
+    ("a_repeated_attempt_is_confirmed_anew", REPLICAS),
+    ("busy_needs_no_replicas", REPLICAS),
+    ("an_unconfirmed_renewal_says_so", REPLICAS),
+    ("a_renewal_that_changes_nothing_is_confirmed_too", REPLICAS),
+    ("a_batch_is_confirmed_one_by_one", REPLICAS),
+    ("without_a_policy_nobody_is_asked", REPLICAS),
+    ("replicas_are_given_the_time_they_have", REPLICAS),
+    ("replicas_are_given_no_more_time_than_the_call", REPLICAS),
+    ("all_are_those_that_should_be_there", REPLICAS),
+    ("a_shortfall_is_told_and_leaves_nothing", REPLICAS),
+    ("a_waiter_outlasts_a_shortfall", REPLICAS),
+    ("an_accepted_shortfall_is_held_and_told", REPLICAS),
+    ("busy_is_a_value_under_a_policy", REPLICAS),
+    ("an_unconfirmed_renewal_is_a_loss_in_time", REPLICAS),
+    ("a_renewal_that_is_confirmed_again_goes_on", REPLICAS),
+    ("a_lost_grant_is_confirmed_when_it_is_found", REPLICAS),
+    ("a_policy_is_refused_where_it_cannot_be_kept_and_only_there", STORE),
 ];
 
+const REPLICAS: &str = "it is about the replicas of a store";
 const STORE: &str = "it asks the backend of a store";
 const STRANGER: &str = "a stranger holds it, by a direct line to the store";
 const NETWORK: &str = "the one network between a client and its store is tampered with";

@@ -1,5 +1,6 @@
 //! [`Subject`]: a store that sits the exam.
 
+use super::replicas::ReplicaSet;
 use crate::backend::Backend;
 use crate::client::{Client, ClientBuilder};
 use crate::clock::{Clock, SystemClock};
@@ -48,6 +49,12 @@ pub trait Subject: Send + Sync {
     /// without.
     fn has_tags(&self) -> bool {
         false
+    }
+
+    /// Its replicas; without any, the cases in [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS) are among those that it
+    /// [cannot](Self::cannot) sit.
+    fn replicas(&self) -> Option<&dyn ReplicaSet> {
+        None
     }
 
     /// The cases that this store cannot sit, each with the reason; they are printed, never left out in silence.

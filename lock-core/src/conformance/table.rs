@@ -148,6 +148,31 @@ macro_rules! __conformance_table {
                 a_late_write_back_is_ignored: WriteBackByStrangers,
                 a_refused_attempt_leaves_the_holders_token: ResendGetsNewToken,
             }
+            store_replicas {
+                a_confirmed_grant_is_on_the_replicas: ConfirmsUnasked,
+                a_grant_that_too_few_confirm_is_the_owners_and_says_so: ShortfallUntold,
+                an_unconfirmed_grant_can_be_taken_back_completely: UnconfirmedStays,
+                the_number_told_is_how_many_confirmed: CountsWhoIsConnected,
+                a_repeated_attempt_is_confirmed_anew: ResendTrusted,
+                busy_needs_no_replicas: BusyNeedsReplicas,
+                an_unconfirmed_renewal_says_so: RenewalUnconfirmed,
+                a_renewal_that_changes_nothing_is_confirmed_too: RenewalTrusted,
+                a_batch_is_confirmed_one_by_one: BatchSharesItsPolicy,
+                without_a_policy_nobody_is_asked: AlwaysAsksReplicas,
+                replicas_are_given_the_time_they_have: NoPatienceWithReplicas,
+                replicas_are_given_no_more_time_than_the_call: WaitsForReplicasTooLong,
+                all_are_those_that_should_be_there: AllMeansWhoeverConfirms,
+            }
+            replication {
+                a_policy_is_refused_where_it_cannot_be_kept_and_only_there: ReplicasDenied,
+                a_shortfall_is_told_and_leaves_nothing: ShortfallIsBusy,
+                a_waiter_outlasts_a_shortfall: UnconfirmedStays,
+                an_accepted_shortfall_is_held_and_told: ShortfallUntold,
+                busy_is_a_value_under_a_policy: BusyNeedsReplicas,
+                an_unconfirmed_renewal_is_a_loss_in_time: RenewalUnconfirmed,
+                a_renewal_that_is_confirmed_again_goes_on: RenewalDoesNothing,
+                a_lost_grant_is_confirmed_when_it_is_found: ResendTrusted,
+            }
             store_watch {
                 a_release_by_anybody_wakes: WakesOnlyItsOwn,
                 a_release_by_force_wakes: ForceWakesNobody,

@@ -1,5 +1,6 @@
 //! The exam, mounted on every store; and the exam of the exam.
 
+mod replicated;
 mod selfcheck;
 pub(crate) mod subjects;
 
@@ -38,6 +39,14 @@ mod redis_with_the_least_rights {
 // A master with replicas, which sentinels name.
 mod sentinel {
     lock_core::conformance_tests!(super::subjects::SentinelSubject::start());
+}
+
+// A master with two replicas, one of which must confirm every lock, or both.
+mod redis_replicas_1 {
+    lock_core::conformance_tests!(super::replicated::ReplicatedSubject::under(1));
+}
+mod redis_replicas_2 {
+    lock_core::conformance_tests!(super::replicated::ReplicatedSubject::under(2));
 }
 
 // One Redis server over TLS.

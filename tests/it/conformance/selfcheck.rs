@@ -1,7 +1,7 @@
 //! The exam of the exam: every case must fail on the flaw that it exists for.
 
-use super::subjects::SeveralSubject;
-use lock_core::conformance::{Flaw, Matrix, SINGLE_STORE_ONLY, cases, sit};
+use super::subjects::{MemoryWithoutExcuse, SeveralSubject};
+use lock_core::conformance::{Flaw, Matrix, NEEDS_REPLICAS, SINGLE_STORE_ONLY, cases, sit};
 use std::panic::catch_unwind;
 
 /// How many cases run at a time. They sleep for most of it.
@@ -27,7 +27,22 @@ fn what_locks_of_several_are_let_off_they_could_not_do() {
         let panic = sat.expect_err(case);
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-        let is_expected = text.contains("no one store") || text.contains("a single client");
+        let reasons = ["no one store", "a single client", "it has replicas"];
+        let is_expected = reasons.iter().any(|reason| text.contains(reason));
         assert!(is_expected, "{case} ({why}) failed for another reason: {text}");
+    }
+}
+
+/// A store without replicas is let off a case for one reason: it asks for replicas. One that could be sat would not fail.
+#[test]
+fn what_a_store_without_replicas_is_let_off_it_could_not_do() {
+    for (case, why) in NEEDS_REPLICAS {
+        let panic = catch_unwind(|| sit(case, MemoryWithoutExcuse::new())).expect_err(case);
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        assert!(
+            text.contains("it has replicas"),
+            "{case} ({why}) failed for another reason: {text}"
+        );
     }
 }

@@ -11,7 +11,7 @@ use distlock::{
     Backend, Client, ClientBuilder, Config, Context, DistLock, LockName, MajorityLock,
     MemoryBackend, MultiLock, Mutex, SystemClock, builder, schemes,
 };
-use lock_core::conformance::{SINGLE_STORE_ONLY, Seen, Subject};
+use lock_core::conformance::{NEEDS_REPLICAS, SINGLE_STORE_ONLY, Seen, Subject};
 use std::sync::{Arc, LazyLock};
 use std::thread::panicking;
 use tempfile::TempDir;
@@ -36,6 +36,37 @@ impl Subject for MemorySubject {
 
     fn probe(&self, lock: &LockName) -> Seen {
         Seen::of(&self.0, lock)
+    }
+
+    fn lose(&self, lock: &LockName) {
+        self.0.lose(lock);
+    }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        NEEDS_REPLICAS
+    }
+}
+
+/// The same without anything that it is let off: what it cannot do, it must fail.
+pub(crate) struct MemoryWithoutExcuse(MemorySubject);
+
+impl MemoryWithoutExcuse {
+    pub(crate) fn new() -> Self {
+        Self(MemorySubject::new())
+    }
+}
+
+impl Subject for MemoryWithoutExcuse {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        self.0.backend(context)
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        self.0.probe(lock)
     }
 
     fn lose(&self, lock: &LockName) {
@@ -103,6 +134,10 @@ impl Subject for ClusterSubject {
 
     fn has_tags(&self) -> bool {
         self.tags
+    }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        &WHERE_SERVERS_ARE_SHARED
     }
 }
 
@@ -181,6 +216,11 @@ impl Subject for SeveralSubject {
     }
 }
 
+/// What cannot be asked where all cases share the servers: none of them may hold their replicas back.
+static WHERE_SERVERS_ARE_SHARED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
+    NEEDS_REPLICAS.iter().map(|(case, _)| (*case, "other cases use these replicas, too")).collect()
+});
+
 /// One Redis server of its own, reached by its URL.
 pub(crate) struct RedisSubject {
     server: RedisServer,
@@ -253,10 +293,14 @@ impl Subject for RedisSubject {
     fn lose(&self, lock: &LockName) {
         lose(self.server.probe(), &self.key(lock));
     }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        NEEDS_REPLICAS
+    }
 }
 
 /// As Redisson stores it: a hash with one field, whose TTL is the lease.
-fn seen(mut probe: Probe, key: &str) -> Seen {
+pub(super) fn seen(mut probe: Probe, key: &str) -> Seen {
     let holders = probe.hgetall(key);
     assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
     // Between the two requests the lease may end.
@@ -270,7 +314,8 @@ fn seen(mut probe: Probe, key: &str) -> Seen {
     }
 }
 
-fn lose(mut probe: Probe, key: &str) {
+/// Deletes a lock and its counter.
+pub(super) fn lose(mut probe: Probe, key: &str) {
     let counter = match key {
         tagged if tagged.contains('{') => format!("redisson_lock_token:{tagged}"),
         plain => format!("redisson_lock_token:{{{plain}}}"),
@@ -316,5 +361,9 @@ impl Subject for SentinelSubject {
 
     fn lose(&self, lock: &LockName) {
         lose(self.0.servers[0].probe(), lock.as_str());
+    }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        &WHERE_SERVERS_ARE_SHARED
     }
 }

@@ -119,4 +119,34 @@ flaws! {
     WatchKeepsTheBackend,
     /// Starts a thread and forgets it.
     LeaksAThread,
+    /// Says that it has no replicas, and has some.
+    ReplicasDenied,
+    /// Says that enough replicas have confirmed, and asks none.
+    ConfirmsUnasked,
+    /// Counts replicas that are connected, whatever they have.
+    CountsWhoIsConnected,
+    /// Takes those replicas for all that confirm.
+    AllMeansWhoeverConfirms,
+    /// Asks replicas, and grants the lock whatever they say.
+    ShortfallUntold,
+    /// Says of a grant that too few replicas confirmed that somebody else has the lock.
+    ShortfallIsBusy,
+    /// Says that it has taken back a grant that too few replicas confirmed, and keeps it.
+    UnconfirmedStays,
+    /// Takes the repetition of a grant for confirmed, because it wrote nothing.
+    ResendTrusted,
+    /// Asks no replicas at renewals.
+    RenewalUnconfirmed,
+    /// Takes a renewal for confirmed that wrote nothing.
+    RenewalTrusted,
+    /// Asks of each in a batch what the one asks that needs the most.
+    BatchSharesItsPolicy,
+    /// Asks replicas about a lock that somebody else has, and fails if they are too few.
+    BusyNeedsReplicas,
+    /// Waits for replicas also where nobody asked for them.
+    AlwaysAsksReplicas,
+    /// Counts at once who has confirmed, and gives nobody time.
+    NoPatienceWithReplicas,
+    /// Waits for replicas beyond the end of the call.
+    WaitsForReplicasTooLong,
 }

@@ -5,10 +5,12 @@
 
 mod flaw;
 mod opened;
+mod replicas;
 mod store;
 
 pub use flaw::Flaw;
 
+use super::replicas::ReplicaSet;
 use super::subject::{Seen, Subject};
 use crate::backend::Backend;
 use crate::clock::{Clock, SystemClock};
@@ -63,5 +65,30 @@ impl Subject for Broken {
         let mut state = self.store.state.lock();
         state.held.remove(lock.as_str());
         state.counters.remove(lock.as_str());
+    }
+
+    fn replicas(&self) -> Option<&dyn ReplicaSet> {
+        Some(self)
+    }
+}
+
+impl ReplicaSet for Broken {
+    fn count(&self) -> u32 {
+        replicas::COUNT
+    }
+
+    fn hold_back(&self, replicas: u32) {
+        let mut state = self.store.state.lock();
+        state.copies.held_back = replicas;
+        state.replicate();
+    }
+
+    fn probe(&self, replica: u32, lock: &LockName) -> Seen {
+        let now = SystemClock.now();
+        let state = self.store.state.lock();
+        match state.copies.held[replica as usize].get(lock.as_str()) {
+            Some(until) if *until > now => Seen::held(Some(until.since(now))),
+            _ => Seen::FREE,
+        }
     }
 }

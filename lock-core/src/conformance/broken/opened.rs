@@ -4,7 +4,7 @@ use super::flaw::Flaw;
 use super::store::{Held, Registration, State, Store, Watcher};
 use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
-    LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
+    LockInfo, Release, Renewal, Renewing, Replicates, TenureId, Tokens, Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
 use crate::conformance::desk::ms;
@@ -27,11 +27,11 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    fn has(&self, flaw: Flaw) -> bool {
+    pub(super) fn has(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
     }
 
-    fn key(&self, name: &LockName) -> String {
+    pub(super) fn key(&self, name: &LockName) -> String {
         if self.has(Flaw::NamesCollide) {
             return name.as_str().trim().to_lowercase();
         }
@@ -39,12 +39,18 @@ impl Opened {
     }
 
     /// Does `work` on the state of this moment, from which everything that has ended is gone.
-    fn with<R>(&self, work: impl FnOnce(&mut State, Moment) -> R) -> R {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut State, Moment) -> R) -> R {
         let mut state = self.store.state.lock();
         let now = self.clock.now();
         state.held.retain(|_, held| held.until > now);
         state.tombstones.retain(|_, until| *until > now);
         work(&mut state, now)
+    }
+
+    /// Lets a moment pass.
+    pub(super) fn pause(&self) {
+        let until = self.clock.now() + Duration::from_millis(5);
+        let _due = self.clock.wait(&Arc::new(Signal::new()), until);
     }
 
     fn end_of(&self, lease: Duration, now: Moment) -> Moment {
@@ -204,29 +210,36 @@ impl Opened {
 
 impl Backend for Opened {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let key = self.key(attempt.name);
+        let is_repeated = self
+            .with(|state, _| state.held.get(&key).is_some_and(|held| held.owner == attempt.owner));
         loop {
             let answer = self.try_acquire(attempt)?;
             let busy = answer.is_busy();
             if !busy || !self.has(Flaw::WaitsForTheLock) || self.clock.now() >= by {
-                return Ok(answer);
+                return self.confirm(attempt, answer, is_repeated, by);
             }
-            let step = self.clock.now() + Duration::from_millis(5);
-            let _due = self.clock.wait(&Arc::new(Signal::new()), step);
+            self.pause();
         }
     }
 
-    fn renew(&self, _lane: Lane, batch: &[Renewing], _by: Moment) -> Vec<Result<Renewal, Failure>> {
-        let mut answers = Vec::new();
+    fn renew(&self, _lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let (mut answers, mut changed) = (Vec::new(), Vec::new());
         self.with(|state, now| {
             for (at, renewing) in batch.iter().enumerate() {
+                let key = self.key(&renewing.tenure.name);
+                let until = |state: &State| state.held.get(&key).map(|held| held.until);
+                let before = until(state);
                 let gone = answers.last() == Some(&Renewal::Gone);
                 answers.push(match self.flaw {
                     Some(Flaw::BatchForgetsTheRest) if at >= 10 => Renewal::Extended,
                     Some(Flaw::BatchAborts) if gone => Renewal::Gone,
                     _ => self.renew_one(state, &renewing.tenure, now),
                 });
+                changed.push(until(state) != before);
             }
         });
+        let mut answers = self.confirm_renewals(batch, answers, &changed, by);
         if self.has(Flaw::BatchOutOfOrder) {
             answers.reverse();
         }
@@ -248,7 +261,9 @@ impl Backend for Opened {
             match state.held.get(&key) {
                 Some(held) if held.owner == tenure.owner => {
                     self.write_back(state, &key, closing);
+                    let holding = (key.clone(), tenure.owner);
                     let keeps = self.has(Flaw::ReleaseForgets)
+                        || state.unconfirmed.contains(&holding)
                         || doubt && self.has(Flaw::TombstoneKeepsTheLock);
                     if !keeps {
                         state.held.remove(&key);
@@ -330,7 +345,9 @@ impl Backend for Opened {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full()
+        let denies = self.has(Flaw::ReplicasDenied);
+        let replication = if denies { Replicates::Never } else { Replicates::Listed };
+        Abilities::full().replication(replication)
     }
 }
 

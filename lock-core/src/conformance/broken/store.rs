@@ -1,11 +1,12 @@
 //! What is in a broken store.
 
+use super::replicas::Copies;
 use crate::backend::Wake;
 use crate::clock::Moment;
 use crate::owner::OwnerId;
 use crate::token::TokenRange;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,6 +28,9 @@ pub(super) struct State {
     /// Until when an owner is closed.
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
     pub(super) watchers: Vec<Watcher>,
+    pub(super) copies: Copies,
+    /// What was granted, and confirmed by too few replicas.
+    pub(super) unconfirmed: HashSet<(String, OwnerId)>,
 }
 
 #[derive(Debug)]

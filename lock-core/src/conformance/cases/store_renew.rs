@@ -94,7 +94,7 @@ pub(crate) fn a_full_batch_is_renewed_whole(subject: &dyn Subject) {
 }
 
 /// Holds many locks that share a hash tag, and so a node.
-fn hold_many(line: &Line, many: usize, lease: Duration) -> Vec<(LockName, OwnerId)> {
+pub(super) fn hold_many(line: &Line, many: usize, lease: Duration) -> Vec<(LockName, OwnerId)> {
     let tag = named("").to_string();
     (0..many)
         .map(|number| {

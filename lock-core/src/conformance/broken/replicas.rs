@@ -1,0 +1,141 @@
+//! The pretend replicas of a broken store: each has what the store had when it was last asked, or let go on.
+
+use super::flaw::Flaw;
+use super::opened::Opened;
+use super::store::State;
+use crate::backend::{Answer, Attempt, Failure, Renewal, Renewing};
+use crate::clock::Moment;
+use crate::conformance::desk::ms;
+use crate::error::Error;
+use crate::replication::{Replicas, Replication, Shortfall};
+use std::collections::HashMap;
+
+/// How many there are.
+pub(super) const COUNT: u32 = 2;
+
+/// What the replicas have.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// So many of them, the first, take nothing in.
+    pub(super) held_back: u32,
+    /// Until when which lock is held.
+    pub(super) held: [HashMap<String, Moment>; COUNT as usize],
+}
+
+impl State {
+    /// Those that are not held back take in what there is; says how many these are.
+    pub(super) fn replicate(&mut self) -> u32 {
+        let all: HashMap<_, _> =
+            self.held.iter().map(|(key, held)| (key.clone(), held.until)).collect();
+        let held_back = self.copies.held_back;
+        for copy in self.copies.held.iter_mut().skip(held_back as usize) {
+            copy.clone_from(&all);
+        }
+        COUNT - held_back
+    }
+}
+
+impl Opened {
+    /// What an attempt came to when the replicas were asked.
+    pub(super) fn confirm(
+        &self,
+        attempt: &Attempt<'_>,
+        answer: Answer,
+        is_repeated: bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let policy = attempt.replication;
+        let needed = self.needed(policy);
+        let is_asked = matches!(answer, Answer::Granted(_)) && needed > 0;
+        if !is_asked && !self.has(Flaw::BusyNeedsReplicas) {
+            self.ask_in_vain(by);
+            return Ok(answer);
+        }
+        let count = self.confirmations(needed, policy, by);
+        let shortfall = Shortfall::new(count, needed);
+        match (answer, self.flaw) {
+            (answer, _) if count >= needed => Ok(answer),
+            (answer @ Answer::Granted(_), Some(Flaw::ShortfallUntold)) => Ok(answer),
+            (answer @ Answer::Granted(_), Some(Flaw::ResendTrusted)) if is_repeated => Ok(answer),
+            (Answer::Granted(_), Some(Flaw::ShortfallIsBusy)) => Ok(Answer::Busy(None)),
+            (Answer::Granted(grant), _) => {
+                self.remember_unconfirmed(attempt);
+                Ok(Answer::Unacknowledged(grant, shortfall))
+            }
+            (_, _) => Err(Failure::Unknown(Error::unavailable("too few replicas"))),
+        }
+    }
+
+    /// The same for renewals, of which `changed` says whether they wrote anything.
+    pub(super) fn confirm_renewals(
+        &self,
+        batch: &[Renewing],
+        renewals: Vec<Renewal>,
+        changed: &[bool],
+        by: Moment,
+    ) -> Vec<Renewal> {
+        let needs: Vec<_> = batch.iter().map(|one| self.needed(one.replication)).collect();
+        let most = needs.iter().copied().max().unwrap_or(0);
+        let longest = batch.iter().map(|one| one.replication).max_by_key(Replication::time);
+        if most == 0 || self.has(Flaw::RenewalUnconfirmed) {
+            self.ask_in_vain(by);
+            return renewals;
+        }
+        let count = self.confirmations(most, longest.unwrap_or_default(), by);
+        let weighed = |(at, renewal): (usize, Renewal)| {
+            let shared = self.has(Flaw::BatchSharesItsPolicy);
+            let needed = if shared { most } else { needs[at] };
+            let is_trusted = self.has(Flaw::RenewalTrusted) && !changed[at];
+            match renewal {
+                Renewal::Extended if count < needed && !is_trusted => {
+                    Renewal::Unacknowledged(Shortfall::new(count, needed))
+                }
+                renewal => renewal,
+            }
+        };
+        renewals.into_iter().enumerate().map(weighed).collect()
+    }
+
+    fn needed(&self, policy: Replication) -> u32 {
+        match policy.count() {
+            Replicas::Off => 0,
+            Replicas::AtLeast(count) => count,
+            Replicas::All if self.has(Flaw::AllMeansWhoeverConfirms) => {
+                self.with(|state, _| state.replicate().max(1))
+            }
+            Replicas::All => COUNT,
+        }
+    }
+
+    /// How many replicas have what was written before, as soon as they are enough, or when their time is up.
+    fn confirmations(&self, needed: u32, policy: Replication, by: Moment) -> u32 {
+        let now = self.clock.now();
+        let until = match self.flaw {
+            Some(Flaw::ConfirmsUnasked) => return needed,
+            Some(Flaw::CountsWhoIsConnected) => return COUNT,
+            Some(Flaw::NoPatienceWithReplicas) => now,
+            Some(Flaw::WaitsForReplicasTooLong) => now + policy.time(),
+            _ => (now + policy.time()).min(by),
+        };
+        loop {
+            let count = self.with(|state, _| state.replicate());
+            if count >= needed || self.clock.now() >= until {
+                return count;
+            }
+            self.pause();
+        }
+    }
+
+    fn ask_in_vain(&self, by: Moment) {
+        if self.has(Flaw::AlwaysAsksReplicas) {
+            self.confirmations(COUNT, Replication::all().timeout(ms(1_000)), by);
+        }
+    }
+
+    fn remember_unconfirmed(&self, attempt: &Attempt<'_>) {
+        if self.has(Flaw::UnconfirmedStays) {
+            let holding = (self.key(attempt.name), attempt.owner);
+            self.with(|state, _| state.unconfirmed.insert(holding));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What a program sees of replicas that do not confirm, and of stores that have none.
+
+use crate::backend::Replicates;
+use crate::client::Client;
+use crate::conformance::desk::{
+    Lock, always, client, connect, context, eventually, fresh_name, hold_back, impatient, is_busy,
+    join, let_pass, long, ms, mutex, mutexes, patience, patient, replicas, spawn, take, take_soon,
+    take_with, watched,
+};
+use crate::conformance::mischief::Mischief;
+use crate::conformance::subject::Subject;
+use crate::engine::tenure::GuardState;
+use crate::event::Event;
+use crate::loss::LossCause;
+use crate::name::LockName;
+use crate::options::LockOptions;
+use crate::replication::{OnShortfall, Replication, Shortfall};
+use parking_lot::Mutex as Cell;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+/// A lock of a client under this policy.
+fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
+    let builder = subject.client(&context());
+    mutex(&connect(builder.configure(|config| config.with_replication(policy))), name)
+}
+
+/// Where a store has no replicas, a policy is refused by name, and "all" where it does not know how many it should have.
+/// Nothing is locked then. Elsewhere every policy is taken.
+pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject: &dyn Subject) {
+    let can = subject.backend(&context()).abilities().replication;
+    let has_any = subject.replicas().is_some();
+    assert!(!has_any || can != Replicates::Never, "it has replicas, and says that it has none");
+    let one = Replication::replicas(1).timeout(ms(300));
+    let all = Replication::all().timeout(ms(300));
+    for (policy, is_kept) in [(one, can != Replicates::Never), (all, can == Replicates::Listed)] {
+        let [lock] = mutexes(subject);
+        let asked = lock.try_lock_with(&LockOptions::new().replication(policy)).map(drop);
+        let builder = subject.client(&context());
+        let opened = builder.configure(|config| config.with_replication(policy)).connect();
+        for error in [asked.err(), opened.err()] {
+            // Where there are none at the moment, it is a shortfall.
+            let is_refused = error.is_some_and(|error| error.is_unsupported());
+            assert_ne!(is_refused, is_kept, "{policy:?}");
+        }
+        assert!(!subject.probe(lock.name()).held);
+        let zero = LockOptions::new().replication(Replication::replicas(0));
+        assert!(lock.try_lock_with(&zero).is_err(), "no replicas is `off`, and not a number");
+    }
+}
+
+/// A lock that too few replicas confirmed is no lock, and not busy: it is given back before that is told.
+pub(crate) fn a_shortfall_is_told_and_leaves_nothing(subject: &dyn Subject) {
+    let (name, replicas) = (fresh_name(), replicas(subject));
+    let count = replicas.count();
+    let off = LockOptions::new().replication(Replication::off());
+    let _held_back = hold_back(replicas, 1);
+    for on_shortfall in [OnShortfall::Retry, OnShortfall::Fail] {
+        let lock = under(subject, &name, impatient(count).on_shortfall(on_shortfall));
+        let error = lock.try_lock().expect_err("one of them is missing");
+        assert!(error.is_shortfall(), "{error}");
+        assert!(error.to_string().contains(&format!("{} of {count}", count - 1)), "{error}");
+        assert!(!subject.probe(&name).held, "it is given back by now");
+        drop(take_with(&lock, &off));
+    }
+    let lock = under(subject, &name, impatient(count).on_shortfall(OnShortfall::Fail));
+    let error = lock.try_lock_for(long()).expect_err("it is not tried again");
+    assert!(error.is_shortfall(), "{error}");
+    assert!(!subject.probe(&name).held);
+}
+
+/// Whoever waits puts up with a replica that is away for a while.
+pub(crate) fn a_waiter_outlasts_a_shortfall(subject: &dyn Subject) {
+    let (name, replicas) = (fresh_name(), replicas(subject));
+    let lock = under(subject, &name, impatient(replicas.count()));
+    let held_back = hold_back(replicas, 1);
+    thread::scope(|scope| {
+        let waiting = spawn(scope, || take_soon(&lock).unlock());
+        // It has been taken and given back once at least.
+        let_pass(ms(700));
+        assert!(!waiting.is_finished());
+        drop(held_back);
+        join(waiting).expect("it is ours");
+    });
+    assert!(!subject.probe(&name).held);
+}
+
+/// Whoever accepts a shortfall holds the lock, and is told of each: at the grant, and at renewals.
+pub(crate) fn an_accepted_shortfall_is_held_and_told(subject: &dyn Subject) {
+    let (name, replicas) = (fresh_name(), replicas(subject));
+    let count = replicas.count();
+    let (tell, told) = mpsc::channel();
+    let tell = Cell::new(tell);
+    let handler = move |event: &Event| {
+        if let Event::ShortfallAccepted { token, shortfall, .. } = event {
+            let _nobody_listens_any_more = tell.lock().send((*token, *shortfall));
+        }
+    };
+    let policy = impatient(count).on_shortfall(OnShortfall::Accept);
+    let builder = subject.client(&context()).events(Arc::new(handler));
+    let lock = mutex(&connect(builder.configure(|config| config.with_replication(policy))), &name);
+    let _held_back = hold_back(replicas, 1);
+    let is_told = |what: &str, token| {
+        let expected = (token, Shortfall::new(count - 1, count));
+        assert_eq!(told.recv_timeout(patience()).expect(what), expected, "{what}");
+    };
+    // With so long a lease it is not renewed in this case.
+    let guard = take(&lock);
+    is_told("the grant", guard.fencing_token());
+    guard.unlock().expect("it is ours");
+    let guard = take_with(&lock, &watched(ms(2_400)));
+    is_told("the next grant", guard.fencing_token());
+    is_told("a renewal", guard.fencing_token());
+    always("it is held", ms(2_600), || guard.is_valid() && subject.probe(&name).held);
+    guard.unlock().expect("it is ours");
+}
+
+/// A lock that somebody else has is busy, whatever replicas there are.
+pub(crate) fn busy_is_a_value_under_a_policy(subject: &dyn Subject) {
+    let ([holder], replicas) = (mutexes(subject), replicas(subject));
+    let lock = under(subject, holder.name(), impatient(replicas.count()));
+    // Without a policy, which that of the subject's may not be.
+    let off = LockOptions::new().replication(Replication::off());
+    let _held_back = hold_back(replicas, replicas.count());
+    let guard = take_with(&holder, &off);
+    assert!(is_busy(&lock));
+    assert!(lock.try_lock_for(ms(400)).expect("the store answers").is_none());
+    guard.unlock().expect("it is ours");
+}
+
+/// A renewal that too few replicas confirm extends nothing: the lock is suspended, and lost at the end of the last lease
+/// that they have.
+pub(crate) fn an_unconfirmed_renewal_is_a_loss_in_time(subject: &dyn Subject) {
+    let (name, replicas) = (fresh_name(), replicas(subject));
+    let lock = under(subject, &name, patient(replicas.count()));
+    let guard = take_with(&lock, &watched(ms(1_500)));
+    let _held_back = hold_back(replicas, 1);
+    eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
+    assert!(guard.is_valid(), "its deadline is ahead");
+    let loss = guard.losses().recv_timeout(patience()).expect("the holder is told");
+    assert_eq!(loss.cause(), LossCause::Shortfall);
+    assert!(loss.last_failure().is_some_and(|error| error.is_shortfall()));
+    assert!(!guard.is_valid() && guard.unlock().expect_err("it is lost").is_lost());
+    eventually("what is left of it is given back", patience(), || !subject.probe(&name).held);
+}
+
+/// When the replica is back within the lease, the lock is held as before.
+pub(crate) fn a_renewal_that_is_confirmed_again_goes_on(subject: &dyn Subject) {
+    let (name, replicas) = (fresh_name(), replicas(subject));
+    let lock = under(subject, &name, patient(replicas.count()));
+    let guard = take_with(&lock, &watched(ms(3_000)));
+    let held_back = hold_back(replicas, 1);
+    eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
+    drop(held_back);
+    eventually("they are again", patience(), || guard.state() == GuardState::Held);
+    always("it is held for more than a lease", ms(3_500), || {
+        guard.is_valid() && subject.probe(&name).held
+    });
+    guard.unlock().expect("it is ours");
+}
+
+/// A grant whose answer was lost is asked for again. What the first one wrote is no proof that replicas have it.
+pub(crate) fn a_lost_grant_is_confirmed_when_it_is_found(subject: &dyn Subject) {
+    let (name, replicas) = (fresh_name(), replicas(subject));
+    let context = context();
+    let network = Mischief::on(subject.backend(&context));
+    let policy = impatient(replicas.count()).on_shortfall(OnShortfall::Fail);
+    let builder = Client::builder().clock(context.clock).backend(Arc::clone(&network) as _);
+    let lock = mutex(&connect(builder.configure(|config| config.with_replication(policy))), &name);
+    let held_back = hold_back(replicas, 1);
+    network.lose_acquire_answers(1);
+    let error = lock.try_lock_for(patience()).expect_err("one of them is missing");
+    assert!(error.is_shortfall(), "{error}");
+    eventually("it is given back", patience(), || !subject.probe(&name).held);
+    drop(held_back);
+    network.lose_acquire_answers(1);
+    take_soon(&lock).unlock().expect("it is ours");
+    drop(take(&mutex(&client(subject), &name)));
+}

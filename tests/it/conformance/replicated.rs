@@ -1,0 +1,133 @@
+//! Stores with replicas of their own: some must confirm what is granted, and a case may hold them back.
+
+use super::subjects::{lose, seen};
+use crate::harness::process::RedisServer;
+use crate::harness::replicas::Replicated;
+use crate::harness::sentinel::Group;
+use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
+use lock_core::conformance::{
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet, Seen, Subject, sit,
+};
+use std::sync::Arc;
+
+/// A master and two replicas, under a policy.
+pub(crate) struct ReplicatedSubject {
+    servers: Replicated,
+    url: String,
+}
+
+impl ReplicatedSubject {
+    /// So many of the two replicas must confirm every lock.
+    pub(crate) fn under(replicas: u32) -> Self {
+        let servers = Replicated::start(2);
+        let url = servers.url(&format!("replicas={replicas}"));
+        Self { servers, url }
+    }
+}
+
+impl Subject for ReplicatedSubject {
+    fn name(&self) -> String {
+        "redis with two replicas".to_owned()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        open(&self.url, context)
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        seen(self.servers.master.probe(), lock.as_str())
+    }
+
+    fn lose(&self, lock: &LockName) {
+        lose(self.servers.master.probe(), lock.as_str());
+    }
+
+    fn replicas(&self) -> Option<&dyn ReplicaSet> {
+        Some(&self.servers)
+    }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        NEEDS_A_LIST_OF_REPLICAS
+    }
+}
+
+impl ReplicaSet for Replicated {
+    fn count(&self) -> u32 {
+        u32::try_from(self.replicas.len()).unwrap()
+    }
+
+    fn hold_back(&self, replicas: u32) {
+        pause_first(&self.replicas, replicas);
+    }
+
+    fn probe(&self, replica: u32, lock: &LockName) -> Seen {
+        seen(self.replicas[replica as usize].probe(), lock.as_str())
+    }
+}
+
+/// The same with sentinels, which list the replicas. Its cases are sat one after the other.
+struct ListedSubject(Arc<Group>);
+
+impl Subject for ListedSubject {
+    fn name(&self) -> String {
+        "sentinel".to_owned()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        open(&self.0.url(), context)
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.0.url()).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        seen(self.0.servers[0].probe(), lock.as_str())
+    }
+
+    fn lose(&self, lock: &LockName) {
+        lose(self.0.servers[0].probe(), lock.as_str());
+    }
+
+    fn replicas(&self) -> Option<&dyn ReplicaSet> {
+        Some(self)
+    }
+}
+
+impl ReplicaSet for ListedSubject {
+    fn count(&self) -> u32 {
+        u32::try_from(self.0.servers.len() - 1).unwrap()
+    }
+
+    fn hold_back(&self, replicas: u32) {
+        pause_first(&self.0.servers[1..], replicas);
+    }
+
+    fn probe(&self, replica: u32, lock: &LockName) -> Seen {
+        seen(self.0.servers[1 + replica as usize].probe(), lock.as_str())
+    }
+}
+
+fn open(url: &str, context: &Context) -> Arc<dyn Backend> {
+    schemes().open(&Config::from_url(url).unwrap(), context).unwrap()
+}
+
+/// A replica that is stopped stays connected, and the master counts it as one that is there.
+fn pause_first(replicas: &[RedisServer], count: u32) {
+    for (number, replica) in replicas.iter().enumerate() {
+        if number < count as usize { replica.pause() } else { replica.resume() }
+    }
+}
+
+/// What is left out where all cases share one group.
+#[test]
+fn replicas_that_sentinels_list_confirm_and_are_told_as_the_exam_asks() {
+    let group = Arc::new(Group::steady());
+    for (case, _) in NEEDS_REPLICAS {
+        sit(case, ListedSubject(Arc::clone(&group)));
+    }
+}
