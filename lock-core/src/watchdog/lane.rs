@@ -177,11 +177,10 @@ impl Lanes {
         task: Task,
         add: impl FnOnce(&mut Work),
     ) -> Result<Arc<Queue>, Error> {
-        let queue = {
-            let mut state = self.state.lock();
-            let new = || Arc::new(Queue::new(lane));
-            Arc::clone(state.queues.entry((lane, task)).or_insert_with(new))
-        };
+        // Until the work is in the queue, or a thread that ends just now might take the queue away.
+        let mut state = self.state.lock();
+        let new = || Arc::new(Queue::new(lane));
+        let queue = Arc::clone(state.queues.entry((lane, task)).or_insert_with(new));
         let mut work = queue.work.lock();
         if !work.running {
             let (lanes, queue, engine) =
@@ -198,7 +197,7 @@ impl Lanes {
             work.running = true;
         }
         add(&mut work);
-        drop(work);
+        drop((work, state));
         queue.signal.raise();
         Ok(queue)
     }
@@ -282,7 +281,7 @@ impl Lanes {
             let stopping = self.state.lock().stopping;
             let step = queue.next_step(now, stopping, &mut idle_since);
             if matches!(step, Step::End) {
-                return;
+                return self.forget(queue);
             }
             // A panic, of a backend's receipt perhaps, must not end the renewals of all other locks of this node.
             let _reported = catch_unwind(AssertUnwindSafe(|| match step {
@@ -297,6 +296,21 @@ impl Lanes {
                 Step::End => {}
             }));
         }
+    }
+
+    /// Takes the queue of a thread that has ended away, unless there is another thread already: where lanes come and go,
+    /// as with failovers, that of an old one is not used any more.
+    fn forget(&self, queue: &Arc<Queue>) {
+        let mut state = self.state.lock();
+        if !queue.work.lock().running {
+            state.queues.retain(|_, other| !Arc::ptr_eq(other, queue));
+        }
+    }
+
+    /// How many queues there are.
+    #[cfg(test)]
+    pub(crate) fn queues(&self) -> usize {
+        self.state.lock().queues.len()
     }
 
     /// Stands by for as long as the lane's thread asks, and does its work while that is stuck.

@@ -303,3 +303,17 @@ fn renewals_that_are_used_up_leave_time_to_roll_back() {
     assert_eq!((guard.state(), store.count("renew")), (GuardState::Lost, 2));
     assert_eq!(guard.loss().unwrap().cause(), LossCause::RenewalsUsedUp);
 }
+
+#[test]
+fn a_lane_without_work_ends_and_leaves_no_queue_behind() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    for round in 1..=2 {
+        let guard = client.mutex("x").unwrap().lock().unwrap();
+        advance(&client, &clock, 11 * SECOND);
+        assert_eq!((store.count("renew"), client.0.lanes.queues()), (round, 1));
+        guard.unlock().unwrap();
+        advance(&client, &clock, 31 * SECOND);
+        eventually("its queue is gone", || client.0.lanes.queues() == 0);
+    }
+}
