@@ -87,7 +87,7 @@ impl RedisServer {
     }
 
     fn launch(setup: Setup) -> Self {
-        let directory = tempfile::Builder::new().prefix("distlock-redis-").tempdir().unwrap();
+        let directory = directory(&setup);
         let mut server = Self { port: 0, setup, directory, running: None };
         if let Some(settings) = &server.setup.sentinel {
             std::fs::write(server.settings_file(), settings).unwrap();
@@ -275,6 +275,16 @@ impl Drop for RedisServer {
         self.kill();
         assert!(refused.is_empty(), "the library may not do what it does: {refused:#?}");
     }
+}
+
+/// A new directory for it. A sentinel waits until its settings are on the disk before each vote: on a busy machine that takes
+/// seconds, and they never elect one of them. So theirs are in memory, where there is such a place.
+fn directory(setup: &Setup) -> TempDir {
+    const IN_MEMORY: &str = "/dev/shm";
+    let mut directory = tempfile::Builder::new();
+    directory.prefix("distlock-redis-");
+    let in_memory = setup.sentinel.is_some().then(|| directory.tempdir_in(IN_MEMORY).ok());
+    in_memory.flatten().unwrap_or_else(|| directory.tempdir().unwrap())
 }
 
 /// A port that nobody listens on at the moment, below those that the system gives to outgoing connections: from one of
