@@ -133,4 +133,8 @@ impl Ask for Confirming<'_> {
     fn condemn(&mut self) {
         self.link.condemn();
     }
+
+    fn end_for(&mut self, why: &Error) {
+        self.link.end_for(why);
+    }
 }

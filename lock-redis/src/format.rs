@@ -328,7 +328,7 @@ fn renew_apart(
             Reply::Array(answers) if answers.len() == 1 => renewed(link, &answers[0], &key),
             Reply::Error(error) => {
                 let asked = Asked::Script(&RENEW, &key);
-                Err(refusal::refused(link.server(), error, &asked))
+                Err(refused(link, error, &asked))
             }
             _ => Err(unexpected(link, &RENEW)),
         });
@@ -347,7 +347,7 @@ fn renewed(link: &mut dyn Ask, answer: &Reply, key: &str) -> Result<Renewal, Fai
         answer => match answer.as_bytes() {
             Some(text) => {
                 let error = ServerError::parse(&String::from_utf8_lossy(text));
-                Err(refusal::refused(link.server(), &error, &Asked::Script(&RENEW, key)))
+                Err(refused(link, &error, &Asked::Script(&RENEW, key)))
             }
             None => Err(unexpected(link, &RENEW)),
         },
@@ -364,11 +364,19 @@ pub(crate) fn run(
     by: Moment,
 ) -> Result<Reply, Failure> {
     match script.run(link, keys, arguments, by)? {
-        Reply::Error(error) => {
-            Err(refusal::refused(link.server(), &error, &Asked::Script(script, key)))
-        }
+        Reply::Error(error) => Err(refused(link, &error, &Asked::Script(script, key))),
         reply => Ok(reply),
     }
+}
+
+/// The failure of a request that was answered with an error. A connection to a replica is of no use: its server may have
+/// been the master when it was made, and the server's name may stand for another one by now.
+fn refused(link: &mut dyn Ask, answer: &ServerError, asked: &Asked<'_>) -> Failure {
+    let failure = refusal::refused(link.server(), answer, asked);
+    if refusal::is_by_a_replica(failure.error()) {
+        link.end_for(failure.error());
+    }
+    failure
 }
 
 /// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.

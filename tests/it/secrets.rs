@@ -88,6 +88,22 @@ fn a_planted_password_is_in_nothing_that_can_be_printed() {
         distlock::connect(&format!("redis://me:{SECRET}@127.0.0.1:{}", old.port())).unwrap();
     printed.error(&repeats.mutex("x").unwrap().try_lock().unwrap_err());
 
+    // The sentinels' password, which is another one.
+    let sentinel =
+        RedisServer::start_sentinel(&format!("sentinel monitor m 127.0.0.1 {} 1\n", server.port()));
+    sentinel.probe().command(&["ACL", "SETUSER", "default", &format!(">{SECRET}")]);
+    for (sentinels, servers) in [(SECRET, "x"), (&format!("{SECRET}x"), SECRET)] {
+        let url = format!(
+            "redis+sentinel://me:{servers}@127.0.0.1:{}/m?sentinel_password={sentinels}",
+            sentinel.port()
+        );
+        let config = Config::from_url(&url).unwrap();
+        printed.debug(&config);
+        let refused = distlock::builder().config(config).connect().unwrap();
+        printed.error(&refused.mutex("x").unwrap().try_lock().unwrap_err());
+        printed.debug(&refused);
+    }
+
     // What the door refuses.
     for url in [
         format!("redis://me:{SECRET}@h:port"),
@@ -99,6 +115,9 @@ fn a_planted_password_is_in_nothing_that_can_be_printed() {
         format!("redis://me:{SECRET}@a,b"),
         format!("redis://me:{SECRET}@h/not-a-number"),
         format!("{SECRET}@h"),
+        format!("redis+sentinel://h/m?sentinel_password={SECRET}&no_such_option=1"),
+        format!("redis+sentinel://h?sentinel_password={SECRET}"),
+        format!("redis://h?sentinel_password={SECRET}"),
     ] {
         printed.error(&distlock::connect(&url).unwrap_err());
     }

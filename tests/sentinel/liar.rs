@@ -2,50 +2,88 @@
 
 use crate::harness::resp::Request;
 use crate::harness::sentinel::MASTER;
+use parking_lot::Mutex;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 
-/// A sentinel that names always the same master, with the same epoch. Serves for as long as the test runs.
+/// A sentinel that names the master that it is told to. Serves for as long as the test runs.
 pub(crate) struct Liar {
     port: u16,
+    says: Arc<Says>,
+}
+
+/// What it says, and to whom it tells news.
+struct Says {
+    /// The master's port, and the epoch.
+    master: Mutex<(u16, u64)>,
+    listeners: Mutex<Vec<TcpStream>>,
 }
 
 impl Liar {
     pub(crate) fn naming(master: u16, epoch: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
+        let says =
+            Arc::new(Says { master: Mutex::new((master, epoch)), listeners: Mutex::default() });
+        let serving = Arc::clone(&says);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                thread::spawn(move || serve(stream, master, epoch));
+                let says = Arc::clone(&serving);
+                thread::spawn(move || says.serve(stream));
             }
         });
-        Self { port }
+        Self { port, says }
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
+
+    /// Names another master from now on, and tells nobody: whoever wants to know has to ask.
+    pub(crate) fn name(&self, master: u16, epoch: u64) {
+        *self.says.master.lock() = (master, epoch);
+    }
+
+    /// Tells those who listen that there is another master.
+    pub(crate) fn tell(&self) {
+        let news = list(&["message", "+switch-master", "it is another one"]);
+        for mut listener in self.says.listeners.lock().iter() {
+            listener.write_all(news.as_bytes()).unwrap();
+        }
+    }
+
+    /// How many listen to its news of another master.
+    pub(crate) fn listeners(&self) -> usize {
+        self.says.listeners.lock().len()
+    }
 }
 
-fn serve(mut stream: TcpStream, master: u16, epoch: u64) -> Option<()> {
-    let mut requests = BufReader::new(stream.try_clone().ok()?);
-    while let Some(request) = Request::read(&mut requests).ok()? {
-        let port = master.to_string();
-        let answer = match (request.word(0).as_str(), request.word(1).as_str()) {
-            ("SENTINEL", "MASTER") => list(&["name", MASTER, "config-epoch", &epoch.to_string()]),
-            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => list(&["127.0.0.1", &port]),
-            ("SENTINEL", "MYID") => format!("$5\r\nliar{}\r\n", epoch % 10),
-            ("SENTINEL", _) => "*0\r\n".to_owned(),
-            ("SUBSCRIBE", channel) => {
-                format!("*3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n", channel.len())
-            }
-            ("PING", _) => list(&["pong", ""]),
-            _ => "+OK\r\n".to_owned(),
-        };
-        stream.write_all(answer.as_bytes()).ok()?;
+impl Says {
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        let mut requests = BufReader::new(stream.try_clone().ok()?);
+        while let Some(request) = Request::read(&mut requests).ok()? {
+            let (port, epoch) = *self.master.lock();
+            let (port, epoch_text) = (port.to_string(), epoch.to_string());
+            let answer = match (request.word(0).as_str(), request.word(1).as_str()) {
+                ("SENTINEL", "MASTER") => list(&["name", MASTER, "config-epoch", &epoch_text]),
+                ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => list(&["127.0.0.1", &port]),
+                ("SENTINEL", "MYID") => "$4\r\nliar\r\n".to_owned(),
+                ("SENTINEL", _) => "*0\r\n".to_owned(),
+                ("SUBSCRIBE", channel) => {
+                    if channel == "+switch-master" {
+                        self.listeners.lock().push(stream.try_clone().ok()?);
+                    }
+                    format!("*3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n", channel.len())
+                }
+                ("PING", _) => list(&["pong", ""]),
+                _ => "+OK\r\n".to_owned(),
+            };
+            stream.write_all(answer.as_bytes()).ok()?;
+        }
+        Some(())
     }
-    Some(())
 }
 
 fn list(words: &[&str]) -> String {

@@ -2,9 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// Sentinels that cannot reach each other.
+mod apart;
+
 // Processes whose threads want one lock, and say when they had it.
 #[path = "../contenders/mod.rs"]
 mod contenders;
+
+// What is left of a client.
+mod departure;
 
 // How the master is found.
 mod discovery;
@@ -27,6 +33,9 @@ mod programs;
 
 // What goes through the failovers: a client, and a holder.
 mod scene;
+
+// By what a client notices that another server is the master.
+mod switch;
 
 // What a failover loses when too few replicas are waited for.
 mod unconfirmed;

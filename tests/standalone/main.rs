@@ -18,6 +18,9 @@ mod connections;
 // Peers that are silent, slow, broken or gone.
 mod deadlines;
 
+// Servers that become replicas by hand.
+mod demoted;
+
 // Releases that nobody waits for.
 mod errands;
 

@@ -2,7 +2,7 @@
 
 use super::{Ask, CallError, Link, Request, Server};
 use crate::reply::Reply;
-use lock_core::Moment;
+use lock_core::{Error, Moment};
 use std::sync::Arc;
 
 /// Sends `ASKING` before each request, in the same write: the node serves that one although the slot is not its own yet.
@@ -43,5 +43,9 @@ impl Ask for Asking<'_> {
 
     fn condemn(&mut self) {
         self.0.condemn();
+    }
+
+    fn end_for(&mut self, why: &Error) {
+        self.0.end_for(why);
     }
 }

@@ -116,6 +116,9 @@ pub(crate) trait Ask {
 
     /// From now on it is known which server is at the other end: a connection leads to one and the same until it breaks.
     fn vouch(&mut self) {}
+
+    /// Ends that connection for another reason, which is told to whoever waits on it.
+    fn end_for(&mut self, why: &Error);
 }
 
 impl Ask for Link {
@@ -142,6 +145,10 @@ impl Ask for Link {
     }
 
     fn condemn(&mut self) {
+        Self::condemn(self);
+    }
+
+    fn end_for(&mut self, _: &Error) {
         Self::condemn(self);
     }
 }

@@ -160,6 +160,10 @@ impl SharedLink {
                 let connection = Arc::new(connection);
                 // Before those who wait are told: they look here.
                 *self.current.lock() = Some(Arc::clone(&connection));
+                // Retired meanwhile: too late for that to find it here, too early to be kept from connecting.
+                if self.dialer.is_retired() {
+                    self.end(&self.dialer.retired());
+                }
                 Ok(connection)
             }
             Err(failure) => {
@@ -214,5 +218,9 @@ impl Ask for Crowd {
 
     fn vouch(&mut self) {
         self.connection.vouch();
+    }
+
+    fn end_for(&mut self, why: &Error) {
+        self.connection.end_for(why);
     }
 }

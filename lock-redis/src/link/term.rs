@@ -43,6 +43,10 @@ impl Term {
         !state.is_over
     }
 
+    pub(super) fn is_over(&self) -> bool {
+        self.0.lock().is_over
+    }
+
     pub(super) fn end(&self) {
         let mut state = self.0.lock();
         state.is_over = true;

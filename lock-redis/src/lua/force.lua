@@ -9,7 +9,8 @@
 -- Atomic because what is deleted must be what was looked at: only a hash is a lock of this format.
 
 if redis.call('HLEN', KEYS[1]) == 0 then
-  return 0
+  -- There is nothing to delete; but a replica, whose master may have the lock, refuses to.
+  return redis.call('DEL', KEYS[1])
 end
 redis.call(ARGV[2], ARGV[1], '0')
 redis.call('DEL', KEYS[1])

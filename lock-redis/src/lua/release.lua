@@ -11,7 +11,8 @@
 -- declared, so that on a cluster a release goes on while the slot is moved.
 
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0
+  -- Changes nothing, and is refused by a replica: what that lacks, its master may have.
+  return redis.call('HDEL', KEYS[1], ARGV[1])
 end
 -- First, so that a user who may not publish is refused before anything is written. Nobody can act on the message
 -- before the script ends.

@@ -16,7 +16,9 @@ local function renew(key, lease, owner)
     return ours.err
   end
   if ours == 0 then
-    return 0
+    -- Changes nothing, and is refused by a replica: what that lacks, its master may have.
+    local sure = redis.pcall('HDEL', key, owner)
+    return type(sure) == 'table' and sure.err or 0
   end
   local pttl = redis.pcall('PTTL', key)
   if type(pttl) == 'table' then

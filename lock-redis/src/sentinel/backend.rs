@@ -39,7 +39,7 @@ enum Effect {
 
 impl SentinelBackend {
     /// How often one request is sent on to the next master, if it is another one each time.
-    const MOVES: usize = 4;
+    const MOVES: usize = 3;
 
     /// The master that `config` names, by the sentinels in it. Does not talk to them.
     ///
@@ -70,8 +70,8 @@ impl SentinelBackend {
         self.generations.replicas()
     }
 
-    /// Asks the present master. If that failed and there is another one by now, or the answer came from one that is
-    /// over, and nothing has happened in the store, asks that one.
+    /// Asks the present master. If there is another one by then, or, after a failure, is found to be, and nothing has
+    /// happened in the store, asks that one.
     fn ask<T>(
         &self,
         by: Moment,
@@ -79,27 +79,31 @@ impl SentinelBackend {
         effect: impl Fn(&T) -> Effect,
     ) -> Result<T, Failure> {
         let mut generation = self.generations.present(by)?;
-        for _ in 1..Self::MOVES {
-            match request(&generation.node) {
-                Ok(answer) if self.generations.is_present(&generation) => return Ok(answer),
-                Ok(answer) if effect(&answer) == Effect::Something => {
-                    return Err(over(&generation));
-                }
-                Ok(_) => {}
-                Err(failure) if !may_be_over(&failure) => return Err(failure),
-                Err(failure @ Failure::Unknown(_)) => {
-                    self.generations.doubt();
-                    return Err(failure);
-                }
-                Err(failure) => {
-                    if !self.generations.is_over(&generation, by) {
+        for _ in 0..=Self::MOVES {
+            let outcome = request(&generation.node);
+            let is_present = self.generations.is_present(&generation);
+            match outcome {
+                Ok(answer) if is_present => return Ok(answer),
+                Ok(answer) if effect(&answer) == Effect::Nothing => {}
+                Err(Failure::Refused(_) | Failure::NotSent(_)) if !is_present => {}
+                Err(failure @ (Failure::Refused(_) | Failure::NotSent(_))) => {
+                    if !may_be_over(&failure) || !self.generations.is_over(&generation, by) {
                         return Err(failure);
                     }
                 }
+                outcome => return self.believe(&generation, outcome),
             }
             generation = self.generations.present(by)?;
         }
         Err(Failure::NotSent(Error::unavailable("the master changes faster than it can be asked")))
+    }
+
+    fn believe<T>(
+        &self,
+        generation: &Generation,
+        outcome: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        believe(&self.generations, generation, outcome)
     }
 }
 
@@ -122,17 +126,8 @@ impl Backend for SentinelBackend {
                 return each.collect();
             }
         };
-        let mut renewals = generation.node.renew(&self.generations.format, batch, by);
-        if renewals.iter().any(|renewal| renewal.as_ref().is_err_and(may_be_over)) {
-            self.generations.doubt();
-        }
-        // Also "gone": gone there, where it does not matter any more.
-        if !self.generations.is_present(&generation) {
-            renewals.iter_mut().filter(|renewal| renewal.is_ok()).for_each(|renewal| {
-                *renewal = Err(over(&generation));
-            });
-        }
-        renewals
+        let renewals = generation.node.renew(&self.generations.format, batch, by).into_iter();
+        renewals.map(|renewal| self.believe(&generation, renewal)).collect()
     }
 
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
@@ -150,13 +145,7 @@ impl Backend for SentinelBackend {
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
             // If they are gone, so is the client, and nobody will ask another master.
             let Some(generations) = generations.upgrade() else { return done(outcome) };
-            if outcome.as_ref().is_err_and(may_be_over) {
-                generations.doubt();
-            }
-            match outcome {
-                Ok(_) if !generations.is_present(&generation) => done(Err(over(&generation))),
-                outcome => done(outcome),
-            }
+            done(believe(&generations, &generation, outcome));
         });
         node.submit_release(&self.generations.format, tenure, closing, by, heard);
     }
@@ -219,10 +208,153 @@ fn may_be_over(failure: &Failure) -> bool {
     }
 }
 
+/// What came of a request, if it is to be believed: what a master has said that is over by now, whatever it is, does not
+/// count. Also "gone": gone there, where it does not matter any more.
+fn believe<T>(
+    generations: &Generations,
+    generation: &Generation,
+    outcome: Result<T, Failure>,
+) -> Result<T, Failure> {
+    if outcome.as_ref().is_err_and(may_be_over) {
+        generations.doubt();
+    }
+    match outcome {
+        Ok(_) | Err(Failure::Refused(_)) if !generations.is_present(generation) => {
+            Err(over(generation))
+        }
+        outcome => outcome,
+    }
+}
+
 /// What was done there may be lost with it.
 fn over(generation: &Generation) -> Failure {
     Failure::Unknown(Error::unavailable(format!(
         "{} answered, and was not the master any more by then",
         generation.node.server()
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sentinel::council::Verdict;
+    use lock_core::{ClientId, Clock, SystemClock};
+    use std::time::Duration;
+
+    /// A store whose master is the one on this port, by what nobody has said: no sentinel is there.
+    fn named(port: u16, epoch: u64) -> SentinelBackend {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
+        let backend = SentinelBackend::new(&config, &context).unwrap();
+        name(&backend, port, epoch);
+        backend
+    }
+
+    fn name(backend: &SentinelBackend, port: u16, epoch: u64) {
+        say(backend, port, epoch, false);
+    }
+
+    fn say(backend: &SentinelBackend, port: u16, epoch: u64, by_majority: bool) {
+        let master = Address { host: "127.0.0.1".to_owned(), port };
+        let verdict = Verdict { master, epoch, by_majority, replicas: 0 };
+        backend.generations.adopt(&verdict).unwrap();
+    }
+
+    fn soon() -> Moment {
+        SystemClock.now() + Duration::from_secs(5)
+    }
+
+    fn refused() -> Failure {
+        Failure::Refused(Error::configuration("no"))
+    }
+
+    /// Asks with a request that the master changes under, the first time; returns what came of it and how many were asked.
+    fn ask_during_a_switch(
+        outcome: &Result<u8, Failure>,
+        effect: Effect,
+    ) -> (Result<u8, Failure>, usize) {
+        let backend = named(2, 1);
+        let mut asked = Vec::new();
+        let request = |node: &Arc<Node>| {
+            asked.push(node.server().to_string());
+            if asked.len() > 1 {
+                return Ok(2);
+            }
+            name(&backend, 3, 2);
+            outcome.clone()
+        };
+        let outcome = backend.ask(soon(), request, |_| effect);
+        assert_eq!(asked[0], "127.0.0.1:2");
+        assert!(asked.get(1).is_none_or(|second| second == "127.0.0.1:3"), "{asked:?}");
+        (outcome, asked.len())
+    }
+
+    #[test]
+    fn what_an_old_master_has_done_is_unknown_and_what_it_only_said_is_asked_again() {
+        let unknown = |outcome: (Result<u8, Failure>, usize)| {
+            assert!(matches!(outcome, (Err(Failure::Unknown(_)), 1)), "{outcome:?}");
+        };
+        unknown(ask_during_a_switch(&Ok(1), Effect::Something));
+        let lost = Failure::Unknown(Error::unavailable("no answer"));
+        unknown(ask_during_a_switch(&Err(lost), Effect::Something));
+        let not_sent = Failure::NotSent(Error::unavailable("no way"));
+        for (outcome, effect) in [
+            (Ok(1), Effect::Nothing),
+            (Err(refused()), Effect::Something),
+            (Err(not_sent), Effect::Something),
+        ] {
+            let (outcome, asked) = ask_during_a_switch(&outcome, effect);
+            assert!(matches!((&outcome, asked), (Ok(2), 2)), "{outcome:?}, {asked} asked");
+        }
+    }
+
+    #[test]
+    fn nothing_that_an_old_master_says_later_is_believed() {
+        let backend = named(2, 1);
+        let old = backend.generations.present(soon()).unwrap();
+        assert!(matches!(backend.believe(&old, Ok(1)), Ok(1)));
+        assert!(matches!(backend.believe::<u8>(&old, Err(refused())), Err(Failure::Refused(_))));
+        name(&backend, 3, 2);
+        // "Gone" would be a loss, and "something else is under the key" would be one, too.
+        for outcome in [Ok(1), Err(refused())] {
+            let outcome = backend.believe(&old, outcome);
+            assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_master_that_changes_all_the_time_is_not_followed_for_ever() {
+        let backend = named(2, 1);
+        let mut asked = 0;
+        let request = |_: &Arc<Node>| {
+            asked += 1;
+            name(&backend, 2, 1 + asked);
+            Ok(())
+        };
+        let failure = backend.ask(soon(), request, |()| Effect::Nothing).unwrap_err();
+        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+        assert_eq!(asked, 1 + SentinelBackend::MOVES as u64);
+    }
+
+    #[test]
+    fn the_latest_failover_is_followed_and_otherwise_only_most_of_the_sentinels() {
+        let backend = named(2, 5);
+        for (port, epoch, by_majority, follows) in [
+            (2, 5, true, false),
+            (3, 4, false, false),
+            // One names it differently from the others, by its name perhaps.
+            (3, 5, false, false),
+            (3, 5, true, true),
+            (2, 6, false, true),
+            // The same server was replaced, and is back: it may have lost something.
+            (2, 7, false, true),
+            // Set up anew.
+            (3, 0, true, true),
+        ] {
+            let before = backend.generations.number();
+            say(&backend, port, epoch, by_majority);
+            let followed = backend.generations.number() != before;
+            assert_eq!(followed, follows, "port {port}, epoch {epoch}, {by_majority}");
+        }
+    }
 }

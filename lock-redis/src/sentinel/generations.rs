@@ -210,7 +210,7 @@ impl Generations {
     }
 
     /// Follows what the sentinels say.
-    fn adopt(&self, verdict: &Verdict) -> Result<(), Failure> {
+    pub(super) fn adopt(&self, verdict: &Verdict) -> Result<(), Failure> {
         let mut state = self.state.lock();
         let present = state.present.as_deref();
         if present.is_some_and(|present| !present.is_followed_by(verdict)) {
@@ -285,11 +285,12 @@ impl Generation {
     /// Whether there is a new generation, by what the sentinels say.
     ///
     /// The epoch counts the failovers: so the same server with a larger one was replaced and is back, and may have lost
-    /// something. One with a smaller epoch is what a sentinel says that was cut off from the others; unless most of them
-    /// say so: then somebody has set them up anew.
+    /// something. One with a smaller epoch is what a sentinel says that was cut off from the others, and another address
+    /// with the same epoch one that calls the servers by other names; unless most of them say so: then somebody has set
+    /// them up anew.
     fn is_followed_by(&self, verdict: &Verdict) -> bool {
         let is_another = (&self.address, self.epoch) != (&verdict.master, verdict.epoch);
-        is_another && (verdict.epoch >= self.epoch || verdict.by_majority)
+        is_another && (verdict.epoch > self.epoch || verdict.by_majority)
     }
 }
 

@@ -4,130 +4,29 @@
 //! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
 //! is one for each client, whatever the number of nodes.
 
+mod asking;
+mod renewals;
+mod settings;
+
+pub use asking::AskingNode;
+pub use settings::NodeSettings;
+
 use crate::confirm::{Confirming, Listing};
 use crate::format::Redisson;
-use crate::link::{Ask, Asking, Bounds, Dialer, Login, Place, Server, SharedLink, TlsSettings};
+use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
 use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::propose::{self, Introduction, Mark, Vote, Voting};
-use crate::scheme;
 use crate::shards::{self, Port, Shards};
 use crate::subscriber::Subscriber;
+use asking::How;
 use lock_core::backend::{
-    Answer, Attempt, Closing, Doubt, Failure, LockInfo, RENEW_BATCH, Release, Released, Renewal,
-    Renewing, TenureId, Wake, Watch,
+    Answer, Attempt, Closing, Doubt, Failure, LockInfo, Release, Released, TenureId, Wake, Watch,
 };
-use lock_core::{
-    Clock, Config, Context, Error, ErrorKind, LockName, Moment, Replicas, Replication, Secret,
-};
+use lock_core::{Error, ErrorKind, LockName, Moment, Replicas, Replication};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What all nodes of a client have in common.
-#[derive(Debug)]
-pub struct NodeSettings {
-    login: Login,
-    tls: Option<TlsSettings>,
-    bounds: Bounds,
-    pool: u32,
-    /// Makes the slots of all pools.
-    thread: PoolThread,
-    clock: Arc<dyn Clock>,
-}
-
-impl NodeSettings {
-    /// Those in `config`, with the database of this number. Reads the files of TLS, if the scheme has it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_configuration`] if a setting contradicts another, or a file cannot be read.
-    pub fn new(config: &Config, database: u32, context: &Context) -> Result<Self, Error> {
-        let login = Login {
-            user: config.user().map(str::to_owned),
-            password: config.password().cloned(),
-            database,
-            client_name: config.client_name().to_owned(),
-        };
-        let bounds =
-            Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
-        Ok(Self {
-            login,
-            tls: scheme::tls(config)?,
-            bounds,
-            pool: config.pool(),
-            thread: PoolThread::start()?,
-            clock: Arc::clone(&context.clock),
-        })
-    }
-
-    /// The node on this host and port. Does not talk to it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_configuration`] if no certificate can be for a host of this name.
-    pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(Place::tcp(host, port))
-    }
-
-    /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
-    /// question whether it is, and [`Node::retire`] ends them all.
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn master_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master();
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
-    }
-
-    /// The same for any place.
-    pub(crate) fn node(&self, place: Place) -> Result<Node, Error> {
-        Node::new(Arc::new(self.dialer(place)?), self.pool, &self.thread, self.bounds)
-    }
-
-    /// The same servers for another user, in the first database: the sentinels have users of their own.
-    pub(crate) fn dialer_for(
-        &self,
-        place: Place,
-        user: Option<&str>,
-        password: Option<Secret>,
-    ) -> Result<Dialer, Error> {
-        let client_name = self.login.client_name.clone();
-        let login = Login { user: user.map(str::to_owned), password, database: 0, client_name };
-        self.dialer_with(place, login)
-    }
-
-    /// How long making a connection and one request may take.
-    pub(crate) fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    /// The clock that all deadlines are on.
-    #[must_use]
-    pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
-    }
-
-    /// Whether it is TLS that is spoken.
-    #[must_use]
-    pub fn is_tls(&self) -> bool {
-        self.tls.is_some()
-    }
-
-    fn dialer(&self, place: Place) -> Result<Dialer, Error> {
-        self.dialer_with(place, self.login.clone())
-    }
-
-    fn dialer_with(&self, place: Place, login: Login) -> Result<Dialer, Error> {
-        let tls = match (&self.tls, &place) {
-            (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
-            _ => None,
-        };
-        let server = Server::new(place, login.user.as_deref());
-        Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
-    }
-}
 
 /// One server.
 ///
@@ -271,108 +170,6 @@ impl Node {
         self.link.exchange(by, |link| format.mark(link, voting, pause, by))
     }
 
-    /// See [`Backend::renew`](lock_core::Backend::renew).
-    pub fn renew(
-        &self,
-        format: &Redisson,
-        batch: &[Renewing],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        self.renew_as(How::Plainly, format, batch, by)
-    }
-
-    fn renew_as(
-        &self,
-        how: How,
-        format: &Redisson,
-        batch: &[Renewing],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        let renewals = if batch.iter().all(|one| one.replication.is_off()) {
-            self.renew_in_chunks(batch, |chunk| {
-                self.on_lane(how, by, |link| format.renew(link, chunk, by))
-            })
-        } else {
-            self.renew_confirmed(how, format, batch, by)
-        };
-        let renewals = renewals.into_iter().zip(batch);
-        renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
-    }
-
-    /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
-    fn renew_confirmed(
-        &self,
-        how: How,
-        format: &Redisson,
-        batch: &[Renewing],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        let is_off = |one: &Renewing| one.replication.is_off();
-        let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
-        let mut plain = self
-            .renew_in_chunks(&plain, |chunk| {
-                self.on_lane(how, by, |link| format.renew(link, chunk, by))
-            })
-            .into_iter();
-        let mut confirmed = self
-            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(how, format, chunk, by))
-            .into_iter();
-        let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
-        batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
-    }
-
-    /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.
-    fn renew_with_replicas(
-        &self,
-        how: How,
-        format: &Redisson,
-        chunk: &[Renewing],
-        by: Moment,
-    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let needs = chunk.iter().map(|one| self.needed(one.replication, by));
-        let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
-        let most = needs.iter().copied().max().unwrap_or(0);
-        let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        self.on_lane(how, by, |link| {
-            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
-            let renewals = format.renew(&mut link, chunk, by)?;
-            let weighed = |(renewal, needed)| match renewal {
-                Ok(Renewal::Extended) => {
-                    Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))
-                }
-                renewal => renewal,
-            };
-            Ok(renewals.into_iter().zip(needs).map(weighed).collect())
-        })
-    }
-
-    fn renew_in_chunks(
-        &self,
-        batch: &[Renewing],
-        renew: impl Fn(&[Renewing]) -> Result<Vec<Result<Renewal, Failure>>, Failure>,
-    ) -> Vec<Result<Renewal, Failure>> {
-        let answers = |chunk: &[Renewing]| match renew(chunk) {
-            Ok(renewals) => renewals,
-            Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
-        };
-        batch.chunks(RENEW_BATCH).flat_map(answers).collect()
-    }
-
-    /// On the link of the lane, or a borrowed one where the renewal before hangs.
-    fn on_lane<T>(
-        &self,
-        how: How,
-        by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        match (how, self.renewals.try_lock()) {
-            (How::Plainly, Some(mut slot)) => {
-                slot.exchange(&self.dialer, by, |link| exchange(link))
-            }
-            _ => self.aside(how, by, exchange),
-        }
-    }
-
     /// See [`Backend::release`](lock_core::Backend::release).
     pub fn release(
         &self,
@@ -458,7 +255,7 @@ impl Node {
     /// The same node, asked for a slot that is just moving to it.
     #[must_use]
     pub fn asking(&self) -> AskingNode<'_> {
-        AskingNode(self)
+        AskingNode::of(self)
     }
 
     /// The cluster that this node belongs to, by its word. `host` is where it was asked.
@@ -475,97 +272,12 @@ impl Node {
     /// any more. The rest goes when the last user has left.
     pub fn retire(&self) {
         self.dialer.retire();
-        let server = self.dialer.server();
-        self.link.end(&Error::unavailable(format!("{server} is not the master any more")));
+        self.link.end(&self.dialer.retired());
     }
 
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.dialer.server())
-    }
-}
-
-/// How a node is asked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    Plainly,
-    /// For a slot of a cluster that is just moving to it.
-    Asking,
-}
-
-/// A node of a cluster, asked for a slot that is just moving to it. Over connections to borrow: that it is asked for such a
-/// slot is said anew before each request, and nothing may come between the two.
-#[derive(Debug)]
-pub struct AskingNode<'a>(&'a Node);
-
-impl AskingNode<'_> {
-    /// See [`Backend::acquire`](lock_core::Backend::acquire).
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`]; so with all that follow.
-    pub fn acquire(
-        &self,
-        format: &Redisson,
-        attempt: &Attempt<'_>,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        let outcome = if attempt.replication.is_off() {
-            self.exchange(by, |link| format.acquire(link, attempt, by))
-        } else {
-            self.0.acquire_confirmed(How::Asking, format, attempt, by)
-        };
-        outcome.map_err(on(attempt.name))
-    }
-
-    /// See [`Backend::renew`](lock_core::Backend::renew).
-    pub fn renew(
-        &self,
-        format: &Redisson,
-        batch: &[Renewing],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        self.0.renew_as(How::Asking, format, batch, by)
-    }
-
-    /// See [`Backend::release`](lock_core::Backend::release).
-    pub fn release(
-        &self,
-        format: &Redisson,
-        tenure: &TenureId,
-        closing: Closing,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        self.exchange(by, |link| format.release(link, tenure, closing, by))
-            .map_err(on(&tenure.name))
-    }
-
-    /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    pub fn inspect(
-        &self,
-        format: &Redisson,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        self.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name))
-    }
-
-    /// See [`Backend::force_release`](lock_core::Backend::force_release).
-    pub fn force_release(
-        &self,
-        format: &Redisson,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        self.exchange(by, |link| format.force(link, name, by)).map_err(on(name))
-    }
-
-    fn exchange<T>(
-        &self,
-        by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        self.0.aside(How::Asking, by, exchange)
     }
 }
 

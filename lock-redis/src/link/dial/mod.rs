@@ -1,17 +1,17 @@
-//! [`Dialer`]: makes links. Look-up, connecting and handshake share one deadline.
+//! [`Dialer`]: makes links. Look-up, connecting and [handshake] share one deadline.
+
+mod handshake;
+
+pub(crate) use handshake::Login;
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::Resolver;
 use super::term::{Handle, Term};
 use super::tls::{self, Tls};
-use super::{CallError, Link, Request, Stream};
-use crate::refusal::{self, Asked};
-use crate::reply::Reply;
-use crate::text::Text;
+use super::{Link, Stream};
 use lock_core::backend::Failure;
-use lock_core::{Clock, Error, Moment, Secret};
+use lock_core::{Clock, Error, Moment};
 use socket2::{SockRef, TcpKeepalive};
-use std::error::Error as _;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -25,15 +25,6 @@ use std::time::Duration;
 pub(crate) struct Server {
     place: Place,
     user: Option<String>,
-}
-
-/// What the handshake says.
-#[derive(Clone, Debug)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
-    pub(crate) database: u32,
-    pub(crate) client_name: String,
 }
 
 /// The bounds that a link is made with.
@@ -134,6 +125,15 @@ impl Dialer {
         }
     }
 
+    pub(super) fn is_retired(&self) -> bool {
+        self.term.as_ref().is_some_and(Term::is_over)
+    }
+
+    /// What is told to those who wait for a server that was retired.
+    pub(crate) fn retired(&self) -> Error {
+        Error::unavailable(format!("{} is not the master any more", self.server))
+    }
+
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.server
     }
@@ -181,8 +181,7 @@ impl Dialer {
         if term.admit(&handle) {
             return Ok(Some(handle));
         }
-        let message = format!("{} is not the master any more", self.server);
-        Err(Failure::NotSent(Error::unavailable(message)))
+        Err(Failure::NotSent(self.retired()))
     }
 
     fn connect(&self, by: Moment) -> Result<Stream, Error> {
@@ -221,87 +220,6 @@ impl Dialer {
         };
         Error::unavailable(message).with_source(error)
     }
-
-    /// Says who we are, in one write.
-    fn handshake(&self, link: &mut Link, by: Moment) -> Result<(), Failure> {
-        let login = &self.login;
-        let password = login.password.as_ref().map_or("", Secret::reveal).as_bytes();
-        let database = Text::of(login.database);
-        let with_user;
-        let auth: &[&[u8]] = match &login.user {
-            Some(user) => {
-                with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
-                &with_user
-            }
-            None => &[b"AUTH", password],
-        };
-        let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
-        let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
-        let steps = [
-            (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
-            (login.database != 0, Step::Database, [select]),
-            (true, Step::Name, [name]),
-            (self.term.is_some(), Step::Role, [&[b"ROLE"]]),
-        ];
-        let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
-        let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
-        let (replies, outcome) = link.call_many(&requests, by);
-        // First what was answered: a server that is full says so to the first request, and closes.
-        for ((_, step, _), reply) in taken.iter().zip(&replies) {
-            self.check(*step, reply)?;
-        }
-        outcome.map_err(|error| match error {
-            // Nothing of the caller's own has left yet.
-            CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
-                not_connected(self.hung_up_on(error))
-            }
-            CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
-        })
-    }
-
-    /// What `ROLE` says. Writing to a replica fails, and reading from one says what was.
-    fn must_be_master(&self, reply: &Reply) -> Result<(), Failure> {
-        let role = reply.as_array().and_then(|parts| parts.first()).and_then(Reply::as_bytes);
-        if role == Some(b"master") {
-            return Ok(());
-        }
-        let message = format!("{} was to be the master, and says that it is none", self.server);
-        Err(Failure::NotSent(Error::unavailable(message)))
-    }
-
-    /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
-    fn hung_up_on(&self, error: Error) -> Error {
-        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-        let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
-        if !in_time || !matches!(self.road, Road::Tcp(_, None)) {
-            return error;
-        }
-        let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
-        Error::unavailable(message).with_source(error)
-    }
-
-    fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
-        let Reply::Error(answer) = reply else {
-            return if matches!(step, Step::Role) { self.must_be_master(reply) } else { Ok(()) };
-        };
-        let nicety = matches!(step, Step::Name)
-            && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
-        if nicety {
-            // A name on the server's list of clients is no reason to fail.
-            return Ok(());
-        }
-        let error = refusal::explain(&self.server, answer, &Asked::Handshake);
-        Err(not_connected(error))
-    }
-}
-
-/// A step of the handshake.
-#[derive(Clone, Copy)]
-enum Step {
-    Login,
-    Database,
-    Name,
-    Role,
 }
 
 /// Connects to the first of `addresses` that can be had until `by`; otherwise says what the last one failed with.

@@ -1,0 +1,103 @@
+//! The first words on a connection: who we are, which database, and whether the server is what it is held for.
+
+use super::{Dialer, Road, not_connected};
+use crate::link::{CallError, Link, Request};
+use crate::refusal::{self, Asked};
+use crate::reply::Reply;
+use crate::text::Text;
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment, Secret};
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
+
+/// What the handshake says.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) database: u32,
+    pub(crate) client_name: String,
+}
+
+/// A step of the handshake.
+#[derive(Clone, Copy)]
+enum Step {
+    Login,
+    Database,
+    Name,
+    Role,
+}
+
+impl Dialer {
+    /// Says who we are, in one write.
+    pub(super) fn handshake(&self, link: &mut Link, by: Moment) -> Result<(), Failure> {
+        let login = &self.login;
+        let password = login.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let database = Text::of(login.database);
+        let with_user;
+        let auth: &[&[u8]] = match &login.user {
+            Some(user) => {
+                with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
+                &with_user
+            }
+            None => &[b"AUTH", password],
+        };
+        let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
+        let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
+        let steps = [
+            (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
+            (login.database != 0, Step::Database, [select]),
+            (true, Step::Name, [name]),
+            (self.term.is_some(), Step::Role, [&[b"ROLE"]]),
+        ];
+        let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
+        let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
+        let (replies, outcome) = link.call_many(&requests, by);
+        // First what was answered: a server that is full says so to the first request, and closes.
+        for ((_, step, _), reply) in taken.iter().zip(&replies) {
+            self.check(*step, reply)?;
+        }
+        outcome.map_err(|error| match error {
+            // Nothing of the caller's own has left yet.
+            CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
+                not_connected(self.hung_up_on(error))
+            }
+            CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
+        })
+    }
+
+    /// What `ROLE` says. Writing to a replica fails, and reading from one says what was.
+    fn must_be_master(&self, reply: &Reply) -> Result<(), Failure> {
+        let role = reply.as_array().and_then(|parts| parts.first()).and_then(Reply::as_bytes);
+        if role == Some(b"master") {
+            return Ok(());
+        }
+        let message = format!("{} was to be the master, and says that it is none", self.server);
+        Err(Failure::NotSent(Error::unavailable(message)))
+    }
+
+    /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
+    fn hung_up_on(&self, error: Error) -> Error {
+        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
+        if !in_time || !matches!(self.road, Road::Tcp(_, None)) {
+            return error;
+        }
+        let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
+        Error::unavailable(message).with_source(error)
+    }
+
+    fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
+        let Reply::Error(answer) = reply else {
+            return if matches!(step, Step::Role) { self.must_be_master(reply) } else { Ok(()) };
+        };
+        let nicety = matches!(step, Step::Name)
+            && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
+        if nicety {
+            // A name on the server's list of clients is no reason to fail.
+            return Ok(());
+        }
+        let error = refusal::explain(&self.server, answer, &Asked::Handshake);
+        Err(not_connected(error))
+    }
+}

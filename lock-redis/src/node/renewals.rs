@@ -1,0 +1,113 @@
+//! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for where they are to be.
+
+use super::asking::How;
+use super::{Node, on};
+use crate::confirm::Confirming;
+use crate::format::Redisson;
+use crate::link::Ask;
+use lock_core::Moment;
+use lock_core::backend::{Failure, RENEW_BATCH, Renewal, Renewing};
+
+impl Node {
+    /// See [`Backend::renew`](lock_core::Backend::renew).
+    pub fn renew(
+        &self,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        self.renew_as(How::Plainly, format, batch, by)
+    }
+
+    pub(super) fn renew_as(
+        &self,
+        how: How,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let renewals = if batch.iter().all(|one| one.replication.is_off()) {
+            self.renew_in_chunks(batch, |chunk| {
+                self.on_lane(how, by, |link| format.renew(link, chunk, by))
+            })
+        } else {
+            self.renew_confirmed(how, format, batch, by)
+        };
+        let renewals = renewals.into_iter().zip(batch);
+        renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+    }
+
+    /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
+    fn renew_confirmed(
+        &self,
+        how: How,
+        format: &Redisson,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let is_off = |one: &Renewing| one.replication.is_off();
+        let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
+        let mut plain = self
+            .renew_in_chunks(&plain, |chunk| {
+                self.on_lane(how, by, |link| format.renew(link, chunk, by))
+            })
+            .into_iter();
+        let mut confirmed = self
+            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(how, format, chunk, by))
+            .into_iter();
+        let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
+        batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
+    }
+
+    /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.
+    fn renew_with_replicas(
+        &self,
+        how: How,
+        format: &Redisson,
+        chunk: &[Renewing],
+        by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        let needs = chunk.iter().map(|one| self.needed(one.replication, by));
+        let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
+        let most = needs.iter().copied().max().unwrap_or(0);
+        let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
+        self.on_lane(how, by, |link| {
+            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
+            let renewals = format.renew(&mut link, chunk, by)?;
+            let weighed = |(renewal, needed)| match renewal {
+                Ok(Renewal::Extended) => {
+                    Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))
+                }
+                renewal => renewal,
+            };
+            Ok(renewals.into_iter().zip(needs).map(weighed).collect())
+        })
+    }
+
+    fn renew_in_chunks(
+        &self,
+        batch: &[Renewing],
+        renew: impl Fn(&[Renewing]) -> Result<Vec<Result<Renewal, Failure>>, Failure>,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let answers = |chunk: &[Renewing]| match renew(chunk) {
+            Ok(renewals) => renewals,
+            Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        batch.chunks(RENEW_BATCH).flat_map(answers).collect()
+    }
+
+    /// On the link of the lane, or a borrowed one where the renewal before hangs.
+    fn on_lane<T>(
+        &self,
+        how: How,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match (how, self.renewals.try_lock()) {
+            (How::Plainly, Some(mut slot)) => {
+                slot.exchange(&self.dialer, by, |link| exchange(link))
+            }
+            _ => self.aside(how, by, exchange),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Sentinels that cannot reach each other.
+
+use crate::harness::proxy::{Fault, Plan, Proxy};
+use crate::harness::resp::Request;
+use crate::harness::sentinel::{DOWN_AFTER, Group, MASTER, master_port};
+use crate::harness::time::{Stopwatch, always, eventually, ms};
+use crate::scene::{SOON, await_usable, client, take};
+use distlock::DistLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What is between the sentinels: nothing, while it is up.
+#[derive(Default)]
+struct Wall(AtomicBool);
+
+impl Plan for Wall {
+    fn fate(&self, _: &mut Request) -> Fault {
+        if self.0.load(Ordering::SeqCst) { Fault::Cut } else { Fault::Pass }
+    }
+}
+
+/// Puts a proxy before each sentinel, by which the others find it. The URL leads past them.
+fn behind(group: &Group, wall: &Arc<Wall>) -> Vec<Proxy> {
+    let proxies: Vec<_> =
+        group.sentinels.iter().map(|it| Proxy::new(it.port(), Arc::clone(wall) as _)).collect();
+    for (sentinel, proxy) in group.sentinels.iter().zip(&proxies) {
+        let mut probe = sentinel.probe();
+        for (name, value) in
+            [("announce-ip", "127.0.0.1"), ("announce-port", &proxy.port().to_string())]
+        {
+            assert_eq!(probe.command(&["SENTINEL", "CONFIG", "SET", name, value]).text(), "OK");
+        }
+    }
+    eventually("they know each other by the proxies", SOON, || {
+        group.sentinels.iter().enumerate().all(|(at, sentinel)| {
+            let others =
+                format!("{:?}", sentinel.probe().command(&["SENTINEL", "SENTINELS", MASTER]));
+            let known = |other: usize| others.contains(&format!("{}\"", proxies[other].port()));
+            (0..proxies.len()).all(|other| other == at || known(other))
+        })
+    });
+    group.await_quiet(2);
+    proxies
+}
+
+#[test]
+fn sentinels_that_are_cut_off_from_each_other_replace_no_master_until_they_are_not() {
+    let mut group = Group::start();
+    let wall = Arc::new(Wall::default());
+    let proxies = behind(&group, &wall);
+    let client = client(&group, "command_timeout=500ms&watchdog=60s");
+    let lock = client.mutex("apart").unwrap();
+    let held = take(&client.mutex("held").unwrap());
+    take(&lock).unlock().unwrap();
+
+    wall.0.store(true, Ordering::SeqCst);
+    proxies.iter().for_each(Proxy::cut_all);
+    // The master is well: each sentinel says so.
+    always("locks are taken", DOWN_AFTER * 3, || {
+        lock.try_lock().unwrap().is_some_and(|guard| guard.unlock().is_ok())
+    });
+    group.servers[0].kill();
+    let start = Stopwatch::start();
+    while start.elapsed() < DOWN_AFTER * 6 {
+        let call = Stopwatch::start();
+        let error = lock.try_lock().unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+        assert!(call.elapsed() < ms(1_500), "{:?}", call.elapsed());
+    }
+    let old = group.servers[0].port();
+    assert!(group.sentinels.iter().all(|sentinel| master_port(sentinel) == Some(old)));
+    assert!(held.is_valid());
+
+    wall.0.store(false, Ordering::SeqCst);
+    let new = group.await_other_than(0);
+    await_usable(&lock);
+    assert!(group.servers[new].probe().exists("held"));
+    held.ensure(Duration::from_secs(1)).unwrap();
+    held.unlock().unwrap();
+}

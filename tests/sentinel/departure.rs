@@ -1,0 +1,67 @@
+//! A client that is gone leaves no thread and no connection behind.
+
+use crate::harness::alone::{alone, own_threads};
+use crate::harness::process::RedisServer;
+use crate::harness::sentinel::Group;
+use crate::harness::time::{eventually, timed};
+use crate::scene::{SOON, client, take};
+use distlock::DistLock;
+use std::thread;
+use std::time::Duration;
+
+fn connections(server: &RedisServer) -> usize {
+    let clients = server.probe().clients();
+    clients.iter().filter(|client| client.contains("name=distlock")).count()
+}
+
+fn all(group: &Group) -> usize {
+    let all = group.servers.iter().chain(&group.sentinels);
+    all.filter(|server| server.is_running()).map(connections).sum()
+}
+
+#[test]
+fn a_client_that_is_dropped_takes_its_threads_and_connections_with_it() {
+    alone(
+        "departure::a_client_that_is_dropped_takes_its_threads_and_connections_with_it",
+        nothing_is_left,
+    );
+}
+
+fn nothing_is_left() {
+    let group = Group::steady();
+    let holder = client(&group, "");
+    let waiter = client(&group, "");
+    let guard = take(&holder.mutex("a").unwrap());
+    let lock = waiter.mutex("a").unwrap();
+    assert!(lock.try_lock_for(Duration::from_millis(100)).unwrap().is_none());
+    guard.unlock().unwrap();
+    assert!(own_threads().iter().any(|name| name == "distlock-master"), "{:?}", own_threads());
+    // To each of three sentinels, one to ask and one to listen.
+    eventually("all are connected", SOON, || all(&group) >= 2 * (3 * 2 + 1));
+    timed(0, |_| drop((lock, holder, waiter)));
+    eventually("no thread is left", SOON, || own_threads().is_empty());
+    eventually("no connection is left", SOON, || all(&group) == 0);
+}
+
+#[test]
+fn also_in_the_middle_of_a_failover() {
+    alone("departure::also_in_the_middle_of_a_failover", nothing_is_left_mid_failover);
+}
+
+fn nothing_is_left_mid_failover() {
+    let group = Group::start();
+    let client = client(&group, "command_timeout=60s&watchdog=600ms");
+    let held = take(&client.mutex("held").unwrap());
+    let losses = held.losses();
+    let lock = client.mutex("asked").unwrap();
+    take(&lock).unlock().unwrap();
+    group.servers[0].pause();
+    // One hangs on the old master, and so does a renewal.
+    let asks = thread::spawn(move || drop(lock.try_lock_for(Duration::from_millis(500))));
+    losses.recv_timeout(SOON).unwrap();
+    asks.join().unwrap();
+    drop((held, client));
+    eventually("no thread is left", SOON, || own_threads().is_empty());
+    group.servers[0].resume();
+    eventually("no connection is left", SOON, || all(&group) == 0);
+}

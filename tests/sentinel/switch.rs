@@ -1,0 +1,187 @@
+//! By what a client notices that another server is the master: by each of these alone.
+//!
+//! The sentinel here says what the test wants and when, and the old master does nothing to help: where a real one becomes a
+//! replica, Redis closes all its connections, and any client would notice.
+
+use crate::harness::process::RedisServer;
+use crate::harness::sentinel::is_master;
+use crate::harness::time::{Stopwatch, always, eventually, ms};
+use crate::liar::Liar;
+use crate::scene::{SOON, client_of, take};
+use distlock::Client;
+use std::thread;
+use std::time::Duration;
+
+/// Two servers, a sentinel that names the first, and a client.
+struct Two {
+    old: RedisServer,
+    new: RedisServer,
+    liar: Liar,
+    client: Client,
+}
+
+impl Two {
+    fn start(options: &str) -> Self {
+        let [old, new] = [(); 2].map(|()| server());
+        let liar = Liar::naming(old.port(), 1);
+        let client = client_of(&[liar.port()], options);
+        let two = Self { old, new, liar, client };
+        take(&two.client.mutex("first").unwrap()).unlock().unwrap();
+        assert_eq!(two.connections(&two.new), 0);
+        // Not before it listens: else it asks once more when it does.
+        eventually("it listens", SOON, || two.liar.listeners() == 1);
+        two.quiet();
+        two
+    }
+
+    /// Waits until the client has nothing left to ask the sentinel for.
+    fn quiet(&self) {
+        // Whatever it was told so far is looked into four times within a second.
+        always("nobody goes elsewhere", Duration::from_millis(1_500), || {
+            self.connections(&self.new) == 0
+        });
+    }
+
+    fn connections(&self, server: &RedisServer) -> usize {
+        let clients = server.probe().clients();
+        clients.iter().filter(|client| client.contains("name=distlock")).count()
+    }
+}
+
+/// One that sends a replica its data at once.
+fn server() -> RedisServer {
+    RedisServer::start_with(&["--repl-diskless-sync-delay", "0"])
+}
+
+fn follow(server: &RedisServer, master: Option<&RedisServer>) {
+    let port = master.map(|master| master.port().to_string());
+    let (host, port) = port.as_deref().map_or(("NO", "ONE"), |port| ("127.0.0.1", port));
+    server.probe().command(&["REPLICAOF", host, port]);
+    let Some(master) = master else { return };
+    let mut probe = master.probe();
+    eventually("it has everything", SOON, || {
+        probe.command(&["SET", "sync", "1"]);
+        probe.command(&["WAIT", "1", "100"]).int() == 1
+    });
+}
+
+#[test]
+fn a_sentinels_word_alone_moves_everything_though_the_old_master_is_well() {
+    let two = Two::start("watchdog=60s");
+    two.liar.name(two.new.port(), 2);
+    two.liar.tell();
+    eventually("nobody is connected to the old one", SOON, || two.connections(&two.old) == 0);
+    let guard = take(&two.client.mutex("moved").unwrap());
+    assert!(two.new.probe().exists("moved") && is_master(&two.old));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_master_that_says_readonly_on_a_connection_that_stands_is_left_at_once() {
+    let two = Two::start("");
+    two.liar.name(two.new.port(), 2);
+    follow(&two.old, Some(&two.new));
+    assert!(two.connections(&two.old) > 0, "by hand, its connections stay");
+    let start = Stopwatch::start();
+    let guard = take(&two.client.mutex("moved").unwrap());
+    assert!(start.elapsed() < ms(3_000), "{:?}", start.elapsed());
+    assert!(two.new.probe().exists("moved"));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_master_that_cannot_be_reached_is_left_at_once() {
+    let mut two = Two::start("");
+    two.liar.name(two.new.port(), 2);
+    two.old.kill();
+    let start = Stopwatch::start();
+    take(&two.client.mutex("moved").unwrap()).unlock().unwrap();
+    assert!(start.elapsed() < ms(3_000), "{:?}", start.elapsed());
+}
+
+#[test]
+fn whoever_waits_is_moved_and_looks_again_though_the_old_master_is_well() {
+    let two = Two::start("watchdog=60s");
+    // Both are held on the old one, by somebody who lets go of neither.
+    let hold = |server: &RedisServer, name: &str| {
+        let mut probe = server.probe();
+        probe.command(&["HSET", name, "somebody:1", "1"]);
+        probe.command(&["PEXPIRE", name, "60000"]);
+    };
+    hold(&two.old, "free");
+    hold(&two.old, "held");
+    hold(&two.new, "held");
+    let waits = |name: &'static str| {
+        let lock = two.client.mutex(name).unwrap();
+        thread::spawn(move || take(&lock).unlock().unwrap())
+    };
+    let [free, held] = ["free", "held"].map(waits);
+    let watched = |server: &RedisServer, name: &str| {
+        let channels = server.probe().command(&["PUBSUB", "CHANNELS", "redisson*"]).texts();
+        channels.iter().any(|channel| channel.contains(name))
+    };
+    eventually("they wait", SOON, || watched(&two.old, "free") && watched(&two.old, "held"));
+    two.liar.name(two.new.port(), 2);
+    two.liar.tell();
+    let start = Stopwatch::start();
+    eventually("it finds the lock free", SOON, || free.is_finished());
+    eventually("the other one listens there", SOON, || watched(&two.new, "held"));
+    let mut probe = two.new.probe();
+    probe.command(&["DEL", "held"]);
+    probe.command(&["PUBLISH", "redisson_lock__channel:{held}", "0"]);
+    eventually("it hears of the release", SOON, || held.is_finished());
+    // Long before a lease or a wait is over.
+    assert!(start.elapsed() < ms(10_000), "{:?}", start.elapsed());
+    free.join().unwrap();
+    held.join().unwrap();
+}
+
+#[test]
+fn a_renewal_that_fails_finds_the_new_master_by_itself() {
+    let mut two = Two::start("watchdog=3s");
+    follow(&two.new, Some(&two.old));
+    let guard = take(&two.client.mutex("held").unwrap());
+    eventually("the replica has it", SOON, || two.new.probe().exists("held"));
+    two.liar.name(two.new.port(), 2);
+    two.old.kill();
+    follow(&two.new, None);
+    always("it is valid all the time", Duration::from_secs(5), || guard.is_valid());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_release_that_nobody_waits_for_and_that_fails_is_made_up_for_on_the_new_master() {
+    let mut two = Two::start("watchdog=60s");
+    follow(&two.new, Some(&two.old));
+    let guard = take(&two.client.mutex("dropped").unwrap());
+    eventually("the replica has it", SOON, || two.new.probe().exists("dropped"));
+    two.liar.name(two.new.port(), 2);
+    two.old.kill();
+    follow(&two.new, None);
+    drop(guard);
+    eventually("it is free", SOON, || !two.new.probe().exists("dropped"));
+}
+
+#[test]
+fn a_master_that_was_made_a_replica_by_hand_makes_nobody_lose_a_lock() {
+    let two = Two::start("watchdog=9s");
+    let renewed = two.old.probe().command_calls("hexists");
+    let guard = take(&two.client.mutex("held").unwrap());
+    let losses = guard.losses();
+    // So that there is a connection for renewals.
+    eventually("it is renewed", SOON, || two.old.probe().command_calls("hexists") > renewed);
+    // The new master has the lock, and the old one, whose connections stand, follows it and has nothing: as if the two
+    // had not met yet.
+    let owner = two.old.probe().hgetall("held").into_keys().next().unwrap();
+    let third = server();
+    follow(&two.old, Some(&third));
+    assert!(!two.old.probe().exists("held"));
+    let mut probe = two.new.probe();
+    probe.command(&["HSET", "held", &owner, "1"]);
+    probe.command(&["PEXPIRE", "held", "9000"]);
+    two.liar.name(two.new.port(), 2);
+    always("it is valid all the time", Duration::from_secs(10), || guard.is_valid());
+    assert!(losses.try_recv().is_err());
+    guard.unlock().unwrap();
+    assert!(!probe.exists("held"));
+}

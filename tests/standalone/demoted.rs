@@ -1,0 +1,68 @@
+//! A server that becomes a replica by hand: the connections to it stay, and what it lacks its master may have.
+
+use crate::bench::{Bench, LONG, granted, name, soon};
+use crate::harness::process::RedisServer;
+use crate::harness::time::eventually;
+use lock_core::backend::{Closing, Failure, Release, Renewal, Renewing};
+
+/// Makes it a replica of the other, and waits until it has what that has and no more.
+fn demote(server: &RedisServer, master: &RedisServer) {
+    server.probe().command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    eventually("it follows", LONG, || {
+        server.probe().info_field("replication", "master_link_status").as_deref() == Some("up")
+    });
+}
+
+fn connections(server: &RedisServer) -> Vec<String> {
+    let mut clients = server.probe().clients();
+    clients.retain(|client| client.contains("name=distlock"));
+    let id = |client: &String| client.split(' ').next().unwrap_or_default().to_owned();
+    clients.iter().map(id).collect()
+}
+
+fn is_told<T: std::fmt::Debug>(outcome: Result<T, Failure>) {
+    let failure = outcome.unwrap_err();
+    let Failure::Refused(error) = &failure else { panic!("{failure:?}") };
+    assert!(error.is_unavailable() && error.to_string().contains("is a replica"), "{error:?}");
+}
+
+#[test]
+fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
+    let [server, master] = [(); 2].map(|()| RedisServer::start());
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    let renewing = [Renewing::new(held.clone())];
+    assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Extended)]));
+    demote(&server, &master);
+    assert!(!server.probe().exists("a"));
+    assert!(!connections(&server).is_empty(), "by hand, its connections stay");
+    is_told(bench.renew(&renewing).remove(0));
+    for closing in [Closing::CLEAN, Closing::IN_DOUBT] {
+        is_told(bench.backend.release(&held, closing, soon()));
+    }
+    is_told(bench.backend.force_release(&name("a"), soon()));
+    // As a master it is believed again, at once.
+    server.probe().command(&["REPLICAOF", "NO", "ONE"]);
+    assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Gone)]));
+    assert_eq!(bench.release(&held), Release::Gone);
+    assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+}
+
+/// Its name may stand for another server by now.
+#[test]
+fn a_connection_to_a_server_that_has_become_a_replica_is_left() {
+    let [server, master] = [(); 2].map(|()| RedisServer::start());
+    let bench = Bench::on(&server);
+    let (held, _) = bench.take("a");
+    bench.renew(&[Renewing::new(held.clone())]);
+    let before = connections(&server);
+    assert_eq!(before.len(), 2, "{before:?}");
+    demote(&server, &master);
+    is_told(bench.renew(&[Renewing::new(held.clone())]).remove(0));
+    is_told(bench.backend.release(&held, Closing::CLEAN, soon()));
+    eventually("the old connections are gone", LONG, || {
+        connections(&server).iter().all(|connection| !before.contains(connection))
+    });
+    server.probe().command(&["REPLICAOF", "NO", "ONE"]);
+    granted(bench.acquire("b", bench.owner()));
+}
