@@ -63,8 +63,9 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// # Blocking
     ///
-    /// At most for the wait and one command time-out more. The lock is not asked for again while others of this client
-    /// hold it or came before.
+    /// At most for the wait and one command time-out more; for a lock of several, one for each of them, and for a nested
+    /// hold that needs a longer lease, two. The lock is not asked for again while others of this client hold it or came
+    /// before.
     ///
     /// # Errors
     ///

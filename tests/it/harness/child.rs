@@ -283,11 +283,20 @@ fn build(name: &str) -> PathBuf {
     let target = profile_dir.parent().expect("a profile lies in target");
     let binary = profile_dir.join("examples").join(name);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--example", name, "--profile", profile, "--target-dir"])
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output();
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--example", name, "--profile", profile, "--target-dir"]);
+    build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    // Of the package whose test this is. There are build scripts that run again, and have all that follows built again, in
+    // the middle of the tests, if these are other ones than the last time.
+    for (variable, _) in std::env::vars_os() {
+        if variable
+            .to_str()
+            .is_some_and(|it| it.starts_with("CARGO_PKG_") || it.starts_with("CARGO_MANIFEST_"))
+        {
+            build.env_remove(variable);
+        }
+    }
+    let built = build.output();
     match built {
         Ok(output) if !output.status.success() => {
             panic!("example {name}: {}", String::from_utf8_lossy(&output.stderr))
