@@ -7,7 +7,7 @@ use distlock::{
     Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, QuorumBackend, SystemClock,
     builder, schemes,
 };
-use lock_core::conformance::{Seen, Subject};
+use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +50,10 @@ impl MemoryQuorum {
 }
 
 impl Subject for MemoryQuorum {
+    fn cannot(&self) -> &[(&str, &str)] {
+        NEEDS_REPLICAS
+    }
+
     fn name(&self) -> String {
         format!("a quorum of {} in memory, {} dead", self.nodes(), self.dead)
     }
@@ -94,6 +98,10 @@ impl RedisQuorum {
 }
 
 impl Subject for RedisQuorum {
+    fn cannot(&self) -> &[(&str, &str)] {
+        NEEDS_REPLICAS
+    }
+
     fn name(&self) -> String {
         format!("a quorum of {} servers, {} dead", self.quorum.servers.len() + self.dead, self.dead)
     }
