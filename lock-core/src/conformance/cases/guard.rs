@@ -113,8 +113,8 @@ pub(crate) fn validity_ends_before_the_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(600)));
     loop {
-        // In this order: what we trust was read before what the store says.
-        let (trusted, seen) = (guard.remaining(), subject.probe(one.name()));
+        // In this order: the store said so before what we trust is read, however long its answer took.
+        let (seen, trusted) = (subject.probe(one.name()), guard.remaining());
         if trusted.is_zero() {
             break;
         }
