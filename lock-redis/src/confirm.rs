@@ -83,11 +83,6 @@ impl<'a> Confirming<'a> {
 }
 
 impl Ask for Confirming<'_> {
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
-        let (mut replies, outcome) = self.call_many(&[*request], by);
-        outcome.map(|()| replies.pop().expect("as many answers as requests"))
-    }
-
     /// One `WAIT` behind all of them.
     fn call_many(
         &mut self,

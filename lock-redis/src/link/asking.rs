@@ -12,11 +12,6 @@ pub(crate) struct Asking<'a>(pub(crate) &'a mut Link);
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
 impl Ask for Asking<'_> {
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
-        let (mut replies, outcome) = self.call_many(&[*request], by);
-        outcome.map(|()| replies.pop().expect("as many answers as requests"))
-    }
-
     fn call_many(
         &mut self,
         requests: &[Request<'_>],

@@ -73,7 +73,10 @@ impl From<CallError> for Failure {
 /// Something to ask a server on: a link of one's own, or one that is shared.
 pub(crate) trait Ask {
     /// Sends `request` and returns the answer.
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError>;
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        let (mut replies, outcome) = self.call_many(&[*request], by);
+        outcome.map(|()| replies.pop().expect("as many answers as requests"))
+    }
 
     /// Sends `requests`, in one go if it is a link of one's own, and returns the answers, in the same order, and why not
     /// all of them came. What has no answer may have been carried out, too.
