@@ -128,9 +128,10 @@ fn a_master_that_is_frozen_is_replaced_and_comes_back_as_a_replica() {
     cluster.wait_for_replicas(frozen);
     let replica = cluster.replica_of(frozen);
     cluster.node(frozen).pause();
-    // What others hold is renewed as if nothing were.
     cluster.wait_for_owner(slot, replica);
-    assert!(held.verify().unwrap() > Duration::ZERO);
+    // Whoever finds out that its node does not answer has waited for it.
+    eventually("the successor is found", LONG, || held.verify().is_ok());
+    // What others hold is renewed as if nothing were.
     assert!(elsewhere.verify().unwrap() > Duration::ZERO);
     cluster.node(frozen).resume();
     cluster.wait_until_agreed(6);

@@ -38,6 +38,17 @@ pub(crate) enum Failover {
     Takeover,
 }
 
+/// What every node is started with. A replica is not shown by `CLUSTER SLOTS` before it has got something from its master,
+/// which with nothing written is the master's ping.
+const SETTINGS: [&str; 6] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "1000",
+    "--repl-ping-replica-period",
+    "1",
+];
+
 /// What one node holds for true: which port serves which slots, and who replicates it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct View(BTreeMap<u16, Shard>);
@@ -67,7 +78,7 @@ impl Cluster {
 
     /// The same with more on the command line of each node.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
-        let mut all = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+        let mut all = SETTINGS.to_vec();
         // A replica is good for its master's place however long it has not heard of it: on a busy machine that is long.
         all.extend(["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"]);
         all.extend(arguments);
@@ -165,8 +176,7 @@ impl Cluster {
 
     /// One node more, a master without slots.
     pub(crate) fn add(&mut self) -> usize {
-        let all = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-        let node = RedisServer::start_cluster_node(&all);
+        let node = RedisServer::start_cluster_node(&SETTINGS);
         let (port, bus) = (self.nodes[0].port().to_string(), self.nodes[0].bus_port().to_string());
         ok(&mut node.probe(), &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         self.nodes.push(node);

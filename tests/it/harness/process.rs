@@ -145,9 +145,10 @@ impl RedisServer {
         }
     }
 
-    /// SIGSTOP: connections stay open and are accepted, and nothing is answered.
+    /// SIGSTOP: connections stay open and are accepted, and nothing is answered. Waits until it has stopped.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
+        eventually("the server has stopped", START, || !self.is_running());
     }
 
     /// SIGCONT.
