@@ -6,7 +6,7 @@
 //! that may only be because it is cut off from the rest.
 
 use crate::map::{Makers, Map, Member};
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
 use lock_redis::parts::{Address, Redisson, Shards, Watches};
 use parking_lot::{Mutex, RwLock};
@@ -205,8 +205,10 @@ impl Shared {
         let mut state = self.desk.state.lock();
         if !state.running {
             self.start().map_err(|error| {
-                let message = "cannot start the thread that asks for the cluster";
-                Failure::NotSent(Error::unavailable(message).with_source(error))
+                Failure::NotSent(no_thread(
+                    "cannot start the thread that asks for the cluster",
+                    error,
+                ))
             })?;
             state.running = true;
         }

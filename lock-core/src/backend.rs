@@ -49,6 +49,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::limits::{no_descriptor, no_thread};
+
 /// The largest number of holdings that [`Backend::renew`] is given at once.
 ///
 /// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at once stalled other

@@ -1,5 +1,6 @@
 //! [`Event`] and [`EventHandler`]: what happened, told on a thread of its own.
 
+use crate::backend::no_thread;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::name::LockName;
@@ -176,9 +177,7 @@ impl Events {
         thread::Builder::new()
             .name("distlock-events".to_owned())
             .spawn(move || deliver(&events, &counted, handler.as_ref()))
-            .map_err(|source| {
-                Error::unavailable("could not start the thread for events").with_source(source)
-            })?;
+            .map_err(|failure| no_thread("could not start the thread for events", failure))?;
         Ok(Self(Some(Arc::new(Outlet { queue, missed }))))
     }
 

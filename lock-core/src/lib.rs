@@ -30,6 +30,7 @@ mod guard;
 mod holder;
 mod interrupt;
 mod lease;
+mod limits;
 mod lock;
 mod loss;
 mod memory;

@@ -9,7 +9,7 @@ use super::doubts::Doubts;
 pub(crate) use super::doubts::InDoubt;
 use super::queue::{Queue, Step, Work};
 use super::relief::{Call, Sender};
-use crate::backend::{Backend, Closing, Failure, Lane, Renewal, Renewing, TenureId};
+use crate::backend::{Backend, Closing, Failure, Lane, Renewal, Renewing, TenureId, no_thread};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::engine::entry::Entry;
 use crate::engine::tenure::Tenure;
@@ -191,9 +191,7 @@ impl Lanes {
                     Task::CleanUp => format!("distlock-tidy{}", lane.number()),
                 })
                 .spawn(move || lanes.run(&queue, &engine))
-                .map_err(|source| {
-                    Error::unavailable("could not start a lane's thread").with_source(source)
-                })?;
+                .map_err(|failure| no_thread("could not start a lane's thread", failure))?;
             work.running = true;
         }
         add(&mut work);

@@ -12,7 +12,7 @@ mod recent;
 mod relief;
 pub(crate) mod wheel;
 
-use crate::backend::RENEW_BATCH;
+use crate::backend::{RENEW_BATCH, no_thread};
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::Engine;
 use crate::engine::entry::{Entry, EntryState};
@@ -77,9 +77,8 @@ impl Timer {
             let spawned = thread::Builder::new()
                 .name("distlock-timer".to_owned())
                 .spawn(move || timer.run(&engine));
-            spawned.map_err(|source| {
-                Error::unavailable("could not start the watchdog's thread").with_source(source)
-            })?;
+            spawned
+                .map_err(|failure| no_thread("could not start the watchdog's thread", failure))?;
             state.running = true;
         }
         if let Some((key, _)) = held.timer.take() {

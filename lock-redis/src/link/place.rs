@@ -1,5 +1,6 @@
 //! [`Place`]: where a server is; and how its socket in the file system is connected to.
 
+use lock_core::backend::no_descriptor;
 use lock_core::{Clock, Error, Moment};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
@@ -81,6 +82,10 @@ fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStr
 /// something else than a socket, or is not for us, stays so until somebody changes it.
 fn explain(path: &Path, error: io::Error) -> Error {
     let shown = path.display();
+    if let Some(mend) = no_descriptor(&error) {
+        let message = format!("cannot connect to {shown}: {mend}");
+        return Error::unavailable(message).with_source(error);
+    }
     let kind = fs::metadata(path).map(|found| found.file_type());
     let told = match error.kind() {
         ErrorKind::NotFound => Error::unavailable(format!(

@@ -1,7 +1,9 @@
 //! [`Resolver`]: addresses of a host, looked up on a thread of its own, because the system's look-up has no deadline.
 
+use lock_core::backend::no_descriptor;
 use lock_core::{Clock, Moment};
 use parking_lot::{Condvar, Mutex};
+use socket2::{Domain, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -30,7 +32,22 @@ struct State {
     ended: u64,
     /// What the last one found, or what the system said.
     addresses: Vec<SocketAddr>,
-    trouble: Option<String>,
+    trouble: Option<Trouble>,
+}
+
+/// What the system said of a look-up: as a number where it is one of the system's own, otherwise as text.
+#[derive(Clone, Debug)]
+enum Trouble {
+    Number(i32),
+    Text(String),
+}
+
+/// Why there are no addresses.
+#[derive(Debug)]
+pub(super) enum LookUpError {
+    /// The look-up was not begun: there is no thread for it.
+    NoThread(io::Error),
+    Failed(io::Error),
 }
 
 impl Resolver {
@@ -42,25 +59,30 @@ impl Resolver {
     }
 
     /// The host's addresses: at once if it is one itself, otherwise until `by`.
-    pub(super) fn resolve(&self, clock: &dyn Clock, by: Moment) -> io::Result<Vec<SocketAddr>> {
+    pub(super) fn resolve(
+        &self,
+        clock: &dyn Clock,
+        by: Moment,
+    ) -> Result<Vec<SocketAddr>, LookUpError> {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.port)]);
         }
         let mut state = self.shared.state.lock();
         let awaited = state.ended + 1;
         if !state.running {
-            self.start()?;
+            self.start().map_err(LookUpError::NoThread)?;
             state.running = true;
         }
         while state.ended < awaited {
             let left = by.since(clock.now());
             if left.is_zero() {
-                return Err(io::Error::new(ErrorKind::TimedOut, "the name server did not answer"));
+                let late = io::Error::new(ErrorKind::TimedOut, "the name server did not answer");
+                return Err(LookUpError::Failed(late));
             }
             let _timed_out = self.shared.finished.wait_for(&mut state, left.min(Self::SLICE));
         }
         match &state.trouble {
-            Some(trouble) => Err(io::Error::other(trouble.clone())),
+            Some(trouble) => Err(LookUpError::Failed(trouble.clone().into())),
             None => Ok(state.addresses.clone()),
         }
     }
@@ -76,12 +98,31 @@ impl Resolver {
             state.ended += 1;
             (state.addresses, state.trouble) = match outcome {
                 Ok(addresses) => (addresses.collect(), None),
-                Err(error) => (Vec::new(), Some(error.to_string())),
+                Err(error) => (Vec::new(), Some(Trouble::of(&error))),
             };
             drop(state);
             shared.finished.notify_all();
         };
         thread::Builder::new().name("distlock-lookup".to_owned()).spawn(look_up).map(drop)
+    }
+}
+
+impl Trouble {
+    fn of(error: &io::Error) -> Self {
+        // Where it cannot open its files or a connection, the C library says that the name is not known.
+        let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
+        let limit = limit.filter(|limit| no_descriptor(limit).is_some());
+        let number = limit.as_ref().unwrap_or(error).raw_os_error();
+        number.map_or_else(|| Self::Text(error.to_string()), Self::Number)
+    }
+}
+
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Number(number) => Self::from_raw_os_error(number),
+            Trouble::Text(text) => Self::other(text),
+        }
     }
 }
 
@@ -118,7 +159,7 @@ mod tests {
         resolver.shared.state.lock().running = true;
         let by = SystemClock.now() + Duration::from_millis(20);
         let error = resolver.resolve(&SystemClock, by).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(matches!(error, LookUpError::Failed(error) if error.kind() == ErrorKind::TimedOut));
         assert!(SystemClock.now().since(by) < Duration::from_millis(50));
         assert_eq!(resolver.shared.state.lock().ended, 0);
     }

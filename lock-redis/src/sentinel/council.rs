@@ -4,7 +4,7 @@ use super::lookout::Alarm;
 use super::member::{Address, Member, Opinion, Said};
 use crate::link::Place;
 use crate::node::NodeSettings;
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Secret, Signal};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -121,8 +121,7 @@ impl Council {
             answers.put(at, said);
         };
         if let Err(error) = thread::Builder::new().name("distlock-ask".to_owned()).spawn(ask) {
-            let message = "could not start a thread to ask a sentinel";
-            let error = Error::unavailable(message).with_source(error);
+            let error = no_thread("could not start a thread to ask a sentinel", error);
             gathering.put(at, Said::Failed(Failure::NotSent(error)));
         }
     }

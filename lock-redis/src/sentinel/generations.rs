@@ -13,7 +13,7 @@ use crate::format::Redisson;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
 use crate::watches::Watches;
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::fmt;
@@ -248,8 +248,7 @@ impl Generations {
         }
         let clock = Arc::clone(self.settings.clock());
         lookout::start(Arc::downgrade(self), Arc::clone(&self.alarm), clock).map_err(|error| {
-            let message = "could not start the thread that hears of failovers";
-            Failure::NotSent(Error::unavailable(message).with_source(error))
+            Failure::NotSent(no_thread("could not start the thread that hears of failovers", error))
         })?;
         state.has_lookout = true;
         drop(state);

@@ -15,7 +15,7 @@ mod waker;
 
 use crate::link::Dialer;
 use board::{Board, Standing, WatchId};
-use lock_core::backend::{Failure, Wake, Watch};
+use lock_core::backend::{Failure, Wake, Watch, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use session::Session;
@@ -120,8 +120,7 @@ impl Subscriber {
     /// Starts the thread if it is not running yet.
     fn start(&self, board: &mut Board) -> Result<(), Failure> {
         self.try_start(board).map_err(|error| {
-            let message = "cannot start the thread that hears of releases";
-            Failure::NotSent(Error::unavailable(message).with_source(error))
+            Failure::NotSent(no_thread("cannot start the thread that hears of releases", error))
         })
     }
 

@@ -7,9 +7,10 @@ use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
 use crate::harness::alone::own_threads;
 use crate::harness::child::Example;
+use crate::harness::process::RedisServer;
 use crate::harness::time::{Stopwatch, eventually};
 use distlock::{
-    Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
+    Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -33,6 +34,9 @@ pub(super) const CASES: &[Case] = &[
     #[cfg(target_os = "linux")]
     ("forked past the C library while holding", forked_past_the_c_library),
     ("no file descriptor is left: try_lock", no_file_descriptor),
+    ("no file descriptor is left to look up a name", no_file_descriptor_by_name),
+    ("no file descriptor is left for a socket", no_file_descriptor_by_socket),
+    ("no file descriptor is left for waiting", no_file_descriptor_to_wait),
     ("no file descriptor is left while holding", no_file_descriptor_while_holding),
     ("no thread is left for the watchdog", no_thread),
 ];
@@ -217,18 +221,61 @@ fn limited<T>(resource: Resource, to: u64, work: impl FnOnce() -> T) -> T {
 
 fn no_file_descriptor() -> Row {
     let Scene { server: _server, client } = Scene::new();
+    without_descriptors(&client)
+}
+
+/// The same, where the server's name has to be looked up first.
+fn no_file_descriptor_by_name() -> Row {
+    let server = RedisServer::start();
+    let client = client_of(&server.url().replace("127.0.0.1", "localhost"));
+    without_descriptors(&client)
+}
+
+fn no_file_descriptor_by_socket() -> Row {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("redis.sock");
+    let _server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]);
+    let client = client_of(&format!("redis+unix://{}", socket.display()));
+    without_descriptors(&client)
+}
+
+/// What has no descriptor for a connection does not ask whether a server is there, but says what to do.
+fn without_descriptors(client: &Client) -> Row {
     let free = client.mutex("free").unwrap();
     let row = limited(Resource::Nofile, 3, || {
         let watch = Stopwatch::start();
         let error = free.try_lock().unwrap_err();
         let row = Row::new(&error, watch.elapsed(), command());
         assert!(error.is_unavailable(), "{error:?}");
+        assert!(row.said.contains("raise its limit (`ulimit -n`, or `LimitNOFILE="), "{error:?}");
         let source = error.source().unwrap().to_string();
         assert!(source.contains("Too many open files"), "{source}");
         row
     });
     free.try_lock().unwrap().unwrap().unlock().unwrap();
     row
+}
+
+/// Whoever waits cannot be told of the release then, which takes a connection, and asks again and again.
+fn no_file_descriptor_to_wait() -> Row {
+    let Scene { server, client } = Scene::new();
+    let holder = client_of(&server.url()).mutex("held").unwrap();
+    let guard = holder.lock().unwrap();
+    client.mutex("other").unwrap().lock().unwrap().unlock().unwrap();
+    let waiter = client.mutex("held").unwrap();
+    limited(Resource::Nofile, 3, || {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| waiter.try_lock_for(LONG).unwrap().unwrap().unlock());
+            eventually("it waits", LONG, || client.waiting("held").unwrap() == 1);
+            let watch = Stopwatch::start();
+            eventually("it waits on", LONG, || watch.elapsed() > command());
+            assert!(!waiting.is_finished());
+            let watch = Stopwatch::start();
+            guard.unlock().unwrap();
+            waiting.join().unwrap().unwrap();
+            Row::new("nothing: it is got by asking again", watch.elapsed(), lease())
+        })
+    })
 }
 
 fn no_file_descriptor_while_holding() -> Row {
@@ -260,7 +307,8 @@ fn no_thread() -> Row {
         let watch = Stopwatch::start();
         let error = lock.lock().map(drop).unwrap_err();
         let row = Row::new(&error, watch.elapsed(), AT_ONCE);
-        assert!(error.is_unavailable() && row.said.contains("thread"), "{error:?}");
+        assert!(error.is_unavailable() && row.said.contains("`ulimit -u`"), "{error:?}");
+        assert!(row.said.contains("`TasksMax="), "{error:?}");
         row
     });
     assert_eq!(lock.hold_count(), 0);

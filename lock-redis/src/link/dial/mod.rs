@@ -5,11 +5,11 @@ mod handshake;
 pub(crate) use handshake::Login;
 
 use super::place::{Place, connect_to_socket};
-use super::resolve::Resolver;
+use super::resolve::{LookUpError, Resolver};
 use super::term::{Handle, Term};
 use super::tls::{self, Tls};
 use super::{Link, Stream};
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
@@ -189,13 +189,8 @@ impl Dialer {
             Road::Tcp(resolver, tls) => (resolver, tls),
             Road::Unix(path) => return connect_to_socket(path, &*self.clock, by).map(Stream::Unix),
         };
-        let addresses = resolver.resolve(&*self.clock, by).map_err(|error| {
-            Error::unavailable(format!(
-                "cannot find the address of {}: is the host name right?",
-                self.server
-            ))
-            .with_source(error)
-        })?;
+        let addresses =
+            resolver.resolve(&*self.clock, by).map_err(|error| self.not_found(error))?;
         let stream = connect_to_any(&addresses, &*self.clock, by)
             .and_then(|stream| prepare(&stream, self.bounds.command).map(|()| stream))
             .map_err(|error| self.cannot_connect(error))?;
@@ -208,15 +203,25 @@ impl Dialer {
         }
     }
 
-    pub(super) fn cannot_connect(&self, error: io::Error) -> Error {
-        let message = match error.kind() {
-            ErrorKind::TimedOut => {
-                format!(
-                    "no connection to {} in time: is it up, and no firewall between?",
-                    self.server
-                )
+    fn not_found(&self, error: LookUpError) -> Error {
+        let attempt = format!("cannot find the address of {}", self.server);
+        match error {
+            LookUpError::NoThread(failure) => no_thread(&attempt, failure),
+            LookUpError::Failed(failure) => {
+                let mend = no_descriptor(&failure).unwrap_or("is the host name right?");
+                Error::unavailable(format!("{attempt}: {mend}")).with_source(failure)
             }
-            _ => format!("cannot connect to {}: is a Redis server running there?", self.server),
+        }
+    }
+
+    pub(super) fn cannot_connect(&self, error: io::Error) -> Error {
+        let server = &self.server;
+        let message = match (no_descriptor(&error), error.kind()) {
+            (Some(mend), _) => format!("cannot connect to {server}: {mend}"),
+            (None, ErrorKind::TimedOut) => {
+                format!("no connection to {server} in time: is it up, and no firewall between?")
+            }
+            (None, _) => format!("cannot connect to {server}: is a Redis server running there?"),
         };
         Error::unavailable(message).with_source(error)
     }
