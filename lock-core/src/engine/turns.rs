@@ -101,7 +101,7 @@ impl Turns {
         self.stand_back.filter(|until| deadline.is_none_or(|deadline| deadline > *until))
     }
 
-    /// The head goes and asks, or nobody waits any more.
+    /// The head goes and asks.
     pub(super) fn goes(&mut self) {
         self.stand_back = None;
     }

@@ -83,7 +83,12 @@ impl Place<'_> {
         if state.queue.is_empty() {
             ended = state.watch.take();
             state.outage = None;
-            state.turns.goes();
+            // If we leave as the holder our client's time goes on: whoever comes next may be handed the lock. If nobody here
+            // has the lock, that time is over, and must not be counted on when somebody here takes it much later: the next
+            // one would stand back, and leave a lock idle that nobody else wants.
+            if state.current.is_none() {
+                state.turns.forget();
+            }
         }
         if at == Some(0) && state.current.is_none() {
             // Whatever woke us may have been meant for whoever is next: pass it on.

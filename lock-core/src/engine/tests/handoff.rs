@@ -205,6 +205,30 @@ fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
 }
 
 #[test]
+fn a_stretch_is_over_when_the_last_who_waits_gives_up() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.owned_mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    let interrupt = Interrupt::new();
+    let gives_up = waits(&client, LockOptions::new().interrupt(&interrupt));
+    // It goes back to the store for the one who waits, who cannot ask for it (nor at the second try, at once), and gives up.
+    store.fail_next("acquire", Fault::NotSent);
+    store.fail_next("acquire", Fault::NotSent);
+    guard.unlock().unwrap();
+    eventually("it asks in vain", || store.count("acquire") == 3);
+    interrupt.fire();
+    assert!(gives_up.join().unwrap().unwrap_err().is_interrupted());
+    clock.advance(60 * SECOND);
+    // Nobody of this client had the lock meanwhile, so its time has only begun.
+    let guard = lock.lock().unwrap();
+    let next = waits(&client, LockOptions::new());
+    guard.unlock().unwrap();
+    eventually("the next one stands back for nobody", || next.is_finished());
+    drop(next.join().unwrap().unwrap().unwrap());
+}
+
+#[test]
 fn who_has_less_time_than_that_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
