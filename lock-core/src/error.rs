@@ -156,6 +156,9 @@ impl Error {
     }
 
     /// The same error with what caused it.
+    ///
+    /// `Debug` shows the text of the cause, so give it none that quotes what may be a password. The errors of `toml` do:
+    /// take only their `message()`.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.0).source = Some(Arc::new(source));

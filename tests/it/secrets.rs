@@ -38,6 +38,40 @@ impl Printed {
     }
 }
 
+/// Files that make no sense, with a password in them. The reader's own errors quote the line (as text), or have the whole
+/// document in them (in `Debug`), so they must not be among the causes of ours.
+fn refused_files(printed: &Printed) {
+    let url = format!("url = 'memory://me:{SECRET}@h'");
+    for document in [
+        format!("{url}\npool = "),
+        format!("pool = \n{url}"),
+        format!("url = 'memory://me:{SECRET}@h"),
+        format!("{url}\n{url}"),
+        format!("{url}\npool = 1.5"),
+        format!("{url}\npool = 'many'"),
+        format!("{url}\n[locks]\npool = 1"),
+        format!("{url}\nno_such_option = 1"),
+        format!("url = 'nosuch://me:{SECRET}@h'"),
+        format!("sentinel_password = '{SECRET}'"),
+        format!("{url}\nsentinel_password = ['{SECRET}']"),
+    ] {
+        let connected = |config: Result<Config, Error>| {
+            config.and_then(|config| distlock::builder().config(config).connect()).unwrap_err()
+        };
+        // Also by the text alone, which is what the documentation says to take of an error of serde's.
+        let by_serde = toml::from_str::<Config>(&document);
+        let by_serde = by_serde.map_err(|error| Error::configuration(error.message()));
+        printed.error(&connected(by_serde));
+        #[cfg(feature = "toml")]
+        {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &document).unwrap();
+            printed.error(&connected(Config::from_toml(&document)));
+            printed.error(&connected(Config::from_file(file.path())));
+        }
+    }
+}
+
 #[test]
 fn a_planted_password_is_in_nothing_that_can_be_printed() {
     let server = RedisServer::start();
@@ -121,6 +155,7 @@ fn a_planted_password_is_in_nothing_that_can_be_printed() {
     ] {
         printed.error(&distlock::connect(&url).unwrap_err());
     }
+    refused_files(&printed);
     printed.check();
 
     // What programs print.

@@ -41,7 +41,7 @@ use std::time::Duration;
 ///     [locks]
 ///     url = "memory://orders"
 ///     watchdog = "10s"
-/// "#).map_err(|e| lock_core::Error::configuration(e.message()))?; // the whole error shows a line, maybe with a password
+/// "#).map_err(|e| lock_core::Error::configuration(e.message()))?; // no more of it: as text it quotes a line, and its `Debug` the file, with the password
 /// assert_eq!(settings.locks.watchdog(), std::time::Duration::from_secs(10));
 /// # Ok::<(), lock_core::Error>(())
 /// ```
