@@ -1,6 +1,6 @@
 //! [`Text`]: a short argument of a command, written without asking the allocator.
 
-use lock_core::OwnerId;
+use lock_core::{ClientId, OwnerId};
 use std::fmt::{self, Display, Write};
 
 /// At most [`Text::MAX`] bytes of text, in place.
@@ -10,8 +10,8 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Enough for an owner: a UUID (36), a colon, and a number of up to 20 digits.
-    const MAX: usize = 57;
+    /// Enough for an owner: a UUID, a colon, and a number of up to 20 digits.
+    const MAX: usize = ClientId::LENGTH + 1 + 20;
 
     /// What `value` prints.
     pub(crate) fn of(value: impl Display) -> Self {
@@ -29,9 +29,10 @@ impl Text {
 
     /// An owner as it stands on the wire, likewise: there is one in every request, and a hundred in a batch of renewals.
     pub(crate) fn owner(owner: OwnerId) -> Self {
-        let mut text = Self::of(owner.client());
-        text.bytes[text.length] = b':';
-        text.length += 1;
+        let mut text = Self { bytes: [0; Self::MAX], length: ClientId::LENGTH + 1 };
+        let (client, number) = text.bytes.split_first_chunk_mut().expect("there is room for it");
+        owner.client().encode(client);
+        number[0] = b':';
         text.push_digits(owner.number());
         text
     }
@@ -62,7 +63,6 @@ impl Write for Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::ClientId;
 
     #[test]
     fn the_longest_owner_fits() {

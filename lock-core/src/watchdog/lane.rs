@@ -111,10 +111,14 @@ impl Lanes {
                     continue;
                 }
             };
-            // With one node, which is the rule, these are all.
             let is_there =
-                |job: &mut RenewJob| self.lane(&job.tenure.name).is_ok_and(|its| its == lane);
-            let mut together: Vec<_> = jobs.extract_if(.., is_there).collect();
+                |job: &RenewJob| self.lane(&job.tenure.name).is_ok_and(|its| its == lane);
+            // With one node, which is the rule, these are all.
+            let mut together = if jobs.iter().all(is_there) {
+                std::mem::take(jobs)
+            } else {
+                jobs.extract_if(.., |job| is_there(job)).collect()
+            };
             together.push(job);
             let queued = self.submit(engine, lane, Task::Renew, |work| {
                 work.renewals.extend(together.drain(..));
@@ -122,8 +126,11 @@ impl Lanes {
             match queued {
                 Ok(queue) => self.call_relief(&queue, engine),
                 Err(error) => {
-                    failed.extend(together.into_iter().map(|job| (job, error.clone())));
+                    failed.extend(together.drain(..).map(|job| (job, error.clone())));
                 }
+            }
+            if jobs.capacity() == 0 {
+                *jobs = together; // empty, and its memory is used again
             }
         }
         failed

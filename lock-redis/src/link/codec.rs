@@ -55,11 +55,20 @@ fn bulk(word: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// A kind and a count, on a line.
+/// A kind and a count, on a line. Nearly all counts have one or two digits, and there is one before every word.
 fn head(kind: u8, count: usize, into: &mut Vec<u8>) {
-    into.push(kind);
-    into.extend_from_slice(Text::number(count as u64).as_bytes());
-    into.extend_from_slice(b"\r\n");
+    let digit = |value: usize| b'0' + (value % 10) as u8;
+    match count {
+        0..10 => into.extend_from_slice(&[kind, digit(count), b'\r', b'\n']),
+        10..100 => {
+            into.extend_from_slice(&[kind, digit(count / 10), digit(count), b'\r', b'\n']);
+        }
+        _ => {
+            into.push(kind);
+            into.extend_from_slice(Text::number(count as u64).as_bytes());
+            into.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 /// Turns bytes into replies. Keeps what it has read of a reply when the source has no more for the moment.
@@ -177,6 +186,13 @@ mod tests {
         let mut encoder = Encoder::default();
         let request = Request(&[&[b"SET"], &[b"k\r\n", b""]]);
         assert_eq!(encoder.encode(&[request]), b"*3\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$0\r\n\r\n");
+        let lengths = [0, 9, 10, 99, 100, 1234].map(|length| {
+            let word = vec![b'x'; length];
+            let request = encoder.encode(&[Request(&[&[&word]])]).to_vec();
+            String::from_utf8(request).unwrap().replace('x', "")
+        });
+        let expected = ["0", "9", "10", "99", "100", "1234"];
+        assert_eq!(lengths, expected.map(|count| format!("*1\r\n${count}\r\n\r\n")));
         let ping: &[&[&[u8]]] = &[&[b"PING"]];
         let twice = encoder.encode(&[Request(ping), Request(ping)]);
         assert_eq!(twice, b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n");
