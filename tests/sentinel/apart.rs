@@ -2,7 +2,7 @@
 
 use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::Request;
-use crate::harness::sentinel::{DOWN_AFTER, Group, MASTER, master_port};
+use crate::harness::sentinel::{DOWN_AFTER, Group};
 use crate::harness::time::{Stopwatch, always, eventually, ms};
 use crate::scene::{SOON, await_usable, client, take};
 use distlock::DistLock;
@@ -34,8 +34,8 @@ fn behind(group: &Group, wall: &Arc<Wall>) -> Vec<Proxy> {
     }
     eventually("they know each other by the proxies", SOON, || {
         group.sentinels.iter().enumerate().all(|(at, sentinel)| {
-            let others =
-                format!("{:?}", sentinel.probe().command(&["SENTINEL", "SENTINELS", MASTER]));
+            let others = sentinel.probe().command(&["SENTINEL", "SENTINELS", group.name()]);
+            let others = format!("{others:?}");
             let known = |other: usize| others.contains(&format!("{}\"", proxies[other].port()));
             (0..proxies.len()).all(|other| other == at || known(other))
         })
@@ -69,7 +69,7 @@ fn sentinels_that_are_cut_off_from_each_other_replace_no_master_until_they_are_n
         assert!(call.elapsed() < ms(1_500), "{:?}", call.elapsed());
     }
     let old = group.servers[0].port();
-    assert!(group.sentinels.iter().all(|sentinel| master_port(sentinel) == Some(old)));
+    assert_eq!(group.named(), [old; 3]);
     assert!(held.is_valid());
 
     wall.0.store(false, Ordering::SeqCst);

@@ -1,10 +1,10 @@
 //! How the master is found.
 
 use crate::harness::process::{RedisServer, free_port};
-use crate::harness::sentinel::{self, Group, MASTER};
+use crate::harness::sentinel::{Group, fresh_name, url};
 use crate::harness::time::{Stopwatch, always, eventually, ms};
 use crate::liar::Liar;
-use crate::scene::{SOON, await_usable, client, client_of, connect, take};
+use crate::scene::{SOON, await_usable, client, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
 
 use lock_redis::SentinelBackend;
@@ -18,10 +18,6 @@ const SECRET: &str = "pl4nted-s3cret";
 #[track_caller]
 fn refusal(url: &str) -> Error {
     connect(url).mutex("x").unwrap().try_lock().unwrap_err()
-}
-
-fn ports(group: &Group) -> Vec<u16> {
-    group.sentinels.iter().map(RedisServer::port).collect()
 }
 
 #[test]
@@ -44,7 +40,7 @@ fn a_sentinel_that_hangs_does_not_eat_the_time_of_those_that_answer() {
 
 #[test]
 fn where_all_sentinels_hang_nobody_waits_beyond_its_deadline() {
-    let group = Group::start_with(0, 1, "");
+    let group = Group::start_with(0, 1);
     group.sentinels[0].pause();
     let lock = client(&group, "command_timeout=300ms").mutex("x").unwrap();
     let start = Stopwatch::start();
@@ -57,17 +53,19 @@ fn where_all_sentinels_hang_nobody_waits_beyond_its_deadline() {
 
 #[test]
 fn an_unknown_master_is_told_with_those_that_there_are() {
-    let group = Group::start_with(0, 1, "");
-    let error = refusal(&group.url().replace(MASTER, "nomaster"));
+    let group = Group::start_with(0, 1);
+    let error = refusal(&group.url().replace(group.name(), "nomaster"));
     assert!(error.is_configuration(), "{error:?}");
-    for said in ["`nomaster`", "`mymaster`", &group.sentinels[0].port().to_string()] {
+    for said in
+        ["`nomaster`", &format!("`{}`", group.name()), &group.sentinels[0].port().to_string()]
+    {
         assert!(error.to_string().contains(said), "{error:?} lacks {said}");
     }
 }
 
 /// A group of one sentinel, which lets nobody in without a password, and knows a user with the least rights.
 fn guarded() -> Group {
-    let group = Group::start_with(0, 1, "");
+    let group = Group::start_with(0, 1);
     let operations = include_str!("../../docs/OPERATIONS.md");
     let rule = operations.lines().find(|line| line.starts_with("ACL SETUSER watcher "));
     let rule: Vec<_> = rule.expect("the document has the rule").split(' ').collect();
@@ -111,18 +109,18 @@ fn no_password_of_a_sentinel_is_shown() {
 #[test]
 fn a_port_that_is_no_sentinels_is_told() {
     let server = RedisServer::start();
-    let error = refusal(&sentinel::url(&[server.port()]).replace("locker:SECRET@", ""));
+    let error = refusal(&url("mymaster", &[server.port()]).replace("locker:SECRET@", ""));
     assert!(error.is_configuration(), "{error:?}");
     assert!(error.to_string().contains("is no sentinel"), "{error:?}");
     let nobody = free_port();
-    let error = refusal(&sentinel::url(&[nobody]));
+    let error = refusal(&url("mymaster", &[nobody]));
     assert!(error.is_unavailable() && error.to_string().contains(&nobody.to_string()), "{error:?}");
 }
 
 #[test]
 fn sentinels_that_others_tell_of_are_asked_too() {
     let mut group = Group::start();
-    let client = client_of(&ports(&group)[..1], "");
+    let client = connect(&group.url_of(&group.sentinel_ports()[..1]));
     let lock = client.mutex("told-of").unwrap();
     take(&lock).unlock().unwrap();
     group.sentinels[0].kill();
@@ -138,9 +136,9 @@ fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_la
     let old = group.fail_over();
     let new = group.await_other_than(old);
     let liar = Liar::naming(stranger.port(), 0);
-    let ports = [&[liar.port()], &ports(&group)[..]].concat();
+    let ports = [&[liar.port()], &group.sentinel_ports()[..]].concat();
     for _ in 0..5 {
-        let lock = client_of(&ports, "").mutex("liar").unwrap();
+        let lock = connect(&group.url_of(&ports)).mutex("liar").unwrap();
         let guard = take(&lock);
         assert!(!stranger.probe().exists("liar"));
         assert!(group.servers[new].probe().exists("liar"));
@@ -152,7 +150,7 @@ fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_la
 fn a_sentinel_alone_that_names_a_replica_makes_nobody_lock_there() {
     let group = Group::start();
     let liar = Liar::naming(group.servers[1].port(), 9);
-    let client = client_of(&[liar.port()], "command_timeout=500ms");
+    let client = connect(&format!("{}?command_timeout=500ms", liar.url()));
     let lock = client.mutex("replica").unwrap();
     let start = Stopwatch::start();
     let error = lock.try_lock().unwrap_err();
@@ -169,8 +167,8 @@ fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
     group.await_quiet(2);
     let stranger = RedisServer::start();
     let liar = Liar::naming(stranger.port(), 0);
-    let ports = [&[liar.port()], &ports(&group)[..]].concat();
-    let client = client_of(&ports, "watchdog=3s");
+    let ports = [&[liar.port()], &group.sentinel_ports()[..]].concat();
+    let client = connect(&format!("{}?watchdog=3s", group.url_of(&ports)));
     let lock = client.mutex("later").unwrap();
     let guard = take(&lock);
     // Now only the liar is left, and every request that fails has it asked.
@@ -185,21 +183,21 @@ fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
 
 #[test]
 fn a_master_that_the_sentinels_know_by_its_name_is_found() {
-    let group = Group::start_with(0, 0, "");
-    let port = group.servers[0].port();
+    let group = Group::start_with(0, 0);
+    let (port, name) = (group.servers[0].port(), fresh_name());
     let settings = format!(
         "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
-         sentinel monitor {MASTER} localhost {port} 1\n"
+         sentinel monitor {name} localhost {port} 1\n"
     );
     let sentinel = RedisServer::start_sentinel(&settings);
-    let named = sentinel.probe().command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).texts();
+    let named = sentinel.probe().command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]).texts();
     assert_eq!(named[0], "localhost");
-    take(&client_of(&[sentinel.port()], "").mutex("x").unwrap()).unlock().unwrap();
+    take(&connect(&url(&name, &[sentinel.port()])).mutex("x").unwrap()).unlock().unwrap();
 }
 
 #[test]
 fn the_database_is_that_of_the_url() {
-    let group = Group::start_with(0, 1, "");
+    let group = Group::start_with(0, 1);
     let lock = client(&group, "db=3").mutex("third").unwrap();
     let guard = take(&lock);
     let mut probe = group.probe();
@@ -241,13 +239,13 @@ fn servers_and_sentinels_on_tls_are_found() {
     use crate::harness::authority::Authority;
     let authority = Authority::new();
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
-    let sentinel_port = free_port();
+    let (sentinel_port, name) = (free_port(), fresh_name());
     let [ca, cert, key] = ["ca.crt", "server.crt", "server.key"].map(|file| authority.file(file));
     let _sentinel = RedisServer::start_sentinel(&format!(
         "tls-port {sentinel_port}\ntls-ca-cert-file {ca}\ntls-cert-file {cert}\ntls-key-file {key}\n\
-         tls-auth-clients no\ntls-replication yes\nsentinel monitor {MASTER} 127.0.0.1 {port} 1\n"
+         tls-auth-clients no\ntls-replication yes\nsentinel monitor {name} 127.0.0.1 {port} 1\n"
     ));
-    let url = sentinel::url(&[sentinel_port]).replace("redis+", "rediss+");
+    let url = url(&name, &[sentinel_port]).replace("redis+", "rediss+");
     let lock = connect(&format!("{url}?tls_ca={ca}")).mutex("x").unwrap();
     take(&lock).unlock().unwrap();
 }

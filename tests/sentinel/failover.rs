@@ -237,7 +237,7 @@ fn sentinels_that_do_not_agree_make_no_master_and_nobody_waits_for_them_beyond_i
 
 #[test]
 fn a_paused_master_delays_no_renewal_on_another() {
-    let groups = [(); 2].map(|()| Group::start_with(0, 1, ""));
+    let groups = [(); 2].map(|()| Group::start_with(0, 1));
     let left = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&left);
     let well = builder(&format!("{}?watchdog=900ms", groups[0].url()))

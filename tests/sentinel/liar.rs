@@ -1,7 +1,7 @@
 //! [`Liar`]: something that listens like a sentinel and says what a test wants.
 
 use crate::harness::resp::Request;
-use crate::harness::sentinel::MASTER;
+use crate::harness::sentinel;
 use parking_lot::Mutex;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -41,6 +41,11 @@ impl Liar {
         self.port
     }
 
+    /// `redis+sentinel://..` with this one alone, which knows any master, whatever it is called.
+    pub(crate) fn url(&self) -> String {
+        sentinel::url("mymaster", &[self.port])
+    }
+
     /// Names another master from now on, and tells nobody: whoever wants to know has to ask.
     pub(crate) fn name(&self, master: u16, epoch: u64) {
         *self.says.master.lock() = (master, epoch);
@@ -67,7 +72,7 @@ impl Says {
             let (port, epoch) = *self.master.lock();
             let (port, epoch_text) = (port.to_string(), epoch.to_string());
             let answer = match (request.word(0).as_str(), request.word(1).as_str()) {
-                ("SENTINEL", "MASTER") => list(&["name", MASTER, "config-epoch", &epoch_text]),
+                ("SENTINEL", "MASTER") => list(&["config-epoch", &epoch_text]),
                 ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => list(&["127.0.0.1", &port]),
                 ("SENTINEL", "MYID") => "$4\r\nliar\r\n".to_owned(),
                 ("SENTINEL", _) => "*0\r\n".to_owned(),

@@ -1,7 +1,7 @@
 //! What goes through the failovers.
 
 use crate::harness::process::RedisServer;
-use crate::harness::sentinel::{self, Group};
+use crate::harness::sentinel::Group;
 use crate::harness::time::eventually;
 use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
 use std::time::Duration;
@@ -20,11 +20,6 @@ pub(crate) fn connect(url: &str) -> Client {
 
 pub(crate) fn builder(url: &str) -> ClientBuilder {
     distlock::builder().url(url).unwrap()
-}
-
-/// A client of the sentinels on these ports.
-pub(crate) fn client_of(ports: &[u16], options: &str) -> Client {
-    connect(&format!("{}?{options}", sentinel::url(ports)))
 }
 
 /// Takes the lock, which is free, on a master that may be just being replaced.

@@ -7,7 +7,7 @@ use crate::harness::process::RedisServer;
 use crate::harness::sentinel::is_master;
 use crate::harness::time::{Stopwatch, always, eventually, ms};
 use crate::liar::Liar;
-use crate::scene::{SOON, client_of, take};
+use crate::scene::{SOON, connect, take};
 use distlock::Client;
 use std::thread;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Two {
     fn start(options: &str) -> Self {
         let [old, new] = [(); 2].map(|()| server());
         let liar = Liar::naming(old.port(), 1);
-        let client = client_of(&[liar.port()], options);
+        let client = connect(&format!("{}?{options}", liar.url()));
         let two = Self { old, new, liar, client };
         take(&two.client.mutex("first").unwrap()).unlock().unwrap();
         assert_eq!(two.connections(&two.new), 0);

@@ -5,7 +5,9 @@ use super::probe::Probe;
 use super::rights;
 use super::time::{eventually, scaled};
 use super::time_of_day::TimeOfDay;
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -290,10 +292,14 @@ fn directory(setup: &Setup) -> TempDir {
 
 /// A port that nobody listens on at the moment, below those that the system gives to outgoing connections: from one of
 /// those, a client that redials a dead server can, now and then, connect to itself.
+///
+/// None is given twice: a sentinel that goes on looking for a server that was killed would make a replica of the next one
+/// on its port.
 pub(crate) fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = fastrand::u16(15_000..32_000);
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() && GIVEN.lock().insert(port) {
             return port;
         }
     }

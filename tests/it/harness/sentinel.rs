@@ -11,9 +11,6 @@ use std::time::Duration;
 /// each.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// What the master is called.
-pub(crate) const MASTER: &str = "mymaster";
-
 /// From when on a sentinel holds a server that is silent for down.
 pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(500);
 
@@ -24,8 +21,13 @@ const HASTE: [&str; 8] =
 /// A master waits for more replicas before it sends any of them its data; not here.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
+/// From when on where the master stays: on a busy machine it may be silent for a while.
+const STEADY: Duration = Duration::from_secs(30);
+
 /// Servers and sentinels. The first server begins as master.
 pub(crate) struct Group {
+    /// What the master is called: see [`fresh_name`].
+    name: String,
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) sentinels: Vec<RedisServer>,
 }
@@ -33,16 +35,21 @@ pub(crate) struct Group {
 impl Group {
     /// One master, two replicas, three sentinels; returns when all of them see all others.
     pub(crate) fn start() -> Self {
-        Self::start_with(2, 3, "")
+        Self::start_with(2, 3)
     }
 
-    /// The same for tests in which the master stays: on a busy machine it may be silent for a while.
+    /// The same for tests in which the master stays.
     pub(crate) fn steady() -> Self {
-        Self::start_with(2, 3, &format!("sentinel down-after-milliseconds {MASTER} 30000"))
+        Self::launch(2, 3, STEADY)
     }
 
-    /// So many replicas and sentinels, with more in the sentinels' settings.
-    pub(crate) fn start_with(replicas: usize, sentinels: usize, settings: &str) -> Self {
+    /// So many replicas and sentinels.
+    pub(crate) fn start_with(replicas: usize, sentinels: usize) -> Self {
+        Self::launch(replicas, sentinels, DOWN_AFTER)
+    }
+
+    fn launch(replicas: usize, sentinels: usize, down_after: Duration) -> Self {
+        let name = fresh_name();
         let master = RedisServer::start_with(&AT_ONCE);
         let port = master.port().to_string();
         let mut servers = vec![master];
@@ -53,16 +60,16 @@ impl Group {
         // More than half of them have to agree that the master is down, and on who replaces it.
         let quorum = sentinels / 2 + 1;
         let settings = format!(
-            "sentinel monitor {MASTER} 127.0.0.1 {port} {quorum}\n\
-             sentinel down-after-milliseconds {MASTER} {}\n\
-             sentinel failover-timeout {MASTER} 1000\n\
-             sentinel parallel-syncs {MASTER} {}\n{settings}\n",
-            DOWN_AFTER.as_millis(),
+            "sentinel monitor {name} 127.0.0.1 {port} {quorum}\n\
+             sentinel down-after-milliseconds {name} {}\n\
+             sentinel failover-timeout {name} 1000\n\
+             sentinel parallel-syncs {name} {}\n",
+            down_after.as_millis(),
             replicas.max(1),
         );
         let sentinels =
             (0..sentinels).map(|_| RedisServer::start_sentinel(&settings)).collect::<Vec<_>>();
-        let group = Self { servers, sentinels };
+        let group = Self { name, servers, sentinels };
         for sentinel in &group.sentinels {
             // Unknown before Redis 7: then it takes a few seconds.
             let _older =
@@ -92,7 +99,7 @@ impl Group {
 
     fn is_quiet(&self, sentinel: &RedisServer, replicas: usize) -> bool {
         let mut probe = sentinel.probe();
-        let master = about(probe.command(&["SENTINEL", "MASTER", MASTER]));
+        let master = about(probe.command(&["SENTINEL", "MASTER", &self.name]));
         let others = (self.sentinels.len() - 1).to_string();
         let up = self.replicas_up(sentinel);
         master.get("flags").is_some_and(|flags| flags == "master")
@@ -103,28 +110,50 @@ impl Group {
 
     /// How many replicas this sentinel does not hold for down.
     pub(crate) fn replicas_up(&self, sentinel: &RedisServer) -> usize {
-        let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", MASTER]);
+        let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", &self.name]);
         each(replicas).iter().filter(|replica| replica["flags"] == "slave").count()
     }
 
     fn following(&self, probe: &mut Probe) -> usize {
-        let replicas = each(probe.command(&["SENTINEL", "REPLICAS", MASTER]));
+        let replicas = each(probe.command(&["SENTINEL", "REPLICAS", &self.name]));
         replicas.iter().filter(|replica| replica["master-link-status"] == "ok").count()
     }
 
     /// `redis+sentinel://..`, for the user with the least rights on the servers.
     pub(crate) fn url(&self) -> String {
-        let ports: Vec<_> = self.sentinels.iter().map(RedisServer::port).collect();
-        url(&ports)
+        self.url_of(&self.sentinel_ports())
+    }
+
+    /// The same with the sentinels on these ports.
+    pub(crate) fn url_of(&self, ports: &[u16]) -> String {
+        url(&self.name, ports)
+    }
+
+    pub(crate) fn sentinel_ports(&self) -> Vec<u16> {
+        self.sentinels.iter().map(RedisServer::port).collect()
+    }
+
+    /// What the master is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whom each of the sentinels that answer names.
+    pub(crate) fn named(&self) -> Vec<u16> {
+        self.sentinels.iter().filter_map(|sentinel| self.named_by(sentinel)).collect()
+    }
+
+    fn named_by(&self, sentinel: &RedisServer) -> Option<u16> {
+        let mut probe = Probe::try_connect(sentinel.port()).ok()?;
+        let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name];
+        probe.try_command(&question).ok()?.texts().get(1)?.parse().ok()
     }
 
     /// The master, by most of the sentinels that run, as its place among the servers.
     pub(crate) fn master(&self) -> usize {
         let mut votes = BTreeMap::<u16, usize>::new();
-        for sentinel in &self.sentinels {
-            if let Some(port) = master_port(sentinel) {
-                *votes.entry(port).or_default() += 1;
-            }
+        for port in self.named() {
+            *votes.entry(port).or_default() += 1;
         }
         let (port, _) = votes.into_iter().max_by_key(|(_, votes)| *votes).expect("one answers");
         self.place_of(port)
@@ -143,7 +172,7 @@ impl Group {
     /// returns its place.
     pub(crate) fn await_other_than(&self, old: usize) -> usize {
         eventually("there is another master", BOUND, || {
-            let mut named = self.sentinels.iter().filter_map(master_port).collect::<Vec<_>>();
+            let mut named = self.named();
             named.dedup();
             let [port] = named[..] else { return None };
             let new = self.place_of(port);
@@ -158,7 +187,7 @@ impl Group {
         let port = server.port().to_string();
         eventually("all sentinels know the priority", BOUND, || {
             self.sentinels.iter().all(|sentinel| {
-                let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", MASTER]);
+                let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", &self.name]);
                 let is_known = |it: &BTreeMap<String, String>| {
                     it["port"] == port && it["slave-priority"] == priority
                 };
@@ -173,16 +202,16 @@ impl Group {
         let old = self.master();
         let mut probe = self.sentinels[0].probe();
         eventually("a failover comes about", BOUND, || {
-            if master_port(&self.sentinels[0]).is_some_and(|port| port != self.servers[old].port())
-            {
+            let named = self.named_by(&self.sentinels[0]);
+            if named.is_some_and(|port| port != self.servers[old].port()) {
                 return true;
             }
-            let master = about(probe.command(&["SENTINEL", "MASTER", MASTER]));
+            let master = about(probe.command(&["SENTINEL", "MASTER", &self.name]));
             let is_under_way = master.get("flags").is_some_and(|it| it.contains("failover"));
             if !is_under_way {
                 // Again, too: on a busy machine it has not heard of the replicas for a moment, and gives up. Refused as long as
                 // the last one is not over for everybody.
-                let _refused = probe.try_command(&["SENTINEL", "FAILOVER", MASTER]);
+                let _refused = probe.try_command(&["SENTINEL", "FAILOVER", &self.name]);
             }
             false
         });
@@ -190,17 +219,17 @@ impl Group {
     }
 }
 
-/// `redis+sentinel://..` with the sentinels on these ports.
-pub(crate) fn url(ports: &[u16]) -> String {
-    let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-    format!("redis+sentinel://{LOGIN}@{}/{MASTER}", hosts.join(","))
+/// A name that no other master has, of any test that runs beside this one. Sentinels tell each other of a master by its name,
+/// over the servers that they watch; and whose server is gone goes on looking for it on a port that may be another test's
+/// by now.
+pub(crate) fn fresh_name() -> String {
+    format!("master-{:016x}", fastrand::u64(..))
 }
 
-/// Whom this sentinel names.
-pub(crate) fn master_port(sentinel: &RedisServer) -> Option<u16> {
-    let mut probe = Probe::try_connect(sentinel.port()).ok()?;
-    let answer = probe.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
-    answer.texts().get(1)?.parse().ok()
+/// `redis+sentinel://..` with the sentinels on these ports.
+pub(crate) fn url(name: &str, ports: &[u16]) -> String {
+    let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis+sentinel://{LOGIN}@{}/{name}", hosts.join(","))
 }
 
 /// Whether the server says that it is a master.
