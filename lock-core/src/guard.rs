@@ -274,9 +274,14 @@ macro_rules! guard_methods {
         /// Asks the store whether the lock is still ours, and says what it has left of the lease there
         /// ([`Duration::MAX`] if it has no end). If it is not ours, the guard is lost from here on.
         ///
+        /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the master that answered is
+        /// still the last one. What cannot be known is what no sentinel that we reach has heard of: then a master that was
+        /// cut off and replaced is believed. And what was true when the store answered may be over when this returns: the
+        /// fencing token is for that.
+        ///
         /// # Blocking
         ///
-        /// One request, at most for the command time-out.
+        /// One request, at most for the command time-out; with Sentinel another one to the sentinels, within it.
         ///
         /// # Errors
         ///

@@ -80,7 +80,8 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     /// [`LockGuard::unlock`].
     fn unlock(&self) -> Result<(), Error>;
 
-    /// What the store says of the lock. Never from a replica.
+    /// What the store says of the lock. Never from a replica; with Sentinel, the sentinels are asked as well whether the
+    /// server that answered is still the master.
     ///
     /// # Errors
     ///

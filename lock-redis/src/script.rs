@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn scripts_know_their_commands() {
         assert_eq!(RELEASE.commands(None), ["hexists", "hdel", "publish", "del"]);
-        assert_eq!(INSPECT.commands(None), ["hgetall", "pttl"]);
+        assert_eq!(INSPECT.commands(None), ["hgetall", "pttl", "hdel"]);
         let hset = ACQUIRE.source.lines().position(|line| line.contains("'HSET'")).unwrap();
         assert_eq!(ACQUIRE.commands(Some(hset + 1)), ["hset"]);
         assert_eq!(ACQUIRE.commands(Some(1)), [""; 0]);

@@ -211,6 +211,7 @@ fn while_all_sentinels_are_down_the_master_that_is_up_goes_on() {
         take(&lock).unlock().unwrap();
         group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
         await_usable(&lock);
+        held.verify().unwrap();
     }
     always("the held lock is kept", Duration::from_secs(3), || held.is_valid());
     held.unlock().unwrap();

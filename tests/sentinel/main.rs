@@ -39,3 +39,6 @@ mod switch;
 
 // What a failover loses when too few replicas are waited for.
 mod unconfirmed;
+
+// A master that was replaced and does not know.
+mod zombie;

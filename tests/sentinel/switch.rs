@@ -8,7 +8,7 @@ use crate::harness::sentinel::is_master;
 use crate::harness::time::{Stopwatch, always, eventually, ms};
 use crate::liar::Liar;
 use crate::scene::{SOON, connect, take};
-use distlock::Client;
+use distlock::{Client, DistLock};
 use std::thread;
 use std::time::Duration;
 
@@ -74,6 +74,18 @@ fn a_sentinels_word_alone_moves_everything_though_the_old_master_is_well() {
     let guard = take(&two.client.mutex("moved").unwrap());
     assert!(two.new.probe().exists("moved") && is_master(&two.old));
     guard.unlock().unwrap();
+}
+
+#[test]
+fn who_looks_is_told_by_the_new_master_though_nobody_has_told_of_it() {
+    let two = Two::start("watchdog=60s");
+    let lock = two.client.mutex("held").unwrap();
+    let guard = take(&lock);
+    guard.verify().unwrap();
+    two.liar.name(two.new.port(), 2);
+    assert!(guard.is_valid() && two.old.probe().exists("held") && is_master(&two.old));
+    assert!(!lock.is_locked().unwrap());
+    assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
 }
 
 #[test]

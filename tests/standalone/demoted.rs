@@ -3,7 +3,7 @@
 use crate::bench::{Bench, LONG, granted, name, soon};
 use crate::harness::process::RedisServer;
 use crate::harness::time::eventually;
-use lock_core::backend::{Closing, Failure, Release, Renewal, Renewing};
+use lock_core::backend::{Closing, Failure, LockInfo, Release, Renewal, Renewing};
 
 /// Makes it a replica of the other, and waits until it has what that has and no more.
 fn demote(server: &RedisServer, master: &RedisServer) {
@@ -41,11 +41,13 @@ fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
         is_told(bench.backend.release(&held, closing, soon()));
     }
     is_told(bench.backend.force_release(&name("a"), soon()));
+    is_told(bench.backend.inspect(&name("a"), soon()));
     // As a master it is believed again, at once.
     server.probe().command(&["REPLICAOF", "NO", "ONE"]);
     assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Gone)]));
     assert_eq!(bench.release(&held), Release::Gone);
     assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+    assert_eq!(bench.backend.inspect(&name("a"), soon()).unwrap(), LockInfo::FREE);
 }
 
 /// Its name may stand for another server by now.

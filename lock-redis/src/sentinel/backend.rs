@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// is not believed: a grant or a renewal there may be lost with it, so its outcome is unknown, and the engine asks the
 /// new master. Watches move there, and whoever waits looks again.
 ///
+/// Whoever inspects a lock has the sentinels asked each time, when the master has answered: for half a second at most, so
+/// that what they do not answer costs little; the master's word stands then.
+///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct SentinelBackend {
     generations: Arc<Generations>,
@@ -151,8 +154,14 @@ impl Backend for SentinelBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.generations.format;
-        self.ask(by, |node| node.inspect(format, name, by), |_| Effect::Nothing).map_err(on(name))
+        let look = |node: &Arc<Node>| {
+            let info = node.inspect(&self.generations.format, name, by)?;
+            // A master that was replaced, and has not been told so, says what was; and its clients may not have heard of it
+            // yet either, because they were paused as well. Whoever looks wants to know what is.
+            self.generations.confirm(by);
+            Ok(info)
+        };
+        self.ask(by, look, |_| Effect::Nothing).map_err(on(name))
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -161,6 +161,26 @@ impl Generations {
         self.ask_until(self.now() + self.settings.bounds().connect);
     }
 
+    /// Has the sentinels asked whether the present generation is still the last one: by a question that begins from now
+    /// on. If none of them answers, it stays what it is.
+    ///
+    /// It does not count among those that failing requests have them asked by, which are spaced: who looks often must not
+    /// keep these from being asked.
+    pub(super) fn confirm(&self, by: Moment) {
+        let by = by.min(self.now() + PATIENCE);
+        // What is under way may have been answered before now; not what has begun when that has ended.
+        for _ in 0..2 {
+            match self.asking.join(&**self.settings.clock(), by) {
+                Turn::Mine(doing) => {
+                    let _as_far_as_they_answer = self.hear(doing, by);
+                    return;
+                }
+                Turn::Told(_) => {}
+                Turn::Late => return,
+            }
+        }
+    }
+
     fn ask_until(&self, by: Moment) {
         if let Turn::Mine(doing) = self.asking.join(&**self.settings.clock(), by) {
             let _told_whom_it_concerns = self.ask(doing, by);
@@ -196,10 +216,15 @@ impl Generations {
         counted != 0 && now.since(Moment::from_nanos(counted)) < COUNTED
     }
 
-    fn ask(&self, mut doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
+    fn ask(&self, doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
         let number = self.number();
-        let outcome = self.council.ask(&self.settings, by).and_then(|verdict| self.adopt(&verdict));
+        let outcome = self.hear(doing, by);
         self.pace.lock().note(self.now(), self.number() != number);
+        outcome
+    }
+
+    fn hear(&self, mut doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
+        let outcome = self.council.ask(&self.settings, by).and_then(|verdict| self.adopt(&verdict));
         if let Err(failure) = &outcome
             && self.now() < by
         {

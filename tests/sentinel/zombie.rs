@@ -1,0 +1,64 @@
+//! A master that was replaced, and does not know, beside clients that have not heard of it.
+
+use crate::harness::proxy::{Fault, Plan, Proxy};
+use crate::harness::resp::Request;
+use crate::harness::sentinel::{Group, is_master};
+use crate::harness::time::{Stopwatch, ms};
+use crate::scene::{client, connect, take};
+use distlock::DistLock;
+use std::sync::Arc;
+
+/// Whoever asks is answered, and nobody is told anything.
+struct Deaf;
+
+impl Plan for Deaf {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if request.word(0) == "SUBSCRIBE" { Fault::Cut } else { Fault::Pass }
+    }
+}
+
+#[test]
+fn a_zombie_is_not_believed_by_who_looks_though_it_says_that_the_lock_is_held() {
+    let group = Group::start();
+    let deaf: Vec<_> =
+        group.sentinels.iter().map(|it| Proxy::new(it.port(), Arc::new(Deaf))).collect();
+    let ports: Vec<_> = deaf.iter().map(Proxy::port).collect();
+    let client_of_old = connect(&format!("{}?watchdog=60s", group.url_of(&ports)));
+    let lock = client_of_old.mutex("held").unwrap();
+    let guard = take(&lock);
+    guard.verify().unwrap();
+
+    // Nobody can make it a replica, and so its connections stay.
+    let old = group.master();
+    let mut zombie = group.servers[old].probe();
+    zombie.command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
+    assert_eq!(group.fail_over(), old);
+    let new = group.await_other_than(old);
+    // As if it had not got it.
+    group.servers[new].probe().command(&["DEL", "held"]);
+    let next = take(&client(&group, "watchdog=60s").mutex("held").unwrap());
+    assert!(next.fencing_token() > guard.fencing_token());
+    assert!(guard.is_valid(), "locally nothing is known");
+    assert!(zombie.exists("held") && is_master(&group.servers[old]));
+
+    let seen = lock.inspect().unwrap().holder.expect("it is held");
+    let there = group.servers[new].probe().hgetall("held").into_keys().next();
+    assert_eq!(there.as_deref(), Some(seen.owner.as_str()));
+    assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
+    next.verify().unwrap();
+    assert!(zombie.exists("held") && is_master(&group.servers[old]), "it was one all the time");
+    next.unlock().unwrap();
+}
+
+#[test]
+fn sentinels_that_hang_keep_nobody_from_looking() {
+    let group = Group::start_with(0, 1);
+    let lock = client(&group, "command_timeout=10s").mutex("held").unwrap();
+    let guard = take(&lock);
+    group.sentinels[0].pause();
+    let start = Stopwatch::start();
+    guard.verify().unwrap();
+    assert!(start.elapsed() < ms(1_000), "{:?}", start.elapsed());
+    group.sentinels[0].resume();
+    guard.unlock().unwrap();
+}
