@@ -1,76 +1,125 @@
-//! One lost, late or garbled answer: the lock is got and given back all the same, and nothing is left.
+//! One request, or its answer, that the network loses, delays or garbles: an acquire, a release and a renewal come about
+//! all the same, and nothing is left of the first try.
 
-use super::scene::{client_of, command};
+use super::scene::{Row, builder_of, client_of, command, lease};
+use super::table::Case;
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::resp::Kind;
-use crate::harness::time::{Stopwatch, always};
-use distlock::DistLock;
+use crate::harness::time::{Stopwatch, always, eventually, ms};
+use distlock::{DistLock, Event};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(10);
-/// The pauses before a repetition, and what a busy machine adds.
-const SLACK: Duration = Duration::from_millis(300);
+/// The pauses before a repetition.
+const PAUSES: Duration = Duration::from_millis(50);
 
-/// With a delay that is longer than a command may take, where there is one.
-fn all() -> [Fault; 9] {
-    [
-        Fault::Cut,
-        Fault::Delay(command() * 2),
-        Fault::SwallowRequest,
-        Fault::Late(command() * 2),
-        Fault::CutReply,
-        Fault::DelayReply(command() * 2),
-        Fault::SwallowReply,
-        Fault::HalfReply,
-        Fault::Garbage,
-    ]
+/// The three of them that meet this fault, as cases.
+macro_rules! cases {
+    ($($name:literal => $fault:expr),* $(,)?) => {
+        &[
+            $((concat!("acquire: ", $name), || acquire($fault)),)*
+            $((concat!("release: ", $name), || release($fault)),)*
+            $((concat!("renewal: ", $name), || renewal($fault)),)*
+        ]
+    };
+}
+
+pub(super) const CASES: &[Case] = cases! {
+    "the connection is cut" => Fault::Cut,
+    "delayed for too long" => Fault::Delay(late()),
+    "swallowed" => Fault::SwallowRequest,
+    "arrives when nobody waits any more" => Fault::Late(late()),
+    "applied, and the connection is cut" => Fault::CutReply,
+    "applied, and the answer comes too late" => Fault::DelayReply(late()),
+    "applied, and the answer is swallowed" => Fault::SwallowReply,
+    "applied, and half of the answer comes" => Fault::HalfReply,
+    "applied, and garbage comes" => Fault::Garbage,
+};
+
+/// For longer than a command may take.
+fn late() -> Duration {
+    command() * 2
 }
 
 /// A server that knows the scripts, behind a proxy whose first command of this kind meets this fault.
 fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
     let server = RedisServer::start();
-    client_of(&server.url()).mutex("b").unwrap().lock().unwrap().unlock().unwrap();
-    let proxy =
-        Proxy::new(server.port(), Arc::new(Sometimes::new(Some(kind), Turn::Only(1), fault)));
+    let guard = client_of(&server.url()).mutex("b").unwrap().lock().unwrap();
+    guard.extend(lease() * 2).unwrap();
+    guard.unlock().unwrap();
+    let plan = Sometimes::new(Some(kind), Turn::Only(1), fault);
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
     (server, proxy)
 }
 
-#[test]
-fn an_acquire_that_meets_any_fault_is_repeated_and_leaves_nothing_behind() {
-    for fault in all() {
-        let (server, proxy) = behind(Kind::Acquire, fault);
-        let lock = client_of(&proxy.url()).mutex("a").unwrap();
-        let watch = Stopwatch::start();
-        let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
-        let took = watch.elapsed();
-        println!("acquire meets {fault:?}: got after {took:.1?}");
-        assert!(took < command() + SLACK, "{fault:?}: {took:?}");
-        guard.verify().unwrap();
-        let owners = server.probe().hgetall("a");
-        assert_eq!(owners.len(), 1);
-        guard.unlock().unwrap();
-        assert_eq!(proxy.count(Kind::Acquire, fault), 1, "{}", proxy.account());
-        // Whatever of the first request is still under way comes to nothing.
-        let mut probe = server.probe();
-        always("it is free", command() * 2, || !probe.exists("a"));
-        assert_eq!(proxy.arrived_late(Kind::Acquire), u64::from(matches!(fault, Fault::Late(_))));
+/// Until whatever is still under way has arrived, and came to nothing: it stays free, or whose it is.
+fn nothing_comes_of_it(server: &RedisServer, proxy: &Proxy, (kind, fault): (Kind, Fault)) {
+    let successor = client_of(&server.url()).mutex("a").unwrap();
+    let guard = successor.try_lock().unwrap().expect("it is free");
+    let token = guard.fencing_token();
+    always("it is the successor's", late(), || guard.is_valid());
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    let mut probe = server.probe();
+    always("it is free", ms(50), || !probe.exists("a"));
+    assert!(successor.lock().unwrap().fencing_token() > token);
+    assert_eq!(proxy.count(kind, fault), 1, "{}", proxy.account());
+    if matches!(fault, Fault::Late(_)) {
+        eventually("it arrives late", LONG, || proxy.arrived_late(kind) == 1);
     }
 }
 
-#[test]
-fn a_release_that_meets_any_fault_is_told_truly_and_done_soon() {
-    for fault in all() {
-        let (server, proxy) = behind(Kind::Release, fault);
-        let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
-        let watch = Stopwatch::start();
-        let outcome = guard.unlock();
-        let took = watch.elapsed();
-        assert!(took < command() + SLACK, "{fault:?}: {took:?}");
-        // Also after silence there is time to ask again.
-        outcome.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
-        assert!(!server.probe().exists("a"));
-        println!("release meets {fault:?}: done after {took:.1?}");
-    }
+/// Is repeated, and got.
+fn acquire(fault: Fault) -> Row {
+    let (server, proxy) = behind(Kind::Acquire, fault);
+    let lock = client_of(&proxy.url()).mutex("a").unwrap();
+    let watch = Stopwatch::start();
+    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    let row = Row::new("nothing: it is got", watch.elapsed(), command() + PAUSES);
+    guard.verify().unwrap();
+    assert_eq!(server.probe().hgetall("a").len(), 1, "one owner");
+    guard.unlock().unwrap();
+    nothing_comes_of_it(&server, &proxy, (Kind::Acquire, fault));
+    row
+}
+
+/// Is repeated, and told truly: also after silence there is time to ask again.
+fn release(fault: Fault) -> Row {
+    let (server, proxy) = behind(Kind::Release, fault);
+    let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
+    let watch = Stopwatch::start();
+    guard.unlock().unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+    let row = Row::new("nothing: it is released", watch.elapsed(), command() + PAUSES);
+    assert!(!server.probe().exists("a"));
+    nothing_comes_of_it(&server, &proxy, (Kind::Release, fault));
+    row
+}
+
+/// Is repeated long before the deadline.
+fn renewal(fault: Fault) -> Row {
+    let (server, proxy) = behind(Kind::Renew, fault);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    let handler = move |event: &Event| match event {
+        Event::Renewed { .. } => heard.lock().push("renewed"),
+        Event::RenewalFailed { .. } => heard.lock().push("failed"),
+        Event::Lost { loss, .. } => panic!("{loss}"),
+        _ => {}
+    };
+    let client = builder_of(&proxy.url()).events(Arc::new(handler)).connect().unwrap();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    eventually("a renewal meets it", LONG, || proxy.count(Kind::Renew, fault) == 1);
+    let watch = Stopwatch::start();
+    eventually("it is renewed", LONG, || told.lock().contains(&"renewed"));
+    let row = Row::new("nothing: it is renewed", watch.elapsed(), command() + PAUSES);
+    assert!(guard.is_valid());
+    let left = server.probe().pttl("a").expect("it is held");
+    assert!(left > lease() / 2, "{left:?}");
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    nothing_comes_of_it(&server, &proxy, (Kind::Renew, fault));
+    row
 }

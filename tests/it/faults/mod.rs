@@ -5,6 +5,7 @@ mod apart;
 mod crowd;
 mod interrupts;
 mod ledger;
+mod meanwhile;
 mod network;
 mod orphans;
 mod own;

@@ -95,7 +95,16 @@ impl Scene {
             lease() / 3 + command()
         };
         assert!(guard.unlock().unwrap_err().is_lost());
-        Row::new(format!("lost: {}", loss.cause()), took, bound)
+        Row::new(format!("lost: {loss}"), took, bound)
+    }
+
+    /// One whose client is a user with a password, which a fault may change.
+    pub(super) fn as_user() -> Self {
+        let Self { server, .. } = Self::new();
+        let rights = ["ACL", "SETUSER", "me", "on", ">s3cret", "~*", "&*", "+@all"];
+        server.probe().command(&rights);
+        let client = client_of(&server.url_as("me:s3cret"));
+        Self { server, client }
     }
 
     /// Holds a lock through a fault that must not matter.
@@ -133,4 +142,14 @@ pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Ro
     let row = Row::new(&error, watch.elapsed(), command());
     assert!(is(&error) && error.to_string().contains(says), "{error:?}");
     row
+}
+
+/// A server that takes a while to read its data after a restart: so many microseconds for each of 2,000 keys.
+pub(super) fn slow_to_load(each_key: &str) -> RedisServer {
+    // Questions are answered after every 2 MiB (Redis before 7 has no setting for it).
+    let slowly = ["--key-load-delay", each_key, "--rdbcompression", "no"];
+    let server = RedisServer::start_with(&slowly);
+    let many = "for i = 1, 2000 do redis.call('SET', 'key' .. i, string.rep('x', 10000)) end";
+    server.probe().command(&["EVAL", many, "0"]);
+    server
 }

@@ -1,8 +1,8 @@
 //! A server in trouble: for each kind what is said, and how long that takes at most.
 
-use super::scene::{Row, Scene, client_of, command, lease, outage, refused};
+use super::scene::{Row, Scene, client_of, command, lease, outage, refused, slow_to_load};
 use super::table::Case;
-use crate::harness::process::{RedisServer, free_port};
+use crate::harness::process::free_port;
 use crate::harness::time::{Stopwatch, eventually, let_pass};
 use distlock::{DistLock, Error, LossCause};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -116,11 +116,7 @@ fn replica() -> Row {
 }
 
 fn loading() -> Row {
-    // Each key takes a while to load, and questions are answered after every 2 MiB (Redis before 7 has no setting for it).
-    let slowly = ["--key-load-delay", "400", "--rdbcompression", "no"];
-    let mut scene = Scene::with(RedisServer::start_with(&slowly));
-    let many = "for i = 1, 2000 do redis.call('SET', 'key' .. i, string.rep('x', 10000)) end";
-    scene.tell(&["EVAL", many, "0"]);
+    let mut scene = Scene::with(slow_to_load("400"));
     scene.tell(&["SAVE"]);
     let Scene { server, client } = &mut scene;
     let row = thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! One table of all faults: what is said of each, how long that took, and how long it may take.
 
 use super::scene::Row;
-use super::{apart, interrupts, own, server};
+use super::{answers, apart, interrupts, meanwhile, own, server};
 use crate::harness::time::fairly;
 use parking_lot::Mutex;
 use std::panic::catch_unwind;
@@ -21,6 +21,8 @@ struct Group {
 
 const TABLE: &[Group] = &[
     Group { kind: "the store", cases: server::CASES, apart: false },
+    Group { kind: "the store, meanwhile", cases: meanwhile::CASES, apart: false },
+    Group { kind: "the network", cases: answers::CASES, apart: false },
     #[cfg(feature = "tls")]
     Group { kind: "TLS", cases: super::tls::CASES, apart: false },
     Group { kind: "our own", cases: own::CASES, apart: false },
