@@ -1,62 +1,138 @@
-//! Tests that a document names are there.
+//! Tests that a document names are there, and are run.
 
-use super::{read, root, table};
-use std::collections::BTreeSet;
+use super::{read, root};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+/// The documents that name tests: in tables, whose last column is headed by one of [`HEADS`], and in their text.
+const DOCUMENTS: [&str; 4] =
+    ["docs/DEFAULTS.md", "docs/TESTING.md", "docs/GUARANTEES.md", "docs/DESIGN.md"];
+const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
+/// What stands behind the name of a test that is run only when somebody asks for it.
+const BY_HAND: &str = " (by hand)";
+/// A word with so many underscores in a text is the name of a test; there are others with fewer.
+const UNDERSCORES: usize = 4;
+
+/// When a test is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Run {
+    Always,
+    /// It is `#[ignore]`d.
+    ByHand,
+}
+
 /// The names of all test functions and of all cases of the conformance suite.
-pub(crate) fn tests() -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+pub(crate) fn tests() -> BTreeMap<String, Run> {
+    let mut names = BTreeMap::new();
     for folder in ["tests", "src", "lock-core", "lock-redis", "lock-cluster"] {
         collect(&root().join(folder), &mut names);
     }
     let cases = lock_core::conformance::cases();
-    names.extend(cases.iter().map(|case| case.name().to_owned()));
+    names.extend(cases.iter().map(|case| (case.name().to_owned(), Run::Always)));
     names
 }
 
-fn collect(path: &Path, names: &mut BTreeSet<String>) {
+fn collect(path: &Path, names: &mut BTreeMap<String, Run>) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {
             collect(&entry.unwrap().path(), names);
         }
     } else if path.extension().is_some_and(|extension| extension == "rs") {
-        let text = fs::read_to_string(path).unwrap();
-        for (_, after) in text.match_indices("#[test]").map(|(at, it)| text.split_at(at + it.len()))
-        {
-            let function = after.split_once("fn ").and_then(|(_, name)| name.split('(').next());
-            names.extend(function.map(str::to_owned));
-        }
+        names.extend(tests_in(&fs::read_to_string(path).unwrap()));
     }
 }
 
-/// What stands in back-quotes in the last column of a table.
-fn named(document: &str, heading: &str) -> Vec<String> {
-    let mut named = Vec::new();
-    for row in table(&read(document), heading) {
-        let quoted: Vec<_> =
-            row.last().unwrap().split('`').skip(1).step_by(2).map(str::to_owned).collect();
-        assert!(!quoted.is_empty(), "{document}: no test is named for {:?}", row[0]);
-        named.extend(quoted);
+/// The test functions in a source, each with its attributes, in whatever order they stand.
+fn tests_in(source: &str) -> Vec<(String, Run)> {
+    let (mut tests, mut attributes) = (Vec::new(), Vec::new());
+    for line in source.lines().map(str::trim) {
+        if line.starts_with("#[") {
+            attributes.push(line);
+        } else if let Some((_, name)) = line.split_once("fn ") {
+            if attributes.contains(&"#[test]") {
+                let is_ignored = attributes.iter().any(|line| line.contains("ignore"));
+                let name = name.split('(').next().unwrap_or_default().to_owned();
+                tests.push((name, if is_ignored { Run::ByHand } else { Run::Always }));
+            }
+            attributes.clear();
+        } else if line.ends_with([';', '{', '}']) {
+            attributes.clear();
+        }
+    }
+    tests
+}
+
+/// A name of a test in a document.
+struct Named {
+    name: String,
+    run: Run,
+}
+
+/// What stands in back-quotes there and is as long as `is_name` wants it.
+fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
+    let parts: Vec<_> = text.split('`').collect();
+    let quoted = parts.iter().skip(1).step_by(2).zip(parts.iter().skip(2).step_by(2));
+    let named = quoted.filter(|(name, _)| is_name(name)).map(|(name, behind)| Named {
+        name: (*name).to_owned(),
+        run: if behind.starts_with(BY_HAND) { Run::ByHand } else { Run::Always },
+    });
+    named.collect()
+}
+
+/// The tests that this document names; all of a column of tests, or whatever looks like one in its text.
+fn named(document: &str) -> Vec<Named> {
+    let is_long = |name: &str| {
+        name.matches('_').count() >= UNDERSCORES
+            && name.chars().all(|c| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit())
+    };
+    let (mut named, mut is_of_tests, mut in_table) = (Vec::new(), false, false);
+    for line in read(document).lines() {
+        if !line.starts_with('|') {
+            in_table = false;
+            named.extend(quoted(line, is_long));
+            continue;
+        }
+        let last = line.trim_matches('|').rsplit('|').next().unwrap().trim();
+        if !std::mem::replace(&mut in_table, true) {
+            is_of_tests = HEADS.contains(&last);
+        } else if is_of_tests && !last.starts_with("---") {
+            let of_row = quoted(last, |_| true);
+            assert!(!of_row.is_empty(), "{document}: no test is named in {line:?}");
+            named.extend(of_row);
+        } else {
+            named.extend(quoted(line, is_long));
+        }
     }
     named
 }
 
 #[test]
 fn every_test_that_is_named_is_there() {
-    let tests = tests();
-    for (document, heading) in [
-        ("docs/DEFAULTS.md", "Bad input"),
-        ("docs/TESTING.md", "What can go wrong with a connection"),
-        ("docs/GUARANTEES.md", "What is promised"),
-        ("docs/GUARANTEES.md", "Replicas"),
-        ("docs/GUARANTEES.md", "What is promised with Sentinel"),
-        ("docs/GUARANTEES.md", "What is promised on Redis Cluster"),
-        ("docs/GUARANTEES.md", "What cannot be promised"),
-    ] {
-        for name in named(document, heading) {
-            assert!(tests.contains(&name), "{document} names `{name}`, and there is no such test");
+    let (tests, mut count) = (tests(), 0);
+    for document in DOCUMENTS {
+        for Named { name, run } in named(document) {
+            let Some(is_run) = tests.get(&name) else {
+                panic!("{document} names `{name}`, and there is no such test");
+            };
+            assert_eq!(
+                *is_run, run,
+                "{document} names `{name}`: \"{BY_HAND}\" stands behind those that are ignored, and no others"
+            );
+            count += 1;
         }
     }
+    assert!(count > 200, "only {count} were found");
+}
+
+#[test]
+fn an_ignored_test_is_known_by_its_attribute_wherever_that_stands() {
+    let source = "#[test]\nfn runs() {\n}\n#[test]\n#[ignore = \"long\"]\nfn late() {}\n\n    #[ignore]\n    #[test]\n    // why\n    fn \
+                  early() {\n}\n#[ignore]\nstruct Odd;\n#[test]\nfn after() {}\nfn helper() {}";
+    let known = tests_in(source);
+    let names: Vec<_> = known.iter().map(|(name, run)| (name.as_str(), *run)).collect();
+    let by_hand = Run::ByHand;
+    let all =
+        [("runs", Run::Always), ("late", by_hand), ("early", by_hand), ("after", Run::Always)];
+    assert_eq!(names, all);
 }
