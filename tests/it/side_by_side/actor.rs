@@ -4,9 +4,10 @@ use super::command::{NAMES, Terms};
 use crate::harness::time::scaled;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use distlock::{
-    DistLock, Error, ErrorKind, FencingToken, GuardState, Interrupt, LockGuard, LossCause, Mutex,
-    OwnedGuard, OwnedMutex,
+    DistLock, Error, ErrorKind, FencingToken, GuardState, Interrupt, LockGuard, Loss, LossCause,
+    Mutex, OwnedGuard, OwnedMutex,
 };
+use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub(super) struct GuardSeen {
     is_valid: bool,
     minutes: u64,
     cause: Option<LossCause>,
+    /// What was told of its loss, by a channel that was there from the beginning.
+    told: Option<LossCause>,
 }
 
 /// Begun minutes: what is left of every lease here is far from a full one.
@@ -50,22 +53,42 @@ pub(super) fn minutes(left: Duration) -> u64 {
     left.as_secs().div_ceil(60)
 }
 
-macro_rules! look_at {
-    ($guard:expr) => {
-        GuardSeen {
-            token: $guard.fencing_token().map(Token::from),
-            state: $guard.state(),
-            is_valid: $guard.is_valid(),
-            minutes: minutes($guard.remaining()),
-            cause: $guard.loss().map(|loss| loss.cause()),
-        }
-    };
+/// A guard, and what its channel tells of its loss.
+pub(super) struct Kept<G> {
+    guard: G,
+    losses: Receiver<Loss>,
+    told: Cell<Option<LossCause>>,
 }
 
-impl GuardSeen {
-    pub(super) fn of(guard: &OwnedGuard) -> Self {
-        look_at!(guard)
+impl<G> Kept<G> {
+    fn new(guard: G, losses: Receiver<Loss>) -> Self {
+        Self { guard, losses, told: Cell::default() }
     }
+
+    /// What was told of the loss, which must come if the guard knows of one, and must not if it does not.
+    fn told(&self, known: Option<LossCause>) -> Option<LossCause> {
+        if self.told.get().is_none() {
+            let bound = if known.is_some() { scaled(BOUND) } else { Duration::ZERO };
+            self.told.set(self.losses.recv_timeout(bound).ok().map(|loss| loss.cause()));
+        }
+        assert_eq!(self.told.get(), known, "what the channel told, and what the guard says");
+        self.told.get()
+    }
+}
+
+macro_rules! look_at {
+    ($kept:expr) => {{
+        let guard = &$kept.guard;
+        let cause = guard.loss().map(|loss| loss.cause());
+        GuardSeen {
+            token: guard.fencing_token().map(Token::from),
+            state: guard.state(),
+            is_valid: guard.is_valid(),
+            minutes: minutes(guard.remaining()),
+            cause,
+            told: $kept.told(cause),
+        }
+    }};
 }
 
 /// What a thread says of one lock, all of it locally.
@@ -79,7 +102,7 @@ pub(super) struct LockSeen {
 /// What lives on the thread.
 pub(super) struct Own {
     pub(super) locks: [Mutex; NAMES],
-    pub(super) guards: [Vec<LockGuard>; NAMES],
+    pub(super) guards: [Vec<Kept<LockGuard>>; NAMES],
 }
 
 impl Own {
@@ -87,7 +110,7 @@ impl Own {
         std::array::from_fn(|lock| LockSeen {
             holds: self.locks[lock].hold_count(),
             is_held: self.locks[lock].is_held_by_current_thread(),
-            guards: self.guards[lock].iter().map(|guard| look_at!(guard)).collect(),
+            guards: self.guards[lock].iter().map(|kept| look_at!(kept)).collect(),
         })
     }
 
@@ -95,7 +118,8 @@ impl Own {
         match taken {
             Ok(Some(guard)) => {
                 let token = guard.fencing_token().map(Token::from);
-                self.guards[lock].push(guard);
+                let losses = guard.losses();
+                self.guards[lock].push(Kept::new(guard, losses));
                 Answer::Took(token)
             }
             Ok(None) => Answer::Busy,
@@ -108,16 +132,20 @@ impl Own {
         self.keep(lock, taken.map(Some))
     }
 
+    pub(super) fn newest_guard(&self, lock: usize) -> Option<&LockGuard> {
+        self.guards[lock].last().map(|kept| &kept.guard)
+    }
+
     /// One of the guards, if there are any.
     pub(super) fn guard(&self, lock: usize, which: usize) -> Option<&LockGuard> {
         let guards = &self.guards[lock];
-        guards.get(which.checked_rem(guards.len())?)
+        guards.get(which.checked_rem(guards.len())?).map(|kept| &kept.guard)
     }
 
     pub(super) fn take_guard(&mut self, lock: usize, which: usize) -> Option<LockGuard> {
         let guards = &mut self.guards[lock];
         let at = which.checked_rem(guards.len())?;
-        Some(guards.remove(at))
+        Some(guards.remove(at).guard)
     }
 }
 
@@ -189,7 +217,7 @@ pub(super) struct Shelf(Arc<parking_lot::Mutex<Vec<Shelved>>>);
 pub(super) struct Shelved {
     pub(super) client: usize,
     pub(super) lock: usize,
-    guard: OwnedGuard,
+    kept: Kept<OwnedGuard>,
 }
 
 impl Shelf {
@@ -208,7 +236,8 @@ impl Shelf {
         match take(from) {
             Ok(Some(guard)) => {
                 let token = guard.fencing_token().map(Token::from);
-                self.0.lock().push(Shelved { client, lock, guard });
+                let losses = guard.losses();
+                self.0.lock().push(Shelved { client, lock, kept: Kept::new(guard, losses) });
                 Answer::Took(token)
             }
             Ok(None) => Answer::Busy,
@@ -220,7 +249,7 @@ impl Shelf {
         let mut shelved = self.0.lock();
         let of_lock: Vec<_> = (0..shelved.len()).filter(|at| shelved[*at].lock == lock).collect();
         let at = of_lock[which.checked_rem(of_lock.len())?];
-        Some(shelved.remove(at).guard)
+        Some(shelved.remove(at).kept.guard)
     }
 
     /// Looks at one of them without taking it away.
@@ -232,15 +261,18 @@ impl Shelf {
     ) -> Option<T> {
         let shelved = self.0.lock();
         let of_lock: Vec<_> = shelved.iter().filter(|it| it.lock == lock).collect();
-        Some(look(&of_lock[which.checked_rem(of_lock.len())?].guard))
+        Some(look(&of_lock[which.checked_rem(of_lock.len())?].kept.guard))
     }
 
     pub(super) fn is_held(&self, client: usize, lock: usize) -> bool {
-        self.0.lock().iter().any(|it| it.client == client && it.lock == lock && it.guard.is_valid())
+        self.0
+            .lock()
+            .iter()
+            .any(|it| it.client == client && it.lock == lock && it.kept.guard.is_valid())
     }
 
     pub(super) fn look(&self) -> Vec<(usize, usize, GuardSeen)> {
-        self.0.lock().iter().map(|it| (it.client, it.lock, GuardSeen::of(&it.guard))).collect()
+        self.0.lock().iter().map(|it| (it.client, it.lock, look_at!(it.kept))).collect()
     }
 
     pub(super) fn clear(&self) {

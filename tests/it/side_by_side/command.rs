@@ -19,7 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const BRIEF: Duration = Duration::from_millis(150);
 
 /// A lease that is renewed once and no more: long enough that the renewal is in time on a busy machine.
-pub(super) const RENEWED_ONCE: Duration = Duration::from_millis(450);
+pub(super) const RENEWED_ONCE: Duration = Duration::from_millis(600);
 
 /// How long a try waits that is to wait in vain.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -43,6 +43,8 @@ pub(super) enum Deed {
     TakeAndUseUp,
     /// With an interrupt that has fired before.
     LockInterrupted(Terms),
+    /// With an interrupt that it shares with all who wait like this, for whichever lock, by whichever client.
+    LockTogether(Terms),
     OwnedLock,
     OwnedTry,
     Run,
@@ -63,8 +65,10 @@ pub(super) enum Deed {
     ForceUnlock,
     /// The key goes behind everybody's back.
     LoseKey,
-    /// Ends this thread's wait.
+    /// Ends this thread's wait, and those that share its interrupt.
     Interrupt,
+    /// Waits until nothing that the thread's client sent is in doubt.
+    Settle,
     /// The thread's client goes, with all handles on its locks, and another one comes: its guards live on, and what was
     /// detached is given back with the last of them.
     ReplaceClient,
@@ -163,7 +167,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     let minutes = || prop_oneof![Just(Minutes::One), Just(Minutes::Fifteen), Just(Minutes::Forty)];
     let which = || any::<u8>().prop_map(usize::from);
     let taking = prop_oneof![
-        24 => terms().prop_map(Deed::Lock),
+        20 => terms().prop_map(Deed::Lock),
+        12 => terms().prop_map(Deed::LockTogether),
         16 => terms().prop_map(Deed::Try),
         8 => terms().prop_map(Deed::TryFor),
         4 => Just(Deed::TakeAndOutlive),
@@ -191,7 +196,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     let meddling = prop_oneof![
         2 => Just(Deed::ForceUnlock),
         2 => Just(Deed::LoseKey),
-        2 => Just(Deed::Interrupt),
+        3 => Just(Deed::Interrupt),
+        1 => Just(Deed::Settle),
         1 => Just(Deed::ReplaceClient),
     ];
     prop_oneof![20 => taking, 24 => holding, 5 => meddling]

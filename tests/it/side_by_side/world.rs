@@ -1,12 +1,15 @@
 //! [`World`]: one store, two clients, their threads, and whoever waits. It does one command at a time, and goes on only
 //! when everybody who can go on has.
 
-use super::actor::{Actor, Answer, GuardSeen, LockSeen, Shelf, Token, done, minutes};
-use super::command::{ACTORS, BRIEF, CLIENTS, Command, Deed, NAMES, RENEWED_ONCE};
+mod deeds;
+mod seen;
+
+pub(super) use seen::Step;
+
+use super::actor::{Actor, Answer, LockSeen, Shelf};
+use super::command::{ACTORS, CLIENTS, Command, Deed, NAMES};
 use crate::harness::time::eventually;
-use distlock::{
-    Client, ClientId, Context, DistLock, Interrupt, LockName, LockOptions, Mutex, SystemClock,
-};
+use distlock::{Client, ClientId, Context, DistLock, Interrupt, LockName, Mutex, SystemClock};
 use lock_core::conformance::Subject;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +32,8 @@ pub(super) struct World {
     actors: Vec<Actor>,
     shelf: Shelf,
     waiting: BTreeMap<usize, Waiting>,
+    /// Ends the waits of all who wait together.
+    together: Interrupt,
     /// What each thread said when it was last asked: one that waits cannot be.
     seen: Vec<[LockSeen; NAMES]>,
     /// The tokens of each lock, in the order that they were given in.
@@ -38,34 +43,8 @@ pub(super) struct World {
 struct Waiting {
     lock: usize,
     interrupt: Interrupt,
-}
-
-/// What a command led to.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) struct Step {
-    /// Who got an answer, in order; nobody if the command did not apply.
-    answers: Vec<(usize, Answer)>,
-    /// Who waits, and for which lock.
-    waiting: Vec<(usize, usize)>,
-    threads: Vec<[LockSeen; NAMES]>,
-    owned: Vec<(usize, usize, GuardSeen)>,
-    store: Vec<Option<Holder>>,
-}
-
-impl Step {
-    pub(super) fn answers(&self) -> &[(usize, Answer)] {
-        &self.answers
-    }
-}
-
-/// Who holds a lock, by the store's word.
-#[derive(PartialEq, Eq, Debug)]
-struct Holder {
-    client: Option<usize>,
-    /// The number of the wait that got it.
-    number: String,
-    minutes: u64,
-    holds: u64,
+    /// Whether others wait with the same interrupt.
+    is_together: bool,
 }
 
 impl World {
@@ -85,6 +64,7 @@ impl World {
             observer,
             shelf: Shelf::new(),
             waiting: BTreeMap::new(),
+            together: Interrupt::new(),
             seen: vec![<[LockSeen; NAMES]>::default(); ACTORS],
             tokens: Default::default(),
         }
@@ -98,11 +78,12 @@ impl World {
     pub(super) fn step(&mut self, command: &Command) -> Result<Step, String> {
         let mut answers = Vec::new();
         if self.applies(command) {
-            self.start(command)?;
-            if !self.waiting.contains_key(&command.actor) {
-                let answer = self.actors[command.actor].answer()?;
-                answers.push((command.actor, self.ranked(command.lock, answer)?));
+            for who in self.start(command)? {
+                let answer = self.actors[who].answer()?;
+                answers.push((who, self.ranked(command.lock, answer)?));
             }
+            // All whom it ended have answered: it can be used again.
+            self.together.reset();
         }
         self.settle(&mut answers)?;
         Ok(Step {
@@ -124,7 +105,7 @@ impl World {
         !self.waiting.contains_key(&actor)
             && match deed {
                 // Two clients that wait for one lock race for it.
-                Deed::Lock(_) | Deed::OwnedLock => {
+                Deed::Lock(_) | Deed::LockTogether(_) | Deed::OwnedLock => {
                     waiters.all(|(waiter, _)| client_of(*waiter) == client_of(actor))
                 }
                 // Nobody is woken by a key that goes: waiters ask again when the lease should be over, minutes later.
@@ -137,174 +118,6 @@ impl World {
                 Deed::Run => self.seen[actor][lock].holds > 0,
                 _ => true,
             }
-    }
-
-    /// Begins it. Whoever may have to wait is among the waiting then.
-    fn start(&mut self, command: &Command) -> Result<(), String> {
-        let Command { actor: who, lock, deed } = *command;
-        let actor = &self.actors[who];
-        let client = self.client_now(client_of(who));
-        let (shelf, name) = (self.shelf.clone(), self.names[lock].clone());
-        let owned = self.clients[client_of(who)].owned_mutex(&name).unwrap();
-        let interrupt = Interrupt::new();
-        match deed {
-            Deed::Lock(terms) => {
-                let fired = interrupt.clone();
-                actor.begin(move |own| own.lock(lock, terms, &fired));
-                if self.seen[who][lock].holds == 0 {
-                    self.waiting.insert(who, Waiting { lock, interrupt });
-                }
-            }
-            Deed::OwnedLock => {
-                let fired = interrupt.clone();
-                actor.begin(move |_| {
-                    shelf.put(client, lock, &owned, |it| it.lock_interruptibly(&fired).map(Some))
-                });
-                self.waiting.insert(who, Waiting { lock, interrupt });
-            }
-            Deed::Interrupt => {
-                let Some(waiting) = self.waiting.remove(&who) else { unreachable!("it applies") };
-                waiting.interrupt.fire();
-            }
-            Deed::TakeAndOutlive => {
-                self.take_and_outlive(who, lock, LockOptions::new().lease(BRIEF));
-            }
-            Deed::TakeAndUseUp => {
-                let once = LockOptions::new().watched_at_most(RENEWED_ONCE, 1);
-                self.take_and_outlive(who, lock, once);
-            }
-            Deed::LockInterrupted(terms) => {
-                interrupt.fire();
-                actor.begin(move |own| own.lock(lock, terms, &interrupt));
-            }
-            Deed::ReplaceClient => {
-                drop(owned);
-                self.replace_client(who)?;
-            }
-            Deed::OwnedTry => {
-                actor.begin(move |_| shelf.put(client, lock, &owned, |it| it.try_lock()));
-            }
-            Deed::OwnedUnlock(which) => actor.begin(move |_| {
-                shelf.take(lock, which).map_or(Answer::Says(false), |guard| done(guard.unlock()))
-            }),
-            Deed::OwnedDrop(which) => {
-                actor.begin(move |_| Answer::Says(shelf.take(lock, which).is_some()));
-            }
-            Deed::OwnedVerify(which) => actor.begin(move |_| {
-                let verified = shelf.with(lock, which, |guard| done(guard.verify()));
-                verified.unwrap_or(Answer::Says(false))
-            }),
-            Deed::LoseKey => {
-                let subject = Arc::clone(&self.subject);
-                actor.begin(move |_| {
-                    subject.lose(&name);
-                    Answer::Done
-                });
-            }
-            _ => self.start_alone(command),
-        }
-        Ok(())
-    }
-
-    /// What a thread does with its own locks and guards.
-    fn start_alone(&self, command: &Command) {
-        let Command { actor, lock, deed } = *command;
-        self.actors[actor].begin(move |own| {
-            let nothing = Answer::Says(false);
-            let mutex = &own.locks[lock];
-            match deed {
-                Deed::Try(terms) => {
-                    let taken = mutex.try_lock_with(&terms.options());
-                    own.keep(lock, taken)
-                }
-                Deed::TryFor(terms) => {
-                    let taken = mutex.try_lock_with(&terms.waiting());
-                    own.keep(lock, taken)
-                }
-                Deed::Run => mutex
-                    .run(|_| mutex.hold_count())
-                    .map_or_else(|error| Answer::Failed(error.kind()), Answer::Counts),
-                Deed::LockWithAWait => {
-                    done(mutex.lock_with(&LockOptions::new().wait(Duration::ZERO)))
-                }
-                Deed::TryWithoutALease => {
-                    done(mutex.try_lock_with(&LockOptions::new().lease(Duration::ZERO)))
-                }
-                Deed::Unlock(which) => {
-                    own.take_guard(lock, which).map_or(nothing, |guard| done(guard.unlock()))
-                }
-                Deed::Drop(which) => Answer::Says(own.take_guard(lock, which).is_some()),
-                Deed::Detach(which) => own.take_guard(lock, which).map_or(nothing, |guard| {
-                    guard.detach();
-                    Answer::Done
-                }),
-                Deed::UnlockDetached => done(mutex.unlock()),
-                Deed::Extend(which, minutes) => own
-                    .guard(lock, which)
-                    .map_or(nothing, |guard| done(guard.extend(minutes.time()))),
-                Deed::Ensure(which, minutes) => own
-                    .guard(lock, which)
-                    .map_or(nothing, |guard| done(guard.ensure(minutes.time()))),
-                Deed::Verify(which) => {
-                    own.guard(lock, which).map_or(nothing, |guard| done(guard.verify()))
-                }
-                Deed::ForceUnlock => mutex
-                    .force_unlock()
-                    .map_or_else(|error| Answer::Failed(error.kind()), Answer::Says),
-                other => unreachable!("{other:?} is not done alone"),
-            }
-        });
-    }
-
-    /// The client's handles go one after the other, the one of this thread last.
-    fn replace_client(&mut self, who: usize) -> Result<(), String> {
-        let side = client_of(who);
-        self.clients[side] = client(&*self.subject);
-        self.ids.push(self.clients[side].id());
-        let others = (0..ACTORS).filter(|actor| client_of(*actor) == side && *actor != who);
-        for actor in others.chain([who]) {
-            let locks = locks(&self.clients[side], &self.names);
-            self.actors[actor].begin(move |own| {
-                own.locks = locks;
-                Answer::Done
-            });
-            if actor != who {
-                self.actors[actor].answer()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What the client is called that this side has now.
-    fn client_now(&self, side: usize) -> usize {
-        let id = self.clients[side].id();
-        self.ids.iter().position(|known| *known == id).expect("it is among them")
-    }
-
-    /// Takes it for a short time, and answers when that is over, for the holder and in the store. Meanwhile the store keeps
-    /// it for as long as its holder counts on it.
-    fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions) {
-        let observer = self.observer.mutex(&self.names[lock]).unwrap();
-        self.actors[who].begin(move |own| {
-            let held_before = own.locks[lock].hold_count() > 0;
-            let taken = own.locks[lock].try_lock_with(&options);
-            let answer = own.keep(lock, taken);
-            let mut is_kept = true;
-            if !held_before
-                && let (Answer::Took(_), Some(guard)) = (answer, own.guards[lock].last())
-            {
-                eventually("the lease is over for its holder", SOON, || {
-                    // In this order: a holder that counts on it now did so when the store was asked.
-                    let is_locked = observer.is_locked().unwrap();
-                    is_kept &= is_locked || !guard.is_valid();
-                    !guard.is_valid()
-                });
-                eventually("the lease is over in the store", SOON, || {
-                    !observer.is_locked().unwrap()
-                });
-            }
-            if is_kept { answer } else { Answer::Says(is_kept) }
-        });
     }
 
     /// Waits for everybody who can go on, until all that wait must.
@@ -355,60 +168,6 @@ impl World {
         self.look()?;
         let mut of_client = (0..ACTORS).filter(|actor| client_of(*actor) == client);
         Ok(of_client.all(|actor| !self.seen[actor][lock].is_held))
-    }
-
-    /// Asks all threads that do not wait.
-    fn look(&mut self) -> Result<Vec<[LockSeen; NAMES]>, String> {
-        for (who, actor) in self.actors.iter().enumerate() {
-            if !self.waiting.contains_key(&who) {
-                self.seen[who] = actor.look()?;
-            }
-        }
-        let mut seen = self.seen.clone();
-        for (lock, thread) in seen.iter_mut().flat_map(|locks| locks.iter_mut().enumerate()) {
-            thread.guards.iter_mut().for_each(|guard| guard.token = self.rank(lock, guard.token));
-        }
-        Ok(seen)
-    }
-
-    fn ranked_shelf(&self) -> Vec<(usize, usize, GuardSeen)> {
-        let ranked = |(client, lock, mut seen): (usize, usize, GuardSeen)| {
-            seen.token = self.rank(lock, seen.token);
-            (client, lock, seen)
-        };
-        self.shelf.look().into_iter().map(ranked).collect()
-    }
-
-    fn rank(&self, lock: usize, token: Option<Token>) -> Option<Token> {
-        let rank = |Token(token)| self.tokens[lock].iter().position(|known| *known == token);
-        token.map(|token| Token(rank(token).map_or(u64::MAX, |rank| rank as u64)))
-    }
-
-    /// The answer with the token's place among all of its lock. A new one is larger than all before.
-    fn ranked(&mut self, lock: usize, answer: Answer) -> Result<Answer, String> {
-        let Answer::Took(token) = answer else { return Ok(answer) };
-        if let Some(Token(new)) = token.filter(|token| !self.tokens[lock].contains(&token.0)) {
-            if let Some(last) = self.tokens[lock].last().filter(|last| **last >= new) {
-                return Err(format!("the token {new} was given after {last}"));
-            }
-            self.tokens[lock].push(new);
-        }
-        Ok(Answer::Took(self.rank(lock, token)))
-    }
-
-    fn holder(&self, lock: usize) -> Result<Option<Holder>, String> {
-        let mutex = self.observer.mutex(&self.names[lock]).unwrap();
-        let info = mutex.inspect().map_err(|error| format!("{error:?}"))?;
-        Ok(info.holder.map(|holder| {
-            let owner = holder.owner.as_str();
-            let (id, number) = owner.rsplit_once(':').unwrap_or((owner, ""));
-            Holder {
-                client: self.ids.iter().position(|client| client.to_string() == id),
-                number: number.to_owned(),
-                minutes: holder.remaining.map_or(u64::MAX, minutes),
-                holds: holder.holds,
-            }
-        }))
     }
 
     /// Everybody gives up, lets go and goes. Nothing may be left in the store.
