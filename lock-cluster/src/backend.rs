@@ -167,7 +167,11 @@ impl Backend for ClusterBackend {
             Target::Owner(node) => node.acquire(&self.format, attempt, by),
             Target::Asking(node) => node.acquire(&self.format, attempt, by),
         });
-        settled(answer.and_then(|answer| answer.believed(slot, &self.router.0)))
+        let answer = answer.and_then(|answer| answer.believed(slot, &self.router.0));
+        if matches!(answer, Ok(Answer::Unacknowledged(..))) {
+            self.router.0.fell_short();
+        }
+        settled(answer)
     }
 
     fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
@@ -195,6 +199,9 @@ impl Backend for ClusterBackend {
                     }
                     let redirect = outcome.as_ref().err().and_then(Redirect::of);
                     let said = |to| said_by(&group.member, to);
+                    if matches!(outcome, Ok(Renewal::Unacknowledged(_))) {
+                        self.router.0.fell_short();
+                    }
                     failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
                         || matches!(redirect, Some(Redirect::Down));
                     renewals[*place] = outcome;
@@ -332,6 +339,28 @@ mod tests {
             assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
         }
         open("redis+cluster://a,[::1]:7000/0").unwrap();
+    }
+
+    /// Told only of the time that was under way, it would sleep until its deadline.
+    #[test]
+    fn who_asks_for_the_cluster_while_it_is_asked_for_is_told_of_the_next_time() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
+        let shared = Arc::clone(&backend.unwrap().router.0);
+        let ask = || {
+            let began = shared.clock().now();
+            let outcome = shared.refreshed(began + std::time::Duration::from_secs(60));
+            (outcome, shared.clock().now().since(began))
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(ask);
+            let _asked = silent.accept().unwrap();
+            let (outcome, took) = ask();
+            outcome.unwrap_err();
+            assert!(took < std::time::Duration::from_secs(30), "{took:?}");
+            first.join().unwrap().0.unwrap_err();
+        });
     }
 
     #[test]

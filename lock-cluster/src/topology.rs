@@ -77,7 +77,8 @@ struct DeskState {
     done: u64,
     /// Why it failed the last time.
     trouble: Option<Failure>,
-    waiting: Vec<Arc<Signal>>,
+    /// Who waits, and for which time.
+    waiting: Vec<(u64, Arc<Signal>)>,
 }
 
 impl Desk {
@@ -195,6 +196,11 @@ impl Shared {
         self.desk.ask();
     }
 
+    /// Too few replicas have confirmed something: there may be others by now, or one of them less.
+    pub(crate) fn fell_short(&self) {
+        self.desk.ask();
+    }
+
     /// Waits until the cluster was asked for once more, at most until `by`.
     ///
     /// # Errors
@@ -215,7 +221,7 @@ impl Shared {
         // One that is under way may have asked before whatever made us ask.
         let awaited = state.begun + 1;
         state.asked = true;
-        state.waiting.push(Arc::clone(&signal));
+        state.waiting.push((awaited, Arc::clone(&signal)));
         drop(state);
         self.desk.signal.raise();
         loop {
@@ -223,7 +229,7 @@ impl Shared {
             let mut state = self.desk.state.lock();
             let is_done = state.done >= awaited;
             if is_done || state.closed || self.clock.now() >= by {
-                state.waiting.retain(|other| !Arc::ptr_eq(other, &signal));
+                state.waiting.retain(|(_, other)| !Arc::ptr_eq(other, &signal));
                 let trouble = state.trouble.clone();
                 return trouble.filter(|_| is_done || !self.is_known()).map_or(Ok(()), Err);
             }
@@ -256,9 +262,12 @@ impl Shared {
             let mut state = self.desk.state.lock();
             state.done = state.begun;
             state.trouble = outcome.err();
-            let waiting = std::mem::take(&mut state.waiting);
+            let done = state.done;
+            // Those who came while it was under way wait for the next time, and must be told of that one.
+            let told: Vec<_> =
+                state.waiting.extract_if(.., |(awaited, _)| *awaited <= done).collect();
             drop(state);
-            waiting.iter().for_each(|signal| signal.raise());
+            told.iter().for_each(|(_, signal)| signal.raise());
         }
     }
 

@@ -2,12 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// Processes whose threads want one lock, and say when they had it.
+#[path = "../contenders/mod.rs"]
+mod contenders;
+
+// What is left of nodes that left, and of a client.
+mod departure;
+
 // Masters that die, are frozen, give way or come back.
 mod failover;
 
 #[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
 #[path = "../it/harness/mod.rs"]
 mod harness;
+
+// Masters that are killed with the lock held, and a judge of what all holders say.
+mod judged;
 
 // A master that the others cannot reach any more.
 mod partition;

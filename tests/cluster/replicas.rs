@@ -1,14 +1,16 @@
 //! Grants that the replicas of the lock's node confirm.
 
+use crate::contenders::{Contenders, stay};
+use crate::harness::claims::judge;
 use crate::harness::cluster::Cluster;
 use crate::harness::time::{always, eventually, ms};
 use crate::scene::{LONG, client_with, take, turn};
-use distlock::{Client, DistLock};
+use distlock::{Client, Clock, DistLock, SystemClock};
 use std::thread;
 use std::time::Duration;
 
 fn client(cluster: &Cluster, replicas: &str) -> Client {
-    let settings = "watchdog=20s&command_timeout=1s&connect_timeout=500ms&outage_limit=60s";
+    let settings = "watchdog=60s&command_timeout=1s&connect_timeout=500ms&outage_limit=60s";
     client_with(&cluster.url(), &format!("{settings}&replicas={replicas}"))
 }
 
@@ -37,7 +39,8 @@ fn what_all_replicas_have_survives_the_master_and_the_next_waits_until_it_is_bac
     });
 }
 
-/// The same without waiting for replicas: what the successor never heard of it grants again.
+/// The same without waiting for replicas: what the successor never heard of it grants again, and the judge that finds nothing
+/// in `judged` sees it.
 #[test]
 fn what_no_replica_has_is_granted_twice() {
     let mut cluster = Cluster::start();
@@ -49,15 +52,17 @@ fn what_no_replica_has_is_granted_twice() {
     cluster.cut_off_replicas(2);
     let error = other.mutex(&name).unwrap().try_lock_for(Duration::from_secs(2)).unwrap_err();
     assert!(error.to_string().contains("replica"), "not without the replica: {error}");
+    let asked = SystemClock.now();
     let held = take(&one, &name);
+    let others = Contenders::start(&format!("{}?watchdog=5s", cluster.url()), &name, 2, 2);
     cluster.node_mut(2).kill();
     cluster.node(replica).resume();
     cluster.wait_for_owner(slot, replica);
-    let again = take(&one_more(&cluster), &name);
-    assert!(again.fencing_token() > held.fencing_token(), "and its token is larger");
+    let waiting = SystemClock.now();
+    let enough = || others.claims().len() >= 4 || SystemClock.now().since(waiting) >= LONG;
+    let claim = stay(&held, "test", asked, enough).expect("it is valid");
+    let mut claims = others.stop();
+    claims.push(claim);
+    judge(claims).must_show_a_double_grant();
     eventually("the first is told", LONG, || held.verify().is_err_and(|error| error.is_lost()));
-}
-
-fn one_more(cluster: &Cluster) -> Client {
-    client(cluster, "off")
 }

@@ -3,6 +3,8 @@
 //! For any suite that has the harness: whatever is done to the store meanwhile, the judge of
 //! [`claims`](crate::harness::claims) sees whether two had the lock at once.
 
+pub(crate) mod kills;
+
 use crate::harness::child::{Child, Example};
 use crate::harness::claims::{Claim, Log};
 use crate::harness::time::let_pass;

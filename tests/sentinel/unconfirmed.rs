@@ -37,17 +37,6 @@ fn claims_over_a_kill(group: &mut Group, guard: &LockGuard, policy: &str) -> (us
     (new, claims)
 }
 
-/// Two had it at once, and their tokens say which of them came later.
-#[track_caller]
-fn must_be_two_at_once(claims: Vec<Claim>) {
-    let verdict = judge(claims);
-    let [one, other] = verdict.together.first().expect("the judge sees the double grant");
-    println!("two at once:\n{one}\n{other}");
-    assert_eq!((one.holder.as_str(), one.lock.as_str()), ("test", other.lock.as_str()));
-    assert!(one.holder != other.holder && one.token < other.token);
-    assert!(verdict.backwards.is_empty(), "{:?}", verdict.backwards);
-}
-
 #[test]
 fn without_waiting_for_replicas_a_failover_can_grant_twice() {
     let mut group = Group::start();
@@ -56,7 +45,7 @@ fn without_waiting_for_replicas_a_failover_can_grant_twice() {
     let client = client(&group, LEASE);
     let guard = take(&client.mutex(NAME).unwrap());
     let (_, claims) = claims_over_a_kill(&mut group, &guard, "replicas=off");
-    must_be_two_at_once(claims);
+    judge(claims).must_show_a_double_grant();
     assert!(guard.verify().unwrap_err().is_lost(), "who asks is told");
 }
 
@@ -94,7 +83,7 @@ fn where_one_of_two_is_waited_for_the_other_may_be_promoted_and_then_it_is_grant
     let guard = take(&client.mutex(NAME).unwrap());
     let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=1");
     assert_eq!(new, 2);
-    must_be_two_at_once(claims);
+    judge(claims).must_show_a_double_grant();
 }
 
 #[test]
@@ -107,7 +96,7 @@ fn one_that_is_held_for_down_is_not_waited_for_and_may_be_back_in_time_to_be_pro
     let guard = take(&client.mutex(NAME).unwrap());
     let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=all");
     assert_eq!(new, 2);
-    must_be_two_at_once(claims);
+    judge(claims).must_show_a_double_grant();
 }
 
 #[test]

@@ -105,6 +105,16 @@ pub(crate) fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
 }
 
 impl Verdict {
+    /// The holder called "test" and another one had it at once, and their tokens say that the other one came later.
+    #[track_caller]
+    pub(crate) fn must_show_a_double_grant(&self) {
+        let [one, other] = self.together.first().expect("the judge sees the double grant");
+        println!("two at once:\n{one}\n{other}");
+        assert_eq!((one.holder.as_str(), one.lock.as_str()), ("test", other.lock.as_str()));
+        assert!(one.holder != other.holder && one.token < other.token);
+        assert!(self.backwards.is_empty(), "{:?}", self.backwards);
+    }
+
     /// One at a time, and tokens that grow. Prints how many there were.
     #[track_caller]
     pub(crate) fn must_be_exact(&self) {

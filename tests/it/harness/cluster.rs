@@ -283,6 +283,17 @@ impl Cluster {
         })
     }
 
+    /// Waits until all nodes that run list a replica of this one.
+    pub(crate) fn await_listing(&self, master: usize) {
+        let port = self.nodes[master].port();
+        eventually("all know of a replica", AGREEMENT, || {
+            self.running().all(|node| {
+                let view = View::of(&mut node.probe());
+                view.is_some_and(|view| view.0.get(&port).is_some_and(|it| !it.1.is_empty()))
+            })
+        });
+    }
+
     /// A connection of the test's own to whoever serves this key.
     pub(crate) fn probe(&self, key: &str) -> Probe {
         self.nodes[self.owner_of(key)].probe()
@@ -321,6 +332,15 @@ impl Cluster {
             self.running()
                 .all(|node| View::of(&mut node.probe()).is_some_and(|view| view.serves(port, slot)))
         });
+    }
+
+    /// Waits until all nodes that run say that another node than this one serves the slot. Which.
+    pub(crate) fn await_other_than(&self, old: usize, slot: u16) -> usize {
+        let new = eventually("the slot has another node", TAKEOVER, || {
+            self.find_owner(slot).filter(|new| *new != old)
+        });
+        self.wait_for_owner(slot, new);
+        new
     }
 
     /// Begins to move a slot: keys that are not there any more are asked for at its new node.

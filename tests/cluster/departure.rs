@@ -1,0 +1,140 @@
+//! Nodes that left the cluster, and a client that is gone, leave no thread and no connection behind.
+
+use crate::harness::alone::{alone, own_threads};
+use crate::harness::cluster::Cluster;
+use crate::harness::time::{eventually, timed};
+use crate::scene::{LONG, client_with, take, turn};
+use distlock::{Client, DistLock};
+use std::thread;
+use std::time::Duration;
+
+const SETTINGS: &str = "watchdog=3s&command_timeout=1s&connect_timeout=500ms";
+
+fn connections(cluster: &Cluster, node: usize) -> usize {
+    let clients = cluster.node(node).probe().clients();
+    clients.iter().filter(|client| client.contains("name=distlock")).count()
+}
+
+/// How many descriptors this process has open.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("this is Linux").count()
+}
+
+/// Has all that a node can be used for used: attempts, renewals, releases that nobody waits for, a watch.
+fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
+    let held = take(one, name);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(other, name));
+        let mut probe = cluster.probe(name);
+        eventually("it waits", LONG, || probe.clients().join(" ").contains("ubscribe"));
+        let before = probe.command_calls("pexpire");
+        eventually("it is renewed", LONG, || probe.command_calls("pexpire") > before);
+        drop(held);
+        waits.join().unwrap();
+    });
+}
+
+#[test]
+fn a_node_that_left_leaves_no_thread_and_no_connection_behind() {
+    alone(
+        "departure::a_node_that_left_leaves_no_thread_and_no_connection_behind",
+        nothing_is_left_of_a_node,
+    );
+}
+
+fn nothing_is_left_of_a_node() {
+    let mut cluster = Cluster::start();
+    let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), SETTINGS));
+    let name = cluster.name_on(0, "guest");
+    let slot = cluster.slot(&name);
+    // What stays: all that the masters that stay are used for.
+    for node in 0..3 {
+        use_everything(&cluster, &cluster.name_on(node, "stays"), [&one, &other]);
+    }
+    let settled = || {
+        // Nothing is held, so the watchdog's threads end; what listens stays.
+        eventually("only what listens is left", LONG, || {
+            !own_threads().iter().any(|name| ["lane", "timer"].iter().any(|it| name.contains(it)))
+        });
+        (own_threads(), descriptors())
+    };
+    let before = settled();
+    println!("{before:?}");
+    for _ in 0..3 {
+        let new = cluster.add();
+        cluster.move_slot(slot, 0, new);
+        use_everything(&cluster, &name, [&one, &other]);
+        assert!(connections(&cluster, new) > 0);
+        cluster.move_slot(slot, new, 0);
+        // As long as it is there it may be asked where the slot went.
+        turn(&one, &name);
+        turn(&other, &name);
+        eventually("no connection to it is left", LONG, || connections(&cluster, new) == 0);
+        cluster.remove(new);
+    }
+    let lock = one.mutex(&name).unwrap();
+    eventually("threads and descriptors are what they were", LONG, || {
+        // In use, or nobody would look.
+        let _in_use = lock.is_locked();
+        let now = settled();
+        println!("{now:?}");
+        now == before
+    });
+}
+
+/// A node that hangs is left as soon as there is a successor: nobody waits for it any longer, and nothing is kept of it.
+#[test]
+fn a_node_that_hangs_and_was_replaced_is_left_at_once() {
+    alone(
+        "departure::a_node_that_hangs_and_was_replaced_is_left_at_once",
+        nothing_waits_for_one_that_hangs,
+    );
+}
+
+fn nothing_waits_for_one_that_hangs() {
+    let cluster = Cluster::start();
+    let (frozen, replica) = (0, cluster.replica_of(0));
+    let settings = "watchdog=60s&command_timeout=60s&connect_timeout=500ms";
+    let client = client_with(&cluster.url(), settings);
+    let (mine, others) = (cluster.name_on(frozen, "mine"), cluster.name_on(1, "others"));
+    let slot = cluster.slot(&mine);
+    turn(&client, &mine);
+    cluster.node(frozen).pause();
+    thread::scope(|scope| {
+        // It has half a minute for an answer.
+        let asks = scope.spawn(|| turn(&client, &mine));
+        cluster.wait_for_owner(slot, replica);
+        eventually("it has the lock of the successor", Duration::from_secs(15), || {
+            turn(&client, &others);
+            asks.is_finished()
+        });
+        assert!(asks.join().unwrap().is_some());
+    });
+    cluster.node(frozen).resume();
+    cluster.wait_until_agreed(6);
+    eventually("no connection to it is left", LONG, || connections(&cluster, frozen) == 0);
+}
+
+#[test]
+fn a_client_that_is_dropped_takes_its_threads_and_connections_with_it() {
+    alone(
+        "departure::a_client_that_is_dropped_takes_its_threads_and_connections_with_it",
+        nothing_is_left_of_a_client,
+    );
+}
+
+fn nothing_is_left_of_a_client() {
+    let cluster = Cluster::start();
+    let before = descriptors();
+    let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), SETTINGS));
+    for node in 0..3 {
+        use_everything(&cluster, &cluster.name_on(node, "gone"), [&one, &other]);
+    }
+    assert!(own_threads().iter().any(|name| name == "distlock-slots"), "{:?}", own_threads());
+    timed(0, |_| drop((one, other)));
+    eventually("no thread is left", LONG, || own_threads().is_empty());
+    eventually("no connection is left", LONG, || {
+        (0..cluster.len()).all(|node| connections(&cluster, node) == 0)
+    });
+    eventually("no descriptor is left", LONG, || descriptors() == before);
+}
