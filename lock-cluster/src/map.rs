@@ -156,7 +156,7 @@ impl Map {
     fn make(&mut self, address: &Address, makers: &Makers) -> Result<Arc<Member>, Error> {
         let real = makers.addresses.real(address);
         let replicas = Arc::<Listed>::default();
-        let node = makers.settings.node_on(&real.host, real.port)?;
+        let node = makers.settings.guest_on(&real.host, real.port)?;
         let node = Arc::new(node.with_listing(Arc::clone(&replicas) as _));
         node.on_trouble(Arc::clone(&makers.trouble.0));
         self.last_number += 1;
@@ -181,8 +181,13 @@ impl Map {
         Ok(Arc::clone(&self.members[usize::from(place)]))
     }
 
-    /// Takes over what a node says of the whole cluster. Who serves nothing any more is forgotten.
-    pub(crate) fn take_over(&mut self, told: &Shards, makers: &Makers) -> Result<(), Error> {
+    /// Takes over what a node says of the whole cluster. Who serves nothing any more is forgotten. Returns those of them that
+    /// are held for down, or unknown by now: no answer is to be expected of them.
+    pub(crate) fn take_over(
+        &mut self,
+        told: &Shards,
+        makers: &Makers,
+    ) -> Result<Vec<Arc<Member>>, Error> {
         let mut members = Vec::new();
         let mut owners = vec![NOBODY; SLOTS.into()];
         for (place, shard) in told.shards.iter().enumerate() {
@@ -196,8 +201,13 @@ impl Map {
         }
         let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
         self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
+        let is_well = |member: &Member| {
+            members.iter().any(|other| other.number == member.number)
+                || self.replicas.contains(&member.address)
+        };
+        let gone = self.members.extract_if(.., |member| !is_well(member)).collect();
         (self.members, self.owners) = (members, owners);
         (self.epoch, self.known) = (told.epoch, true);
-        Ok(())
+        Ok(gone)
     }
 }

@@ -346,8 +346,10 @@ impl Shared {
                 Channels::Sharded => true,
             });
         });
-        self.map.write().take_over(told, &self.makers).map_err(Failure::Refused)?;
+        let gone = self.map.write().take_over(told, &self.makers).map_err(Failure::Refused)?;
         self.follow();
+        // Whoever waits there, as for one that hangs, has somebody else to ask now.
+        gone.iter().for_each(|member| member.node.retire());
         Ok(())
     }
 

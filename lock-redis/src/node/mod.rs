@@ -268,7 +268,7 @@ impl Node {
         self.pool.exchange(by, |link| shards::ask(link, host, port, by))
     }
 
-    /// This server is the master no longer: whoever waits for its answer is told so now, and nobody is connected to it
+    /// This server is a master no longer: whoever waits for its answer is told so now, and nobody is connected to it
     /// any more. The rest goes when the last user has left.
     pub fn retire(&self) {
         self.dialer.retire();

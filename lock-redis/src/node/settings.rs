@@ -53,6 +53,16 @@ impl NodeSettings {
         self.node(Place::tcp(host, port))
     }
 
+    /// The same, where the server may leave: [`Node::retire`] ends all connections to it.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn guest_on(&self, host: &str, port: u16) -> Result<Node, Error> {
+        let dialer = self.dialer(Place::tcp(host, port))?.for_a_while();
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+    }
+
     /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
     /// question whether it is, and [`Node::retire`] ends them all.
     ///

@@ -48,7 +48,7 @@ impl Dialer {
             (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
-            (self.term.is_some(), Step::Role, [&[b"ROLE"]]),
+            (self.must_be_master, Step::Role, [&[b"ROLE"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
         let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();

@@ -44,8 +44,10 @@ pub(crate) struct Dialer {
     bounds: Bounds,
     clock: Arc<dyn Clock>,
     road: Road,
-    /// For a server that is master only for a while.
+    /// For a server that may be [retired](Self::retire).
     term: Option<Term>,
+    /// Each link begins with the question whether the server is a master.
+    must_be_master: bool,
     /// How many links have died. Written by whoever saw one die; read by all, to look at their own before they trust
     /// it: after a restart of the server one request is lost, and not one for each link.
     deaths: AtomicU64,
@@ -107,12 +109,17 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        Self { server, login, bounds, clock, road, term: None, deaths }
+        Self { server, login, bounds, clock, road, term: None, must_be_master: false, deaths }
     }
 
     /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
     /// [`retire`](Self::retire).
-    pub(crate) fn for_a_master(mut self) -> Self {
+    pub(crate) fn for_a_master(self) -> Self {
+        Self { must_be_master: true, ..self.for_a_while() }
+    }
+
+    /// The same to a server that may leave: see [`retire`](Self::retire).
+    pub(crate) fn for_a_while(mut self) -> Self {
         self.term = Some(Term::default());
         self
     }
