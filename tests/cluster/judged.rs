@@ -42,12 +42,12 @@ impl Masters for Cluster {
 }
 
 #[test]
-fn over_three_kills_with_the_lock_held_nobody_else_has_it_while_a_guard_is_valid() {
+fn over_three_kills_on_a_cluster_nobody_has_it_until_somebody_can_confirm_it() {
     fairly(|| rounds(Cluster::start(), 3, ms(1_000)));
 }
 
 #[test]
 #[ignore = "two minutes: `cargo test --all-features --test cluster nor_over_twenty -- --ignored --nocapture` runs it"]
-fn nor_over_twenty_kills() {
+fn nor_over_twenty_on_a_cluster() {
     rounds(Cluster::start(), 20, ms(1_000));
 }
