@@ -12,6 +12,9 @@ mod conformance;
 #[path = "../it/harness/mod.rs"]
 mod harness;
 
+// Ways through the model, on real nodes.
+mod replay;
+
 // What is no quorum.
 mod refused;
 

@@ -1,0 +1,223 @@
+//! All states of the model, one kind of trouble at a time; and the faults that it finds where a rule is left out.
+
+use crate::node::{Flaw, Rules};
+use crate::quorum::{Action, Column, Event, Protocol, Quorum, State};
+use crate::walk::Walk;
+use stateright::{Checker, DiscoveryClassification, HasDiscoveries, Model, Path};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long something takes, for whoever reads it.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    #[allow(clippy::disallowed_methods, reason = "nothing hangs on it")]
+    let began = Instant::now();
+    let done = work();
+    (done, began.elapsed())
+}
+
+/// Kept for ever.
+const FOR_EVER: u8 = u8::MAX;
+
+/// Two attempts, each of which asks twice, on nodes whose counters differ.
+fn plain() -> Quorum {
+    Quorum {
+        rules: Rules { longest: None, keep: FOR_EVER, flaw: Flaw::None },
+        protocol: Protocol::Proposed,
+        attempts: 2,
+        rounds: 2,
+        latest: 3,
+        skew: 2,
+        reserve: 0,
+        resends: false,
+        releases: false,
+        clocks: 0,
+        mortals: 0,
+        restarts: 0,
+        saves: false,
+        is_symmetric: true,
+    }
+}
+
+fn resent() -> Quorum {
+    Quorum { resends: true, ..plain() }
+}
+
+fn ranges() -> Quorum {
+    Quorum { reserve: 1, releases: true, rounds: 1, ..plain() }
+}
+
+fn expiring() -> Quorum {
+    let rules = Rules { longest: Some(1), keep: 1, flaw: Flaw::None };
+    Quorum { rules, clocks: 3, skew: 0, rounds: 1, ..plain() }
+}
+
+fn forgetful() -> Quorum {
+    let rules = Rules { longest: Some(1), ..plain().rules };
+    Quorum { rules, clocks: 3, latest: 4, skew: 0, mortals: 1, restarts: 1, rounds: 1, ..plain() }
+}
+
+fn three() -> Quorum {
+    Quorum { attempts: 3, rounds: 1, ..plain() }
+}
+
+/// A property that does not hold, and how it comes to that.
+fn fault(checker: &impl Checker<Quorum>) -> Option<(&'static str, Path<State, Action>)> {
+    let is_fault = |property: &&str| {
+        matches!(
+            checker.discovery_classification(property),
+            DiscoveryClassification::Counterexample
+        )
+    };
+    checker.discoveries().into_iter().find(|(property, _)| is_fault(property))
+}
+
+fn holds(what: &str, model: Quorum) {
+    let (checker, time) = timed(|| model.checker().threads(2).spawn_bfs().join());
+    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
+    println!("{what}: {states} states, {depth} deep, {time:.1?}");
+    if let Some((property, path)) = fault(&checker) {
+        panic!("{what}: not so that {property}: {:#?}", path.into_actions());
+    }
+    assert_eq!(checker.discoveries().len(), 1, "{what}: everybody gets it");
+}
+
+/// The shortest way to a fault.
+fn refuted(what: &str, model: Quorum) {
+    let model = Quorum { is_symmetric: false, ..model };
+    let checker = model.clone().checker().threads(1).finish_when(HasDiscoveries::AnyFailures);
+    let (checker, time) = timed(|| checker.spawn_bfs().join());
+    let states = checker.unique_state_count();
+    let Some((property, path)) = fault(&checker) else {
+        panic!("{what} was not found out in {states} states")
+    };
+    println!("{what}: not so that {property}; {states} states, {time:.1?}");
+    let steps = path.into_vec();
+    let counter = |column: &Column| column.node.stored(&model.rules).unwrap_or_default();
+    println!("    the counters are {:?}", steps[0].0.columns.each_ref().map(counter));
+    for (at, (state, action)) in steps.into_iter().enumerate() {
+        let Some(action) = action else { break };
+        let answer = match model.apply(&state, action).1 {
+            Some((_, Event::Asked(_, answer))) => format!(": {answer:?}"),
+            _ => String::new(),
+        };
+        println!("    {:2} {action:?}{answer}", at + 1);
+    }
+}
+
+#[test]
+fn two_attempts_of_two_rounds() {
+    holds("two attempts of two rounds", plain());
+}
+
+#[test]
+fn two_attempts_with_requests_that_are_sent_again() {
+    holds("re-sends", resent());
+}
+
+#[test]
+fn two_attempts_with_ranges() {
+    holds("ranges", ranges());
+}
+
+#[test]
+fn two_attempts_with_counters_that_expire() {
+    holds("counters that expire", expiring());
+}
+
+#[test]
+fn two_attempts_and_a_node_that_forgets() {
+    holds("a node that forgets", forgetful());
+}
+
+#[test]
+fn three_attempts() {
+    holds("three attempts", three());
+}
+
+#[test]
+#[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
+fn two_rounds_with_each_of_them() {
+    holds("counters that expire, two rounds", Quorum { rounds: 2, ..expiring() });
+    holds("a node that forgets, two rounds", Quorum { rounds: 2, ..forgetful() });
+    holds("a node that forgets, old snapshots", Quorum { saves: true, ..forgetful() });
+    holds("ranges, two rounds", Quorum { rounds: 2, skew: 1, ..ranges() });
+    to_depth(9);
+}
+
+#[test]
+fn the_naive_protocol_is_refuted() {
+    let naive = Quorum { protocol: Protocol::Naive, skew: 1, ..plain() };
+    refuted("counters that are written back", naive);
+}
+
+fn flawed(flaw: Flaw, model: Quorum) {
+    let rules = Rules { flaw, ..model.rules };
+    refuted(&format!("{flaw:?}"), Quorum { rules, ..model });
+}
+
+#[test]
+fn without_the_marker_it_is_refuted() {
+    flawed(Flaw::NoMarker, forgetful());
+}
+
+#[test]
+fn every_rule_of_a_node_is_needed() {
+    let once = Quorum { rounds: 1, latest: 2, skew: 0, ..plain() };
+    flawed(Flaw::GrantsEqual, once.clone());
+    flawed(Flaw::OwnLowers, Quorum { rounds: 2, latest: 2, skew: 1, ..plain() });
+    flawed(Flaw::CountsFirst, Quorum { skew: 0, latest: 2, ..ranges() });
+    flawed(Flaw::NoFloor, forgetful());
+    flawed(Flaw::NoCeiling, forgetful());
+    flawed(Flaw::ExpiredIsNothing, expiring());
+}
+
+/// That takes three attempts, and too many steps to look for the shortest way.
+#[test]
+fn a_release_gives_back_nothing_that_is_somebody_elses() {
+    let sound = Quorum { attempts: 3, ..ranges() };
+    assert_eq!(walks(&sound, 0..20_000), None, "the seed of a walk that ends with a fault");
+    let rules = Rules { flaw: Flaw::GivesBackLate, ..sound.rules };
+    let seed = walks(&Quorum { rules, ..sound }, 0..1_000_000);
+    println!("GivesBackLate: found by walk {}", seed.expect("it is found"));
+}
+
+#[test]
+fn every_rule_of_a_client_is_needed() {
+    flawed(Flaw::Minority, Quorum { rounds: 1, latest: 2, skew: 0, ..plain() });
+    flawed(Flaw::NoLeaseCheck, Quorum { rounds: 1, latest: 2, skew: 0, ..plain() });
+    flawed(Flaw::CountsOldRounds, Quorum { latest: 2, ..plain() });
+}
+
+fn walks(model: &Quorum, seeds: Range<u64>) -> Option<u64> {
+    let is_sound = |seed: &u64| {
+        let mut walk = Walk::new(model, *seed);
+        let mut steps = 0;
+        while steps < 150 && walk.step().is_some() {
+            steps += 1;
+        }
+        walk.state().is_sound()
+    };
+    seeds.into_iter().find(|seed| !is_sound(seed))
+}
+
+#[test]
+fn everything_together_at_random() {
+    let model = Quorum::everything();
+    const WALKS: u64 = 100_000;
+    let (fault, time) = timed(|| walks(&model, 0..WALKS));
+    assert_eq!(fault, None, "the seed of a walk that ends with a fault");
+    println!("{WALKS} walks of 150 steps: {time:.1?}");
+}
+
+fn to_depth(depth: usize) {
+    let model = Quorum { is_symmetric: true, ..Quorum::everything() };
+    let checker = model.checker().threads(2).target_max_depth(depth);
+    let (checker, time) = timed(|| checker.spawn_bfs().join());
+    println!("everything to {depth} steps: {} states, {time:.1?}", checker.unique_state_count());
+    assert!(fault(&checker).is_none());
+}
+
+#[test]
+fn everything_together_for_some_steps() {
+    to_depth(6);
+}

@@ -1,0 +1,404 @@
+//! [`Quorum`]: three nodes, and clients that want one lock, with a network that does what it likes.
+//!
+//! Messages are not in the state. A request that was sent may arrive at any time, or never; and an answer is a fact
+//! from the moment that it is given, which its client may know or not when it goes on. So loss, delay and order of
+//! messages are all in what is chosen next. Nor is time: a lease is over at a moment of the model's choice, and from then on
+//! each node may let go of it, sooner or later. What is kept of time is only what the protocol takes from it: that no node
+//! lets go before the client's own deadline (which counts from before the request was sent), and that a node that was started
+//! again votes when all leases from before are over.
+
+use crate::node::{Answer, Flaw, Node, Request, Rules};
+
+mod checking;
+mod choices;
+mod words;
+
+pub const NODES: usize = 3;
+pub const MAJORITY: usize = 2;
+const MOST_ATTEMPTS: usize = 3;
+const MOST_ROUNDS: usize = 2;
+
+/// What may happen, and how often.
+#[derive(Clone, Debug)]
+pub struct Quorum {
+    pub rules: Rules,
+    pub protocol: Protocol,
+    pub attempts: u8,
+    /// How often an attempt asks all nodes.
+    pub rounds: u8,
+    /// The client's clock says anything up to this.
+    pub latest: u8,
+    /// The nodes' counters begin anywhere up to this.
+    pub skew: u8,
+    /// Tokens that are set aside for hand-offs with each grant.
+    pub reserve: u8,
+    /// Requests arrive again and again, and are sent again at the same token.
+    pub resends: bool,
+    /// Locks are released with a message, and what is given up leaves tombstones.
+    pub releases: bool,
+    /// Until when the nodes' clocks go.
+    pub clocks: u8,
+    /// How many nodes may be started again, and how often all in all.
+    pub mortals: usize,
+    pub restarts: u8,
+    /// What a node keeps may be saved, and come back.
+    pub saves: bool,
+    /// Nodes that are in the same state are not told apart.
+    pub is_symmetric: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// Tokens are proposed, like ballots.
+    Proposed,
+    /// Each node counts, and the client writes the largest answer back.
+    Naive,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    pub attempts: [Attempt; MOST_ATTEMPTS],
+    pub columns: [Column; NODES],
+    /// The largest token that anybody who believed in his lock has used.
+    last: u8,
+    /// How many have ever believed in it.
+    winners: u8,
+    restarts: u8,
+    fault: Option<Fault>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Fault {
+    TwoHolders,
+    OldToken,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Attempt {
+    phase: Phase,
+    round: u8,
+    /// What was proposed in each round.
+    firsts: [u8; MOST_ROUNDS],
+    /// Its lease is over, by the client's own clock.
+    over: bool,
+    /// The last token used.
+    used: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Phase {
+    #[default]
+    Before,
+    Asking,
+    Won,
+    After,
+}
+
+/// One node, and how it stands with each attempt there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Column {
+    /// Whether it may be started again.
+    is_mortal: bool,
+    pub node: Node,
+    cells: [[Cell; MOST_ROUNDS]; MOST_ATTEMPTS],
+    /// The attempts whose release is under way, each a bit.
+    closing: u8,
+    /// Those that were begun when it was started again. It does not vote before all their leases are over.
+    awaits: u8,
+}
+
+/// One request, and what came of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+enum Cell {
+    #[default]
+    Unsent,
+    /// It may arrive yet.
+    Sent,
+    /// It has arrived, and its answer makes no difference.
+    Done,
+    Granted,
+    Stale(u8),
+    Counted(u8),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    Begin {
+        attempt: usize,
+        first: u8,
+    },
+    /// All nodes are asked once more.
+    Again {
+        attempt: usize,
+        first: u8,
+    },
+    Arrives {
+        attempt: usize,
+        round: usize,
+        node: usize,
+    },
+    Wins {
+        attempt: usize,
+    },
+    HandsOn {
+        attempt: usize,
+    },
+    LeaseEnds {
+        attempt: usize,
+    },
+    Releases {
+        attempt: usize,
+    },
+    ReleaseArrives {
+        attempt: usize,
+        node: usize,
+    },
+    LetsGo {
+        node: usize,
+    },
+    Tick {
+        node: usize,
+    },
+    Restarts {
+        node: usize,
+    },
+    Saves {
+        node: usize,
+    },
+    IsMarked {
+        node: usize,
+    },
+}
+
+/// What an action is to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    Asked(Request, Answer),
+    LetGo,
+    Tick,
+    Restarted,
+    Saved,
+}
+
+impl Quorum {
+    /// Everything at once: more than anybody can go through.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self {
+            rules: Rules { longest: Some(2), keep: 4, flaw: Flaw::None },
+            protocol: Protocol::Proposed,
+            attempts: 3,
+            rounds: 2,
+            latest: 4,
+            skew: 1,
+            reserve: 1,
+            resends: true,
+            releases: true,
+            clocks: 8,
+            mortals: NODES,
+            restarts: 2,
+            saves: true,
+            is_symmetric: false,
+        }
+    }
+
+    /// What stores without a marker know of: no node is started again, and nothing is forgotten.
+    #[must_use]
+    pub fn without_time() -> Self {
+        let rules = Rules { longest: None, keep: u8::MAX, flaw: Flaw::None };
+        Self { rules, clocks: 0, mortals: 0, restarts: 0, saves: false, ..Self::everything() }
+    }
+
+    fn send(&self, state: &mut State, attempt: usize, first: u8) {
+        let round = usize::from(state.attempts[attempt].round);
+        state.attempts[attempt].firsts[round] = first;
+        for column in &mut state.columns {
+            column.cells[attempt][round] = Cell::Sent;
+        }
+    }
+
+    fn request(&self, state: &State, attempt: usize, round: usize, node: usize) -> Request {
+        let (owner, first) = (index(attempt), state.attempts[attempt].firsts[round]);
+        match (self.protocol, round) {
+            (Protocol::Proposed, _) => {
+                let run = state.columns[node].node.run;
+                Request::Propose { owner, first, last: first + self.reserve, run }
+            }
+            (Protocol::Naive, 0) => Request::Count { owner },
+            (Protocol::Naive, _) => Request::WriteBack { token: first },
+        }
+    }
+
+    /// What comes of an action, and what it is to which node.
+    pub fn apply(&self, before: &State, action: Action) -> (State, Option<(usize, Event)>) {
+        let mut state = before.clone();
+        let mut event = None;
+        match action {
+            Action::Begin { attempt, first } => {
+                state.attempts[attempt].phase = Phase::Asking;
+                self.send(&mut state, attempt, first);
+            }
+            Action::Again { attempt, first } => {
+                state.attempts[attempt].round += 1;
+                self.send(&mut state, attempt, first);
+            }
+            Action::Arrives { attempt, round, node } => {
+                let request = self.request(&state, attempt, round, node);
+                let column = &mut state.columns[node];
+                let answer = column.node.step(&self.rules, request);
+                let cell = &mut column.cells[attempt][round];
+                // An answer that was given before stays a fact.
+                if *cell != Cell::Granted {
+                    *cell = match answer {
+                        Answer::Granted => Cell::Granted,
+                        Answer::Stale(token) => Cell::Stale(token),
+                        Answer::Counted(token) => Cell::Counted(token),
+                        _ => Cell::Done,
+                    };
+                }
+                event = Some((node, Event::Asked(request, answer)));
+            }
+            Action::Wins { attempt } => {
+                let round = usize::from(state.attempts[attempt].round);
+                let token = state.attempts[attempt].firsts[round];
+                if state.attempts.iter().any(Attempt::is_valid) {
+                    state.fault = Some(Fault::TwoHolders);
+                } else if token <= state.last {
+                    state.fault = Some(Fault::OldToken);
+                }
+                state.attempts[attempt].phase = Phase::Won;
+                state.winners += 1;
+                state.attempts[attempt].used = token;
+                state.last = state.last.max(token);
+            }
+            Action::HandsOn { attempt } => {
+                let next = state.attempts[attempt].used + 1;
+                if next <= state.last {
+                    state.fault = Some(Fault::OldToken);
+                }
+                state.attempts[attempt].used = next;
+                state.last = state.last.max(next);
+            }
+            Action::LeaseEnds { attempt } => state.attempts[attempt].over = true,
+            Action::Releases { attempt } => {
+                state.attempts[attempt].phase = Phase::After;
+                state.attempts[attempt].over = true;
+                state.columns.iter_mut().for_each(|column| column.closing |= 1 << attempt);
+            }
+            Action::ReleaseArrives { attempt, node } => {
+                let it = state.attempts[attempt];
+                let first = it.firsts[usize::from(it.round)];
+                let column = &mut state.columns[node];
+                let is_open = column.cells[attempt].contains(&Cell::Sent);
+                let request = Request::Close {
+                    owner: index(attempt),
+                    tokens: (it.used > 0).then_some((it.used, first + self.reserve)),
+                    tombstone: is_open,
+                };
+                let answer = column.node.step(&self.rules, request);
+                column.closing &= !(1 << attempt);
+                event = Some((node, Event::Asked(request, answer)));
+            }
+            Action::LetsGo { node } => {
+                state.columns[node].node.disk.lock = None;
+                event = Some((node, Event::LetGo));
+            }
+            Action::Tick { node } => {
+                state.columns[node].node.now += 1;
+                event = Some((node, Event::Tick));
+            }
+            Action::Restarts { node } => {
+                let begun = |(at, it): (usize, &Attempt)| {
+                    u8::from(it.phase != Phase::Before && !it.over) << at
+                };
+                let awaits = state.attempts.iter().enumerate().map(begun).sum();
+                let column = &mut state.columns[node];
+                column.node.restart(&self.rules);
+                column.awaits = awaits;
+                state.restarts += 1;
+                event = Some((node, Event::Restarted));
+            }
+            Action::Saves { node } => {
+                let node_state = &mut state.columns[node].node;
+                node_state.saved = node_state.disk;
+                event = Some((node, Event::Saved));
+            }
+            Action::IsMarked { node } => {
+                let column = &mut state.columns[node];
+                let request = Request::Mark { run: column.node.run };
+                let answer = column.node.step(&self.rules, request);
+                event = Some((node, Event::Asked(request, answer)));
+            }
+        }
+        self.tidy(&mut state);
+        (state, event)
+    }
+
+    /// Forgets what makes no difference any more, so that states that are the same look the same.
+    fn tidy(&self, state: &mut State) {
+        let mut over = 0;
+        for attempt in 0..MOST_ATTEMPTS {
+            let it = &mut state.attempts[attempt];
+            let is_done = it.phase == Phase::After || it.over;
+            over |= u8::from(it.over) << attempt;
+            let round = usize::from(it.round);
+            for column in &mut state.columns {
+                for (at, cell) in column.cells[attempt].iter_mut().enumerate() {
+                    let counts = self.rules.flaw == Flaw::CountsOldRounds && at <= round
+                        || self.rules.flaw == Flaw::NoLeaseCheck && at == round
+                        || at == round && !is_done;
+                    let counts = counts && it.phase == Phase::Asking;
+                    let is_last = it.round + 1 == self.rounds;
+                    match cell {
+                        Cell::Unsent | Cell::Sent | Cell::Done => {}
+                        Cell::Granted | Cell::Counted(_) if counts => {}
+                        Cell::Stale(_) if counts && !is_last => {}
+                        _ => *cell = Cell::Done,
+                    }
+                }
+            }
+            let is_closing = state.columns.iter().any(|column| column.closing & 1 << attempt != 0);
+            if is_done && !is_closing && self.rules.flaw != Flaw::NoLeaseCheck {
+                if it.phase == Phase::Won && !self.releases {
+                    it.phase = Phase::After;
+                }
+                if it.phase == Phase::After {
+                    it.used = 0;
+                }
+                let sent = |column: &Column| column.cells[attempt].contains(&Cell::Sent);
+                if !self.resends && !state.columns.iter().any(sent) && it.phase == Phase::After {
+                    it.firsts = [0; MOST_ROUNDS];
+                    it.round = 0;
+                }
+            }
+        }
+        for column in &mut state.columns {
+            column.awaits &= !over;
+        }
+        if self.is_symmetric {
+            state.columns.sort_unstable();
+        }
+    }
+}
+
+impl Attempt {
+    /// Whether its client believes in its lock.
+    fn is_valid(&self) -> bool {
+        self.phase == Phase::Won && !self.over
+    }
+}
+
+fn index(attempt: usize) -> u8 {
+    u8::try_from(attempt).expect("there are few")
+}
+
+impl State {
+    pub fn is_sound(&self) -> bool {
+        self.fault.is_none()
+    }
+
+    /// Whether anybody ever got the lock.
+    pub fn was_won(&self) -> bool {
+        self.winners > 0
+    }
+}

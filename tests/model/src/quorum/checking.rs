@@ -1,0 +1,69 @@
+//! What the checker asks: where it begins, where it goes from there, and what must hold.
+
+use super::{Action, Attempt, Column, Fault, MOST_ATTEMPTS, NODES, Quorum, State};
+use crate::node::{Counter, Marker};
+use stateright::{Model, Property};
+
+impl Model for Quorum {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut states = Vec::new();
+        for a in 0..=self.skew {
+            for b in a..=self.skew {
+                for c in b..=self.skew {
+                    let mut columns = [Column::default(); NODES];
+                    for (at, (column, value)) in columns.iter_mut().zip([a, b, c]).enumerate() {
+                        column.is_mortal = at < self.mortals;
+                        column.node.disk.counter =
+                            (value > 0).then_some(Counter { value, stands_for: value });
+                        column.node.disk.marker =
+                            self.rules.longest.map(|_| Marker { run: 0, since: 0 });
+                        // Those that are never started again take every proposal.
+                        let is_timeless = self.mortals > 0 && !column.is_mortal;
+                        column.node.now = if is_timeless { u8::MAX / 2 } else { 0 };
+                    }
+                    let attempts = [Attempt::default(); MOST_ATTEMPTS];
+                    let mut state =
+                        State { attempts, columns, last: 0, winners: 0, restarts: 0, fault: None };
+                    self.tidy(&mut state);
+                    states.push(state);
+                }
+            }
+        }
+        states
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.fault.is_some() {
+            return;
+        }
+        for attempt in 0..usize::from(self.attempts) {
+            self.actions_of_an_attempt(state, attempt, actions);
+        }
+        for node in 0..NODES {
+            self.actions_of_a_node(state, node, actions);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let (next, _event) = self.apply(state, action);
+        (next != *state).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            // A model in which nobody gets anything would be sound, too.
+            Property::sometimes("everybody gets it", |model: &Self, state: &State| {
+                state.winners == model.attempts
+            }),
+            Property::always("one holder at a time", |_, state: &State| {
+                state.fault != Some(Fault::TwoHolders)
+            }),
+            Property::always("tokens grow", |_, state: &State| {
+                state.fault != Some(Fault::OldToken)
+            }),
+        ]
+    }
+}

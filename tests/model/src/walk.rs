@@ -1,0 +1,63 @@
+//! [`Walk`]: one way through the model, chosen at random.
+
+use crate::quorum::{Action, Event, Quorum, State};
+use fastrand::Rng;
+use stateright::Model;
+
+/// Takes a step at each call of [`step`](Self::step), until nothing more can happen.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    model: &'a Quorum,
+    state: State,
+    random: Rng,
+    actions: Vec<Action>,
+}
+
+impl<'a> Walk<'a> {
+    /// One that the same seed takes again.
+    #[must_use]
+    pub fn new(model: &'a Quorum, seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let starts = model.init_states();
+        let state = starts[random.usize(..starts.len())].clone();
+        Self { model, state, random, actions: Vec::new() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What happened, and what it was to which node; `None` at the end.
+    pub fn step(&mut self) -> Option<(Action, Option<(usize, Event)>)> {
+        self.actions.clear();
+        self.model.actions(&self.state, &mut self.actions);
+        // What could happen all the time would leave no room for anything else.
+        let weights: Vec<_> = self.actions.iter().map(weight).collect();
+        let mut left = self.random.u32(..weights.iter().sum::<u32>().max(1));
+        let chosen = weights.iter().position(|weight| match left.checked_sub(*weight) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        })?;
+        let action = self.actions[chosen];
+        let (next, event) = self.model.apply(&self.state, action);
+        self.state = next;
+        Some((action, event))
+    }
+}
+
+fn weight(action: &Action) -> u32 {
+    match action {
+        Action::Wins { .. } => 40,
+        Action::Arrives { .. } => 8,
+        Action::Again { .. } | Action::ReleaseArrives { .. } | Action::LetsGo { .. } => 4,
+        Action::Tick { .. } => 8,
+        Action::HandsOn { .. } | Action::IsMarked { .. } => 3,
+        Action::Releases { .. } | Action::Saves { .. } => 2,
+        Action::Begin { .. } | Action::LeaseEnds { .. } | Action::Restarts { .. } => 1,
+    }
+}

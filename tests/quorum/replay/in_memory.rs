@@ -1,0 +1,107 @@
+//! The store in memory.
+
+use super::{LOCK, Real};
+use distlock::backend::{
+    Answer as Said, Attempt, Closing, Doubt, LockInfo, Release, TenureId, Tokens,
+};
+use distlock::{
+    Backend, ClientId, FencingToken, LeaseTime, LockName, ManualClock, MemoryBackend, Moment,
+    OwnerId,
+};
+use distlock_model::node::{Answer, Request};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One node.
+pub(super) struct InMemory {
+    store: MemoryBackend,
+    client: ClientId,
+    name: LockName,
+}
+
+impl InMemory {
+    pub(super) fn new() -> Self {
+        let store = MemoryBackend::new(Arc::new(ManualClock::new()));
+        Self { store, client: ClientId::random(), name: LockName::new(LOCK).unwrap() }
+    }
+
+    fn lease() -> LeaseTime {
+        LeaseTime::new(Duration::from_secs(60)).unwrap()
+    }
+
+    fn propose(&self, owner: u8, first: u8, last: u8) -> Answer {
+        let owner = OwnerId::new(self.client, owner.into());
+        let (first, reserve) = (FencingToken::new(first.into()), u32::from(last - first));
+        let attempt = Attempt::new(&self.name, owner, Self::lease())
+            .tokens(Tokens::Propose { first, reserve });
+        match self.store.acquire(&attempt, Moment::NEVER).unwrap() {
+            Said::Granted(_) => Answer::Granted,
+            Said::Busy(_) => Answer::Busy,
+            Said::Stale(token) => Answer::Stale(u8::try_from(token.get()).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn close(&self, owner: u8, used: Option<u8>, doubt: Doubt) -> Answer {
+        let owner = OwnerId::new(self.client, owner.into());
+        let tenure = TenureId::new(self.name.clone(), owner, Self::lease(), Default::default());
+        let mut closing = if doubt == Doubt::Clean { Closing::CLEAN } else { Closing::IN_DOUBT };
+        if let Some(used) = used {
+            closing = closing.last_used(FencingToken::new(used.into()));
+        }
+        match self.store.release(&tenure, closing, Moment::NEVER).unwrap() {
+            Release::Gone => Answer::Gone,
+            _ => Answer::Freed,
+        }
+    }
+}
+
+impl Real for InMemory {
+    fn begin(&mut self, counter: u8) {
+        *self = Self::new();
+        if counter > 0 {
+            assert_eq!(self.propose(9, counter, counter), Answer::Granted);
+            self.close(9, None, Doubt::Clean);
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Answer {
+        match request {
+            Request::Propose { owner, first, last, .. } => self.propose(owner, first, last),
+            Request::Close { owner, tokens, tombstone } => {
+                let doubt = if tombstone { Doubt::LeaveTombstone } else { Doubt::Clean };
+                self.close(owner, tokens.map(|(used, _end)| used), doubt)
+            }
+            other => panic!("it is never asked {other:?}"),
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.store.lose(&self.name);
+    }
+
+    fn tick(&mut self, _: u8) {
+        panic!("its clock stands still");
+    }
+
+    fn restart(&mut self) {
+        panic!("it is never started again");
+    }
+
+    fn save(&mut self) {
+        panic!("it saves nothing");
+    }
+
+    fn holder(&mut self) -> Option<u8> {
+        let LockInfo { holder, .. } = self.store.inspect(&self.name, Moment::NEVER).unwrap();
+        holder.map(|it| it.owner.as_str().rsplit(':').next().unwrap().parse().unwrap())
+    }
+
+    fn counter(&mut self) -> Option<Option<u8>> {
+        // One who proposes nothing new for a free lock is told.
+        match self.propose(8, 0, 0) {
+            Answer::Stale(token) => Some((token > 0).then_some(token)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Ways through the model of the protocol, taken again by real nodes: the scripts on a server, and the store in memory.
+//! They must answer what the model's node answers, step by step, and have stored the same.
+
+use distlock_model::node::{Answer, Node, Request, Rules};
+use distlock_model::quorum::{Event, NODES, Quorum};
+use distlock_model::walk::Walk;
+use in_memory::InMemory;
+use scripted::{Scripted, Scripts};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+mod in_memory;
+mod scripted;
+
+/// What the lock is called.
+const LOCK: &str = "a";
+
+/// A real node.
+trait Real {
+    /// Forgets everything, and begins with this counter.
+    fn begin(&mut self, counter: u8);
+    fn ask(&mut self, request: Request) -> Answer;
+    fn let_go(&mut self);
+    fn tick(&mut self, now: u8);
+    fn restart(&mut self);
+    fn save(&mut self);
+    /// Who has the lock.
+    fn holder(&mut self) -> Option<u8>;
+    /// The stored token, if that can be seen.
+    fn counter(&mut self) -> Option<Option<u8>>;
+}
+
+/// Takes so many ways. The first difference, or how often each answer was given.
+fn replay<R: Real>(
+    model: &Quorum,
+    ways: u64,
+    steps: usize,
+    nodes: &mut [R],
+) -> Result<BTreeMap<String, u32>, String> {
+    let mut answers = BTreeMap::new();
+    for seed in 0..ways {
+        let mut walk = Walk::new(model, seed);
+        for (real, column) in nodes.iter_mut().zip(&walk.state().columns) {
+            real.begin(column.node.disk.counter.map_or(0, |counter| counter.value));
+        }
+        for step in 0..steps {
+            let Some((action, event)) = walk.step() else { break };
+            let Some((at, event)) = event else { continue };
+            let node = walk.state().columns[at].node;
+            follow(&model.rules, event, node, &mut nodes[at])
+                .map_err(|why| format!("way {seed}, step {step}, {action:?}: {why}"))?;
+            if let Event::Asked(_, answer) = event {
+                let name = format!("{answer:?}");
+                let name = name.split('(').next().unwrap_or_default();
+                *answers.entry(name.to_owned()).or_insert(0) += 1;
+            }
+        }
+        *answers.entry("holder".to_owned()).or_insert(0) += u32::from(walk.state().was_won());
+    }
+    Ok(answers)
+}
+
+/// The same step of a real node.
+fn follow(rules: &Rules, event: Event, node: Node, real: &mut impl Real) -> Result<(), String> {
+    match event {
+        Event::Asked(request, answer) => {
+            same(&format!("{request:?}"), real.ask(request), answer)?;
+        }
+        Event::LetGo => real.let_go(),
+        Event::Tick => {
+            real.tick(node.now);
+            if node.disk.marker.is_some() {
+                once_more(rules, Request::Mark { run: node.run }, node, real)?;
+            }
+        }
+        Event::Saved => real.save(),
+        Event::Restarted => {
+            real.restart();
+            // What is asked of the server that was there before.
+            let run = node.run - 1;
+            once_more(rules, Request::Mark { run }, node, real)?;
+            once_more(rules, Request::Propose { owner: 0, first: 1, last: 1, run }, node, real)?;
+        }
+    }
+    same("the holder", real.holder(), node.disk.lock)?;
+    let counter = real.counter().map_or(Ok(()), |it| same("counter", it, node.stored(rules)));
+    counter.map_err(|why| format!("{why}; it is {node:?}"))
+}
+
+/// A request that changes nothing.
+fn once_more(
+    rules: &Rules,
+    request: Request,
+    mut node: Node,
+    real: &mut impl Real,
+) -> Result<(), String> {
+    same(&format!("{request:?}"), real.ask(request), node.step(rules, request))
+}
+
+fn same<T: PartialEq + Debug>(what: &str, real: T, expected: T) -> Result<(), String> {
+    if real == expected {
+        return Ok(());
+    }
+    Err(format!("{what}: {real:?}, and not {expected:?}"))
+}
+
+/// Takes the ways, and sees to it that enough has happened.
+fn agree<R: Real>(model: &Quorum, ways: u32, steps: usize, nodes: &mut [R]) {
+    let answers = replay(model, ways.into(), steps, nodes).unwrap_or_else(|why| panic!("{why}"));
+    println!("{ways} ways: {answers:?}");
+    assert!(answers["holder"] > ways / 5, "{answers:?}");
+    assert!(answers.values().all(|times| *times > 5), "{answers:?}");
+}
+
+fn scripted(model: &Quorum, scripts: &Scripts) -> [Scripted; NODES] {
+    std::array::from_fn(|_| Scripted::start(model.rules, scripts.clone()))
+}
+
+#[test]
+fn the_scripts_answer_what_the_model_answers() {
+    let model = Quorum::everything();
+    agree(&model, 60, 80, &mut scripted(&model, &Scripts::real()));
+}
+
+#[test]
+fn without_a_marker_they_do_so_too() {
+    let model = Quorum::without_time();
+    agree(&model, 40, 60, &mut scripted(&model, &Scripts::real()));
+}
+
+#[test]
+fn the_store_in_memory_answers_what_the_model_answers() {
+    let model = Quorum::without_time();
+    agree(&model, 3_000, 100, &mut [InMemory::new(), InMemory::new(), InMemory::new()]);
+}
+
+/// A line of the scripts, and what it is changed into.
+const WRONG: &[(&str, &str)] = &[
+    // propose.lua
+    ("tonumber(ARGV[5]) <= value", "tonumber(ARGV[5]) < value"),
+    ("if not stored or value < last then", "if true then"),
+    ("local last = tonumber(ARGV[6])", "local last = tonumber(ARGV[5])"),
+    ("if now < since then", "if false then"),
+    ("if since > floor then", "if false then"),
+    ("ahead > ARGV[7] * 1000", "false"),
+    ("tonumber(stored) or floor", "tonumber(stored) or 0"),
+    ("EXISTS', KEYS[3], KEYS[1])", "EXISTS', KEYS[1])"),
+    ("if server ~= ARGV[8] then", "if false then"),
+    ("if marker[1] and marker[1] ~= server then", "if false then"),
+    ("marker[3] = now + marker[2] * 1000", "marker[3] = now"),
+    ("HEXISTS', KEYS[1], ARGV[2]) == 0", "HEXISTS', KEYS[1], ARGV[2]) == 2"),
+    // mark.lua
+    ("if server ~= ARGV[1] then", "if false then"),
+    ("+ ARGV[3] * 1000", ""),
+    ("if there then", "if false then"),
+    // close.lua
+    ("if ARGV[6] ~= '0' then", "if false then"),
+    ("if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then", "if false then"),
+    ("if ARGV[4] ~= '' then", "if false then"),
+    ("if redis.call('GET', KEYS[2]) == ARGV[5] then", "if true then"),
+];
+
+#[test]
+fn a_script_that_lacks_a_rule_is_found_out() {
+    let model = Quorum::everything();
+    let mut nodes = scripted(&model, &Scripts::real());
+    let mut missed = Vec::new();
+    for (right, wrong) in WRONG {
+        let mut scripts = Scripts::real();
+        let Scripts { propose, close, mark } = &mut scripts;
+        let script = [propose, close, mark].into_iter().find(|script| script.contains(right));
+        let script = script.unwrap_or_else(|| panic!("no script has the line `{right}`"));
+        *script = script.replacen(right, wrong, 1);
+        nodes.iter_mut().for_each(|node| node.scripts = scripts.clone());
+        match replay(&model, 60, 80, &mut nodes) {
+            Ok(_) => missed.push(right),
+            Err(why) => println!("`{right}` as `{wrong}`: {why}"),
+        }
+    }
+    assert!(missed.is_empty(), "not found out: {missed:?}");
+}
