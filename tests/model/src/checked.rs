@@ -39,7 +39,7 @@ fn plain() -> Quorum {
 }
 
 fn resent() -> Quorum {
-    Quorum { resends: true, ..plain() }
+    Quorum { resends: true, latest: 2, skew: 1, ..plain() }
 }
 
 fn ranges() -> Quorum {
@@ -140,8 +140,10 @@ fn two_rounds_with_each_of_them() {
     holds("counters that expire, two rounds", Quorum { rounds: 2, ..expiring() });
     holds("a node that forgets, two rounds", Quorum { rounds: 2, ..forgetful() });
     holds("a node that forgets, old snapshots", Quorum { saves: true, ..forgetful() });
-    holds("ranges, two rounds", Quorum { rounds: 2, skew: 1, ..ranges() });
-    to_depth(9);
+    holds("re-sends, counters further apart", Quorum { latest: 3, skew: 2, ..resent() });
+    let near = Quorum { skew: 1, latest: 2, ..ranges() };
+    holds("ranges, two rounds", Quorum { rounds: 2, ..near });
+    to_depth(8);
 }
 
 #[test]
