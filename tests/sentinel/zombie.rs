@@ -2,7 +2,7 @@
 
 use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::Request;
-use crate::harness::sentinel::{Group, is_master};
+use crate::harness::sentinel::{Group, is_master, keep_a_master};
 use crate::harness::time::{Stopwatch, ms};
 use crate::scene::{client, connect, take};
 use distlock::DistLock;
@@ -28,10 +28,9 @@ fn a_zombie_is_not_believed_by_who_looks_though_it_says_that_the_lock_is_held() 
     let guard = take(&lock);
     guard.verify().unwrap();
 
-    // Nobody can make it a replica, and so its connections stay.
     let old = group.master();
     let mut zombie = group.servers[old].probe();
-    zombie.command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
+    keep_a_master(&group.servers[old]);
     assert_eq!(group.fail_over(), old);
     let new = group.await_other_than(old);
     // As if it had not got it.

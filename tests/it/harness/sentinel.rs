@@ -219,6 +219,13 @@ impl Group {
     }
 }
 
+/// Sees to it that nobody can make this master a replica: it stays one, and its connections stay, whoever is told to take its
+/// place.
+pub(crate) fn keep_a_master(server: &RedisServer) {
+    // As whom sentinels come, too.
+    server.probe().command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
+}
+
 /// A name that no other master has, of any test that runs beside this one. Sentinels tell each other of a master by its name,
 /// over the servers that they watch; and whose server is gone goes on looking for it on a port that may be another test's
 /// by now.

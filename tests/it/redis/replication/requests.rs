@@ -2,10 +2,13 @@
 
 use super::{LONG, client};
 use crate::harness::probe::{Probe, Value};
+use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::replicas::Replicated;
+use crate::harness::resp::Kind;
 use crate::harness::time::{eventually, ms};
 use distlock::{DistLock, LockOptions};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What a server was asked, as its `MONITOR` shows it.
 struct Monitor(Probe);
@@ -126,10 +129,12 @@ fn one_wait_confirms_a_whole_batch_of_renewals() {
 #[test]
 fn a_lock_that_was_just_dropped_is_free_for_the_next_attempt_under_a_policy() {
     let servers = Replicated::start(1);
-    let client = client(&servers, "");
+    let slow = Sometimes::new(Some(Kind::Release), Turn::Every(1), Fault::Delay(ms(50)));
+    let proxy = Proxy::new(servers.master.port(), Arc::new(slow));
+    let client = distlock::connect(&proxy.url()).unwrap();
     let lock = client.mutex("a").unwrap();
     let options = LockOptions::new().replication(distlock::Replication::replicas(1));
-    for round in 0..500 {
+    for round in 0..10 {
         drop(lock.try_lock().unwrap().expect("it is free"));
         drop(
             lock.try_lock_with(&options).unwrap().unwrap_or_else(|| panic!("busy, round {round}")),
