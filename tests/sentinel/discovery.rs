@@ -218,6 +218,17 @@ fn a_url_without_sentinels_or_a_master_is_refused() {
 }
 
 #[test]
+fn the_connection_that_was_asked_whether_it_leads_to_the_master_is_the_one_that_is_used() {
+    let group = Group::start_with(0, 1);
+    let lock = client(&group, "").mutex("x").unwrap();
+    let mut probe = group.probe();
+    let before = probe.stat("total_connections_received");
+    take(&lock).unlock().unwrap();
+    assert_eq!(probe.stat("total_connections_received"), before + 1);
+    assert_eq!(probe.command_calls("role"), 1);
+}
+
+#[test]
 fn the_replicas_that_may_be_promoted_are_counted() {
     let mut group = Group::start();
     let context = Context::new(Arc::new(SystemClock), ClientId::random());

@@ -32,9 +32,7 @@ fn batch_workers_stay_exact_over_a_failover_in_the_middle() {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     };
-    // Releases are not confirmed: what the old master frees while it is being replaced stays taken on the next one until
-    // its lease ends.
-    let url = format!("{}?replicas=all&watchdog=5s", group.url());
+    let url = format!("{}?replicas=all", group.url());
     let arguments =
         ["--url", &url, "--processes", "2", "--workers", "8", "--jobs", "1000000", "--counter"];
     let mut workers =

@@ -174,6 +174,53 @@ fn a_release_that_nobody_waits_for_and_that_fails_is_made_up_for_on_the_new_mast
     eventually("it is free", SOON, || !two.new.probe().exists("dropped"));
 }
 
+/// The replica was promoted before the old master freed them, and nobody had said so yet.
+#[test]
+fn what_the_old_master_freed_and_the_new_one_does_not_know_of_is_freed_there_too() {
+    let two = Two::start("watchdog=60s");
+    follow(&two.new, Some(&two.old));
+    let [unlocked, dropped, kept] =
+        ["unlocked", "dropped", "kept"].map(|name| take(&two.client.mutex(name).unwrap()));
+    let held = |server: &RedisServer| {
+        ["unlocked", "dropped", "kept"].map(|name| server.probe().exists(name))
+    };
+    eventually("the replica has them", SOON, || held(&two.new) == [true; 3]);
+    follow(&two.new, None);
+    unlocked.unlock().unwrap();
+    drop(dropped);
+    eventually("the old one has freed them", SOON, || held(&two.old) == [false, false, true]);
+    assert_eq!(held(&two.new), [true; 3]);
+    two.liar.name(two.new.port(), 2);
+    two.liar.tell();
+    eventually("the new one has, too", SOON, || held(&two.new) == [false, false, true]);
+    kept.verify().unwrap();
+    kept.unlock().unwrap();
+}
+
+#[test]
+fn what_is_given_back_while_the_master_changes_is_given_back_once() {
+    let mut two = Two::start("watchdog=60s");
+    follow(&two.new, Some(&two.old));
+    let client = &two.client;
+    let names: Vec<_> = (0..32).map(|number| format!("held{number}")).collect();
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| client.owned_mutex(name.as_str()).unwrap().lock().unwrap())
+        .collect();
+    eventually("the replica has them", SOON, || {
+        names.iter().all(|name| two.new.probe().exists(name))
+    });
+    follow(&two.new, None);
+    two.liar.name(two.new.port(), 2);
+    two.old.kill();
+    thread::scope(|scope| {
+        for guard in guards {
+            scope.spawn(move || guard.unlock().unwrap());
+        }
+    });
+    assert!(names.iter().all(|name| !two.new.probe().exists(name)));
+}
+
 #[test]
 fn a_master_that_was_made_a_replica_by_hand_makes_nobody_lose_a_lock() {
     let two = Two::start("watchdog=9s");

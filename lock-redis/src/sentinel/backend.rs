@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The sentinels are asked when the master is first needed, when one of them tells of a failover, and when a request
 /// fails. Each master is a *generation* with connections of its own. What a generation has answered that is over by then
 /// is not believed: a grant or a renewal there may be lost with it, so its outcome is unknown, and the engine asks the
-/// new master. Watches move there, and whoever waits looks again.
+/// new master. Watches move there, whoever waits looks again, and what was given back lately is given back there, too.
 ///
 /// Whoever inspects a lock has the sentinels asked each time, when the master has answered: for half a second at most, so
 /// that what they do not answer costs little; the master's word stands then.
@@ -135,8 +135,13 @@ impl Backend for SentinelBackend {
 
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
         let format = &self.generations.format;
-        self.ask(by, |node| node.release(format, tenure, closing, by), |_| Effect::Something)
-            .map_err(on(&tenure.name))
+        let number = self.generations.number();
+        let outcome =
+            self.ask(by, |node| node.release(format, tenure, closing, by), |_| Effect::Something);
+        if outcome.as_ref().is_ok_and(is_freed) {
+            self.generations.gave_back(tenure, number);
+        }
+        outcome.map_err(on(&tenure.name))
     }
 
     fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
@@ -145,10 +150,15 @@ impl Backend for SentinelBackend {
             Err(failure) => return done(Err(on(&tenure.name)(failure))),
         };
         let (generations, node) = (Arc::downgrade(&self.generations), Arc::clone(&generation.node));
+        let id = tenure.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
             // If they are gone, so is the client, and nobody will ask another master.
             let Some(generations) = generations.upgrade() else { return done(outcome) };
-            done(believe(&generations, &generation, outcome));
+            let outcome = believe(&generations, &generation, outcome);
+            if outcome.as_ref().is_ok_and(is_freed) {
+                generations.gave_back(&id, generation.number);
+            }
+            done(outcome);
         });
         node.submit_release(&self.generations.format, tenure, closing, by, heard);
     }
@@ -201,6 +211,10 @@ impl fmt::Debug for SentinelBackend {
             .field("generations", &self.generations)
             .finish_non_exhaustive()
     }
+}
+
+fn is_freed(release: &Release) -> bool {
+    matches!(release, Release::Freed | Release::FreedFor(_))
 }
 
 /// Whether this failure may mean that another server is master by now.

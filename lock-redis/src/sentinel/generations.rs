@@ -6,6 +6,7 @@
 //! [`SentinelBackend`](super::SentinelBackend).
 
 use super::council::{Council, Verdict};
+use super::freed::Freed;
 use super::lookout::{self, Alarm};
 use super::member::Address;
 use crate::confirm::Listing;
@@ -13,7 +14,7 @@ use crate::format::Redisson;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
 use crate::watches::Watches;
-use lock_core::backend::{Failure, no_thread};
+use lock_core::backend::{Closing, Failure, TenureId, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::fmt;
@@ -48,6 +49,10 @@ pub(super) struct Generations {
     settings: NodeSettings,
     pub(super) format: Redisson,
     pub(super) watches: Watches,
+    freed: Freed,
+    /// The last generation that was told what had been given back before. Written by the lookout; 0, by anybody: it is to be
+    /// told once more.
+    freed_on: AtomicU64,
     state: Mutex<State>,
     /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
     number: AtomicU64,
@@ -86,6 +91,8 @@ impl Generations {
             settings,
             format,
             watches: Watches::default(),
+            freed: Freed::default(),
+            freed_on: AtomicU64::new(0),
             state: Mutex::default(),
             number: AtomicU64::new(0),
             asking: Herd::default(),
@@ -260,9 +267,42 @@ impl Generations {
         // Only now: whoever wakes up finds the new one.
         if let Some(old) = old {
             old.node.retire();
+            // It has something to give back there.
+            self.alarm.nudge();
         }
         self.watches.relocate(&self.format, |_| self.known().map(|it| Arc::clone(&it.node)));
         Ok(())
+    }
+
+    /// This was given back: it was asked for when the present generation had this `number`.
+    ///
+    /// Not noted before that is sure: what is still being given back would be given back twice on a new master, and the second
+    /// answer would be "gone".
+    pub(super) fn gave_back(&self, tenure: &TenureId, number: u64) {
+        self.freed.note(tenure, self.now());
+        if self.number() != number {
+            // There is a new one since. If that has been told what to give back, this was not among it.
+            self.freed_on.store(0, Ordering::SeqCst);
+            self.alarm.nudge();
+        }
+    }
+
+    /// Gives back on a new master what was given back on the ones before: see [`Freed`]. Waits for a connection, no longer
+    /// than a request may take, and for no answers.
+    pub(super) fn give_back_again(&self) {
+        let Some(generation) = self.known() else { return };
+        let number = generation.number;
+        if self.freed_on.swap(number, Ordering::SeqCst) == number || number == 1 {
+            return;
+        }
+        let now = self.now();
+        let by = now + self.settings.bounds().command;
+        for tenure in self.freed.lately(now) {
+            // Whatever comes of it: what is not freed now ends with its lease.
+            let nobody_asks = Box::new(|_| ());
+            let node = &generation.node;
+            node.submit_release(&self.format, &tenure, Closing::CLEAN, by, nobody_asks);
+        }
     }
 
     /// Sees to it that there is a lookout.

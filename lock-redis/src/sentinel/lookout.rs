@@ -78,6 +78,7 @@ impl Lookout {
     fn turn(&self, clock: &dyn Clock) -> Option<Moment> {
         // Kept for as long as this turn takes: asking the sentinels has a bound.
         let generations = self.generations.upgrade()?;
+        let _reported = catch_unwind(AssertUnwindSafe(|| generations.give_back_again()));
         let looks = self.alarm.looks.load(Ordering::SeqCst);
         let (now, asked) = (clock.now(), generations.last_asked());
         let due = if looks > 0 {

@@ -4,10 +4,12 @@
 //! - `generations`: which one that is, and what follows when it is another one
 //! - `council`: all sentinels together: who they say is master
 //! - `member`: one sentinel, and what it says
+//! - `freed`: what was given back lately, for the next master
 //! - `lookout`: the thread that hears of failovers
 
 mod backend;
 mod council;
+mod freed;
 mod generations;
 mod lookout;
 mod member;
