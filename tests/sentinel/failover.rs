@@ -251,11 +251,12 @@ fn a_paused_master_delays_no_renewal_on_another() {
         }))
         .connect()
         .unwrap();
-    let ill = client(&groups[1], "watchdog=900ms");
+    // So long that their renewals go on failing all the while.
+    let ill = client(&groups[1], "watchdog=4s");
     let locks: Vec<_> = (0..20).map(|n| ill.mutex(format!("ill{n}")).unwrap()).collect();
-    let _held: Vec<_> = locks.iter().map(take).collect();
     let guard = take(&well.mutex("well").unwrap());
     fairly(|| {
+        let _held: Vec<_> = locks.iter().map(take).collect();
         groups[1].servers[0].pause();
         left.lock().clear();
         always("it is valid all the time", Duration::from_secs(4), || guard.is_valid());
