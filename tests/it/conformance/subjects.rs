@@ -216,7 +216,8 @@ impl Subject for SeveralSubject {
     }
 }
 
-/// What cannot be asked where all cases share the servers: none of them may hold their replicas back.
+/// What cannot be asked where all cases share the servers: none of them may hold their replicas back. With sentinels they
+/// are sat apart, all of them, in [`replicated`](super::replicated).
 static WHERE_SERVERS_ARE_SHARED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
     NEEDS_REPLICAS.iter().map(|(case, _)| (*case, "other cases use these replicas, too")).collect()
 });
