@@ -8,7 +8,7 @@ use super::table::Case;
 use crate::harness::alone::own_threads;
 use crate::harness::child::Example;
 use crate::harness::process::RedisServer;
-use crate::harness::time::{Stopwatch, eventually};
+use crate::harness::time::{Stopwatch, always, eventually};
 use distlock::{
     Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
 };
@@ -162,20 +162,25 @@ fn forked() -> Row {
 fn dropped_in_a_fork() -> Row {
     let Scene { server, client } = Scene::new();
     let lock = client.mutex("forked").unwrap();
-    let mut held = Some((lock.lock().unwrap(), lock, client));
+    // What was left with a thread is given back when the last handle goes, but not by a child's.
+    let left = client.mutex("left").unwrap();
+    left.lock().unwrap().detach();
+    let mut held = Some((lock.lock().unwrap(), lock, left, client));
     let watch = Stopwatch::start();
     let failed = in_a_child(|| {
-        let (guard, lock, client) = held.take().unwrap();
+        let (guard, lock, left, client) = held.take().unwrap();
         let refused = is_refused(guard.unlock());
-        drop((lock, client));
+        drop((lock, left, client));
         vec![refused]
     });
     let row = Row::new("nothing: the parent holds on", watch.elapsed(), AT_ONCE);
     assert_eq!(failed, 0);
-    assert!(server.probe().exists("forked"));
-    let (guard, ..) = held.unwrap();
+    let mut probe = server.probe();
+    always("both are held", command(), || probe.exists("forked") && probe.exists("left"));
+    let (guard, _lock, left, _client) = held.unwrap();
     guard.unlock().unwrap();
-    assert!(!server.probe().exists("forked"));
+    left.unlock().unwrap();
+    assert!(!probe.exists("forked") && !probe.exists("left"));
     row
 }
 
@@ -355,6 +360,29 @@ impl Clock for Stopping {
         }
         SystemClock.wait(signal, until)
     }
+}
+
+/// The watchdog is in the middle of looking at what was left with a thread when the process forks. With its last handle the
+/// child gives nothing back, and waits for none of the watchdog's own locks.
+#[test]
+fn a_client_that_ends_in_a_forked_child_waits_for_nobody() {
+    let clock = Arc::new(Stopping::default());
+    let client = builder_of("memory://").clock(Arc::<Stopping>::clone(&clock)).connect().unwrap();
+    let lock = client.mutex("left").unwrap();
+    clock.stop.store(true, Ordering::Relaxed);
+    lock.lock().unwrap().detach();
+    eventually("the watchdog looks at it", LONG, || clock.stopped.load(Ordering::Relaxed));
+    let mut last = Some((client, lock));
+    let in_the_child = catch_unwind(AssertUnwindSafe(|| {
+        in_a_child(|| {
+            drop(last.take());
+            vec![]
+        })
+    }));
+    clock.go_on.store(true, Ordering::Relaxed);
+    assert_eq!(in_the_child.unwrap(), 0);
+    let (_client, lock) = last.unwrap();
+    lock.unlock().unwrap();
 }
 
 /// Other threads are in the middle of something when the process forks. They are not in the child, so it waits for none.
