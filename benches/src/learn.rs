@@ -1,7 +1,9 @@
 //! What the library sends for one lock and unlock, read from the server's MONITOR, and the same for other names.
 
 use crate::raw::{Raw, Reply, request};
-use distlock::DistLock;
+use distlock::backend::RENEW_BATCH;
+use distlock::{DistLock, OwnedGuard};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The words of an acquire and of its release.
@@ -13,7 +15,7 @@ pub(crate) struct Pair {
     owner: String,
 }
 
-/// A requests's bytes for one lock and one owner.
+/// A request's bytes for one lock and one owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
     pub(crate) acquire: Vec<u8>,
@@ -74,6 +76,70 @@ impl Pair {
     }
 }
 
+/// The renewals of many locks at a time, which the raw socket sends as often as it likes.
+pub(crate) struct Renewals {
+    hash: String,
+    lease: String,
+}
+
+impl Renewals {
+    /// Afterwards the server knows the script.
+    pub(crate) fn load(raw: &mut Raw, lease: Duration) -> Self {
+        let script = include_str!("../../lock-redis/src/lua/renew.lua");
+        let hash = match raw.call(&request(&["SCRIPT", "LOAD", script])) {
+            Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
+            other => panic!("the script is not taken: {other:?}"),
+        };
+        Self { hash, lease: lease.as_millis().to_string() }
+    }
+
+    /// The words of the request for these names and owners.
+    pub(crate) fn words(&self, held: &[(String, String)]) -> Vec<String> {
+        let head = ["EVALSHA".to_owned(), self.hash.clone(), held.len().to_string()];
+        let keys = held.iter().map(|(name, _)| name.clone());
+        let arguments = held.iter().flat_map(|(_, owner)| [self.lease.clone(), owner.clone()]);
+        head.into_iter().chain(keys).chain(arguments).collect()
+    }
+}
+
+/// Lets the library hold some locks until each was renewed, and compares what the server saw with what the raw socket
+/// would send for the same locks. Returns how many were renewed at most at a time.
+///
+/// # Panics
+///
+/// If they differ, if more went out at a time than the raw socket sends, or if not even two did.
+pub(crate) fn check_renewals(port: u16) -> usize {
+    const LOCKS: usize = 300;
+    let lease = Duration::from_secs(3);
+    let script = Renewals::load(&mut Raw::connect(port), lease);
+    let client = distlock::builder().url(&url(port)).expect("a URL of ours");
+    let client = client.configure(|config| config.with_watchdog(lease)).connect();
+    let client = client.expect("settings of ours");
+    let name = |index: usize| format!("renewed:{index:06}");
+    let lock = |index| client.owned_mutex(name(index)).and_then(|lock| lock.lock());
+    let mut monitor = Monitor::start(port);
+    let held: Vec<OwnedGuard> = (0..LOCKS).map(|index| lock(index).expect("it is free")).collect();
+    let (mut owners, mut renewed, mut most) = (HashMap::new(), HashSet::new(), 0);
+    while renewed.len() < LOCKS {
+        let sent = monitor.next();
+        let count: usize = sent[2].parse().expect("the number of keys");
+        let keys = &sent[3..3 + count];
+        if sent[1] != script.hash {
+            // An acquire: the lock is its first key.
+            let owner = sent.iter().find(|word| is_owner(word)).expect("an acquire has an owner");
+            owners.insert(keys[0].clone(), owner.clone());
+            continue;
+        }
+        let same: Vec<_> = keys.iter().map(|key| (key.clone(), owners[key].clone())).collect();
+        assert_eq!(sent, script.words(&same), "the raw socket does not renew as the library does");
+        renewed.extend(keys.iter().cloned());
+        most = most.max(count);
+    }
+    drop(held);
+    assert!((2..=RENEW_BATCH).contains(&most), "{most} at a time");
+    most
+}
+
 /// Lets the library and the raw socket lock and unlock the same name, and compares what the server saw. Returns it.
 ///
 /// # Panics
@@ -107,23 +173,36 @@ pub(crate) fn url(port: u16) -> String {
 
 /// The requests, other than those inside scripts, that the server carried out during `work`.
 fn watched(port: u16, work: impl FnOnce()) -> Vec<Vec<String>> {
-    let mut monitor = Raw::connect(port);
-    monitor.call(&request(&["MONITOR"]));
+    let mut monitor = Monitor::start(port);
     work();
     // A last line that is known, so that nothing has to be waited for.
     Raw::connect(port).call(&request(&["ECHO", "the end"]));
-    let mut seen = Vec::new();
-    while let Some(Reply::Text(line)) = monitor.next_within(Duration::from_secs(5)) {
-        let line = String::from_utf8(line).expect("MONITOR escapes what is not text");
-        let (head, words) = line.split_once("] ").expect("a line has a head");
-        let words: Vec<_> = words.trim_matches('"').split("\" \"").map(str::to_owned).collect();
-        match words[0].to_ascii_uppercase().as_str() {
-            "ECHO" => return seen,
-            "EVALSHA" | "EVAL" if !head.ends_with("lua") => seen.push(words),
-            _ => {}
-        }
+    let next = || Some(monitor.next()).filter(|words| words[0] != "ECHO");
+    std::iter::from_fn(next).collect()
+}
+
+/// What the server carries out from now on.
+struct Monitor(Raw);
+
+impl Monitor {
+    fn start(port: u16) -> Self {
+        let mut raw = Raw::connect(port);
+        raw.call(&request(&["MONITOR"]));
+        Self(raw)
     }
-    panic!("MONITOR did not tell of everything: {seen:?}")
+
+    /// The words of the next script that somebody sends, or of an ECHO. What scripts call is passed over.
+    fn next(&mut self) -> Vec<String> {
+        while let Some(Reply::Text(line)) = self.0.next_within(Duration::from_secs(10)) {
+            let line = String::from_utf8(line).expect("MONITOR escapes what is not text");
+            let (head, words) = line.split_once("] ").expect("a line has a head");
+            let words: Vec<_> = words.trim_matches('"').split("\" \"").map(str::to_owned).collect();
+            if ["ECHO", "EVALSHA", "EVAL"].contains(&words[0].as_str()) && !head.ends_with("lua") {
+                return words;
+            }
+        }
+        panic!("MONITOR says nothing any more")
+    }
 }
 
 /// `UUID:number`.
@@ -142,6 +221,11 @@ mod tests {
     fn the_raw_socket_sends_what_the_library_sends() {
         let words = check(Server::start().port);
         assert!(words.lines().all(|line| line.starts_with("EVALSHA ")), "{words}");
+    }
+
+    #[test]
+    fn the_raw_socket_renews_as_the_library_does() {
+        check_renewals(Server::start().port);
     }
 
     #[test]

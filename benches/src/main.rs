@@ -72,7 +72,11 @@ struct Options {
 fn main() {
     match Arguments::parse().task {
         Task::Worker(task) => worker::run(&task),
-        Task::Check => println!("{}", learn::check(Server::start().port)),
+        Task::Check => {
+            let server = Server::start();
+            let (words, most) = (learn::check(server.port), learn::check_renewals(server.port));
+            println!("{words}\nand renewals, of {most} locks at a time");
+        }
         Task::Instructions => instructions::print(),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
@@ -97,6 +101,7 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
         server.go_first();
     }
     learn::check(server.port);
+    learn::check_renewals(server.port);
     let path = build_directory().join("samples.jsonl");
     let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
     let works = if trials.is_empty() {

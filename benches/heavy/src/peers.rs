@@ -65,12 +65,18 @@ fn main() {
     let peer = runtime.block_on(Peer::connect(who, port));
     let tasks = option("threads").unwrap_or(1);
     let log = (work == "contend").then(|| tempfile::NamedTempFile::new().expect("a file"));
+    // Nobody else's: the other columns keep theirs while they wait for their turn.
+    let name = |task: usize| match log {
+        Some(_) => format!("contended:{who}"),
+        None => format!("own:{:07}:{task:06}", std::process::id()),
+    };
+    let names: Vec<_> = (0..tasks).map(name).collect();
     say("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the parent writes text");
         let millis = line.strip_prefix("run ").and_then(|text| text.parse().ok());
         let time = Duration::from_millis(millis.expect("`run MILLISECONDS`"));
-        let (visits, mut answer) = turn(&runtime, &peer, tasks, log.is_some(), time);
+        let (visits, mut answer) = turn(&runtime, &peer, &names, log.is_some(), time);
         if let Some(log) = &log {
             let bytes: Vec<u8> = visits.iter().flatten().flat_map(|n| n.to_le_bytes()).collect();
             std::fs::write(log.path(), bytes).expect("there is room for a log");
@@ -86,15 +92,14 @@ type Visit = [u64; 3];
 fn turn(
     runtime: &Runtime,
     peer: &Peer,
-    tasks: usize,
+    names: &[String],
     one_lock: bool,
     time: Duration,
 ) -> (Vec<Visit>, Value) {
     let (cpu, start) = (clock(ClockId::ProcessCPUTime), Instant::now());
     let mut set = JoinSet::new();
-    for task in 0..tasks {
-        let peer = peer.clone();
-        let name = if one_lock { "contended".to_owned() } else { format!("own:{task:06}") };
+    for (task, name) in names.iter().enumerate() {
+        let (peer, name) = (peer.clone(), name.clone());
         let cycles = async move {
             let (mut visits, mut count) = (Vec::new(), 0_u64);
             while start.elapsed() < time {
@@ -114,7 +119,7 @@ fn turn(
     let all = runtime.block_on(set.join_all());
     let cycles: u64 = all.iter().map(|(_, count)| count).sum();
     let cpu = (clock(ClockId::ProcessCPUTime) - cpu) as f64 / 1e9;
-    let answer = json!({ "contenders": tasks, "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu });
+    let answer = json!({ "contenders": names.len(), "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu });
     (all.into_iter().flat_map(|(visits, _)| visits).collect(), answer)
 }
 

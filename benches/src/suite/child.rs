@@ -36,6 +36,12 @@ impl Child {
         writeln!(input, "run {}", time.as_millis()).expect("the worker reads");
     }
 
+    /// Asks what there is to be found out when nothing is measured. [`end`](Self::end) must follow.
+    pub(super) fn look(&mut self) {
+        let input = self.input.as_mut().expect("open until it is dropped");
+        writeln!(input, "look").expect("the worker reads");
+    }
+
     /// Waits for what it has to say.
     pub(super) fn end(&mut self) -> Value {
         let line = self.line();

@@ -5,8 +5,11 @@ use super::summary::{Spread, Summary};
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
+    Exactly(f64),
+    /// Stands beside a goal and is none.
+    Nothing,
 }
-use Bound::{AtLeast, AtMost};
+use Bound::{AtLeast, AtMost, Exactly, Nothing};
 
 struct Goal {
     what: &'static str,
@@ -79,7 +82,7 @@ const GOALS: &[Goal] = &[
         AtMost(0.2),
     ),
     goal(
-        "8 processes on one lock, changes of owner",
+        "8 processes on one lock, changes of owner (threads: those of a process count)",
         ["processes", "ours", "changes_per_s"],
         Some("publish-retry"),
         AtLeast(1.0),
@@ -91,19 +94,44 @@ const GOALS: &[Goal] = &[
         AtMost(0.5),
     ),
     goal(
+        "8 processes on one lock, changes of process only",
+        ["processes", "ours", "process_changes_per_s"],
+        Some("publish-retry"),
+        Nothing,
+    ),
+    goal(
+        "8 processes on one lock, requests for each change of process",
+        ["processes", "ours", "requests_per_process_change"],
+        Some("publish-retry"),
+        Nothing,
+    ),
+    goal(
         "8 processes on one lock, distance from a fair share",
         ["processes", "ours", "process_share"],
         None,
         AtMost(0.3),
     ),
     goal(
-        "nested, of `parking_lot::ReentrantMutex`",
+        "nested, of a free `parking_lot::ReentrantMutex`",
         ["nested", "ours", "rate"],
-        Some("parking_lot"),
+        Some("parking_lot-free"),
         AtLeast(0.1),
+    ),
+    goal(
+        "nested, of a `parking_lot::ReentrantMutex` that is held already",
+        ["nested", "ours", "rate"],
+        Some("parking_lot-held"),
+        Nothing,
     ),
     goal("nested, requests", ["nested", "ours", "requests_each"], None, AtMost(0.0)),
     goal("100,000 held locks, lost", ["held-100000", "ours", "lost"], None, AtMost(0.0)),
+    goal(
+        "100,000 held locks, timer threads",
+        ["held-100000", "ours", "timers"],
+        None,
+        Exactly(1.0),
+    ),
+    goal("100,000 held locks, lanes", ["held-100000", "ours", "lanes"], None, Exactly(1.0)),
     goal(
         "100,000 held locks, client time",
         ["held-100000", "ours", "client_s_per_min"],
@@ -121,6 +149,12 @@ const GOALS: &[Goal] = &[
         ["held-100000", "ours", "ping_p99_us"],
         Some("nobody"),
         AtMost(2.0),
+    ),
+    goal(
+        "10,000 locks taken in a burst, another's PING p99",
+        ["burst", "ours-burst", "ping_p99_us"],
+        Some("nobody"),
+        Nothing,
     ),
     goal(
         "10,000 threads waiting for 1,000 locks, failures",
@@ -141,7 +175,8 @@ pub(super) struct Verdict {
     pub(super) what: &'static str,
     pub(super) bound: String,
     pub(super) measured: Spread,
-    pub(super) met: bool,
+    /// `None` where nothing is asked for.
+    pub(super) met: Option<bool>,
 }
 
 /// Those for which something was measured.
@@ -153,8 +188,10 @@ pub(super) fn verdicts(summaries: &[Summary<'_>]) -> Vec<Verdict> {
             None => summary.figure(goal.column, goal.metric)?,
         };
         let (bound, met) = match goal.bound {
-            AtLeast(least) => (format!("at least {least}"), measured.median >= least),
-            AtMost(most) => (format!("at most {most}"), measured.median <= most),
+            AtLeast(least) => (format!("at least {least}"), Some(measured.median >= least)),
+            AtMost(most) => (format!("at most {most}"), Some(measured.median <= most)),
+            Exactly(this) => (this.to_string(), Some((measured.median - this).abs() < 1e-9)),
+            Nothing => ("-".to_owned(), None),
         };
         Some(Verdict { what: goal.what, bound, measured, met })
     };

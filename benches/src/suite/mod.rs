@@ -139,6 +139,11 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
     }
     if let Some(pings) = pings {
         sample.extend(pings);
+        // Not before all is counted: this asks the server, too.
+        children.iter_mut().for_each(Child::look);
+        for found in children.iter_mut().map(Child::end) {
+            sample.extend(found.as_object().expect("it is one").clone());
+        }
     }
     if server.goes_first {
         std::thread::sleep(time);

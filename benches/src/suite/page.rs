@@ -17,7 +17,7 @@ pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
     for verdict in verdicts(summaries) {
         let Spread { median, least, most } = verdict.measured;
         let (median, least, most) = (short(median), short(least), short(most));
-        let met = if verdict.met { "yes" } else { "**no**" };
+        let met = verdict.met.map_or("-", |met| if met { "yes" } else { "**no**" });
         line(
             &mut text,
             format_args!(

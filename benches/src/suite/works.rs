@@ -58,7 +58,16 @@ const HELD: &[(&str, &str)] = &[
     ("ping_p99_us", "PING p99 us"),
     ("ping_max_us", "PING max us"),
     ("threads", "threads"),
+    ("timers", "timer threads"),
+    ("lanes", "lanes"),
+    ("reliefs", "reliefs"),
     ("memory", "bytes/lock"),
+    ("lost", "lost"),
+];
+const BURST: &[(&str, &str)] = &[
+    ("ping_p99_us", "another's PING p99 us"),
+    ("ping_p50_us", "p50 us"),
+    ("ping_max_us", "max us"),
     ("lost", "lost"),
 ];
 const CROWD: &[(&str, &str)] = &[
@@ -84,7 +93,7 @@ pub(crate) fn works(port: u16, peers: Option<&Path>, scale: Scale) -> Vec<Work> 
     let held: &[usize] =
         if scale == Scale::Quick { &[1_000, 10_000] } else { &[1_000, 10_000, 100_000] };
     works.extend(held.iter().map(|&locks| maker.held(locks)));
-    works.extend([maker.nested(), maker.crowd(), maker.scripts(&[])]);
+    works.extend([maker.burst(), maker.nested(), maker.crowd(), maker.scripts(&[])]);
     works
 }
 
@@ -176,8 +185,9 @@ impl Maker<'_> {
 
     fn held(&self, locks: usize) -> Work {
         let quick = self.scale == Scale::Quick;
-        // A whole number of renewals of each lock, so that it does not matter when the turn begins.
-        let (lease, turn) = if quick { (6_000, 4) } else { (30_000, 20) };
+        // Longer than a lease by a good deal: what is not renewed is gone at the end. And a whole number of renewals of
+        // each lock (a third of the lease), so that it does not matter when the turn begins.
+        let (lease, turn) = if quick { (6_000, 16) } else { (30_000, 40) };
         let options = [("locks", locks), ("lease", lease)];
         let columns = ["raw", "ours", "nobody"].map(|who| self.column("hold", who, &options));
         let title = format!("{locks} held locks under the watchdog, lease {} s", lease / 1000);
@@ -190,8 +200,19 @@ impl Maker<'_> {
         }
     }
 
+    /// Locks that were taken all at once are due all at once.
+    fn burst(&self) -> Work {
+        let options = [("locks", 10_000), ("lease", 6_000)];
+        let columns = ["nobody", "ours-burst"].map(|who| self.column("hold", who, &options));
+        let title = "10000 held locks, lease 6 s, taken in a burst by 128 threads";
+        let work = self.work("burst", title, columns.into(), BURST);
+        // Three renewals of each.
+        Work { turn: Duration::from_secs(6), rounds: self.scale.rounds(2, 6), solo: true, ..work }
+    }
+
     fn nested(&self) -> Work {
-        let columns = ["parking_lot", "ours", "memory"].map(|who| self.column("nested", who, &[]));
+        let columns = ["parking_lot-free", "parking_lot-held", "ours", "memory"]
+            .map(|who| self.column("nested", who, &[]));
         let work = self.work("nested", "Nested lock and unlock", columns.into(), NESTED);
         Work { turn: Duration::from_millis(50), rounds: self.scale.rounds(10, 40), ..work }
     }
@@ -211,7 +232,7 @@ impl Maker<'_> {
 
     fn scripts(&self, trials: &[String]) -> Work {
         let mut columns: Vec<_> =
-            ["redisson", "ours"].map(|who| self.column("scripts", who, &[])).into();
+            ["redisson", "ours", "ours-first"].map(|who| self.column("scripts", who, &[])).into();
         for trial in trials {
             let name: &'static str = format!("dir:{trial}").leak();
             columns.push(self.column("scripts", name, &[]));

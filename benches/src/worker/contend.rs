@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const NAME: &str = "contended";
 /// A waiter looks again after so long, should it have missed a message.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -35,9 +34,11 @@ pub(super) fn run(task: &Task) {
 }
 
 fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
+    // Each column has a lock of its own, and so a channel: those that wait for their turn stay subscribed.
+    let name = format!("contended:{}", task.who);
     if task.who == "ours" {
         let client = distlock::connect(&url(task.port)).expect("a URL of ours");
-        let lock = || Box::new(client.mutex(NAME).expect("a name")) as Box<dyn Contender>;
+        let lock = || Box::new(client.mutex(name.as_str()).expect("a name")) as Box<dyn Contender>;
         return (0..task.threads).map(|_| lock()).collect();
     }
     let pair = task.learn();
@@ -45,7 +46,7 @@ fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
     (0..task.threads)
         .map(|index| -> Box<dyn Contender> {
             let number = std::process::id() as usize * 1000 + index;
-            let retry = PublishRetry::new(task.port, pair.requests(NAME, number));
+            let retry = PublishRetry::new(task.port, &name, pair.requests(&name, number));
             match task.who.as_str() {
                 "publish-retry" => Box::new(retry),
                 "gate" => Box::new(Gated(Arc::clone(&gate), retry)),
@@ -105,9 +106,9 @@ struct PublishRetry {
 }
 
 impl PublishRetry {
-    fn new(port: u16, requests: Requests) -> Self {
+    fn new(port: u16, name: &str, requests: Requests) -> Self {
         let mut messages = Raw::connect(port);
-        messages.call(&request(&["SUBSCRIBE", &format!("redisson_lock__channel:{{{NAME}}}")]));
+        messages.call(&request(&["SUBSCRIBE", &format!("redisson_lock__channel:{{{name}}}")]));
         Self { raw: Raw::connect(port), messages, requests }
     }
 }

@@ -1,20 +1,24 @@
 //! Many held locks, and nothing else: what renewing them costs.
 
-use super::{Task, cpu_time, resident, serve, thread_count};
-use crate::learn::{is_granted, url};
+use super::{Task, cpu_time, resident, serve, serve_and_look, thread_count, threads_called};
+use crate::learn::{Renewals, is_granted, url};
 use crate::raw::{Raw, Reply, request};
-use distlock::OwnedGuard;
+use distlock::backend::RENEW_BATCH;
+use distlock::{Client, OwnedGuard};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// As many as the library puts into one script.
-const BATCH: usize = 100;
+/// So many threads take the locks of a burst.
+const BURST: usize = 128;
+/// Questions in one pipeline.
+const DEPTH: usize = 1000;
 
 pub(super) fn run(task: &Task) {
     match task.who.as_str() {
-        "ours" => ours(task),
+        "ours" => ours(task, |client| (0..task.locks).map(|index| hold(client, index)).collect()),
+        "ours-burst" => ours(task, |client| burst(client, task.locks)),
         "raw" => raw(task),
         "nobody" => serve(|time| measured(time, 0, || std::thread::sleep(time))),
         other => panic!("no column is called {other:?}"),
@@ -32,10 +36,47 @@ fn measured(time: Duration, memory: u64, work: impl FnOnce()) -> Value {
     json!({
         "cycles": 1, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
         "threads": thread_count(), "memory": memory, "turn": time.as_secs_f64(),
+        "timers": threads_called("distlock-timer"), "lanes": threads_called("distlock-lane"),
+        "reliefs": threads_called("distlock-relief"),
     })
 }
 
-fn ours(task: &Task) {
+fn hold(client: &Client, index: usize) -> OwnedGuard {
+    client.owned_mutex(name(index)).and_then(|lock| lock.lock()).expect("it is free")
+}
+
+/// All of them as soon as many threads can.
+fn burst(client: &Client, locks: usize) -> Vec<OwnedGuard> {
+    std::thread::scope(|scope| {
+        let each = |first| move || (first..locks).step_by(BURST).map(|i| hold(client, i)).collect();
+        let threads: Vec<_> = (0..BURST).map(|first| scope.spawn(each(first))).collect();
+        let held = |thread: std::thread::ScopedJoinHandle<'_, Vec<OwnedGuard>>| {
+            thread.join().expect("no panic")
+        };
+        threads.into_iter().flat_map(held).collect()
+    })
+}
+
+/// Whether the store has each lock for half a lease at least. It is renewed after a third: what has less was not, and
+/// what is not there is lost.
+fn alive(task: &Task) -> Vec<bool> {
+    let mut raw = Raw::connect(task.port);
+    let least = i64::try_from(task.lease / 2).expect("a short time");
+    let mut alive = Vec::with_capacity(task.locks);
+    for first in (0..task.locks).step_by(DEPTH) {
+        let some = first..task.locks.min(first + DEPTH);
+        let questions: Vec<u8> =
+            some.clone().flat_map(|index| request(&["PTTL", &name(index)])).collect();
+        raw.send(&questions);
+        alive.extend(some.map(|_| match raw.read().expect("an answer") {
+            Reply::Int(left) => left >= least,
+            other => panic!("PTTL answers {other:?}"),
+        }));
+    }
+    alive
+}
+
+fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
     let lease = Duration::from_millis(task.lease);
     let client = distlock::builder()
         .url(&url(task.port))
@@ -46,46 +87,36 @@ fn ours(task: &Task) {
     // The first makes connections and threads, which are not a lock's.
     drop(client.owned_mutex("first").and_then(|lock| lock.lock()).expect("it is free"));
     let before = resident();
-    let held: Vec<OwnedGuard> = (0..task.locks)
-        .map(|index| {
-            client.owned_mutex(name(index)).and_then(|lock| lock.lock()).expect("it is free")
-        })
-        .collect();
+    let held = hold(&client);
     let memory = (resident() - before) / task.locks as u64;
-    serve(|time| {
-        let mut answer = measured(time, memory, || std::thread::sleep(time));
-        // A loss is final: what was lost at any time is not valid now.
-        answer["lost"] = json!(held.iter().filter(|guard| !guard.is_valid()).count());
-        answer
-    });
+    serve_and_look(
+        |time| measured(time, memory, || std::thread::sleep(time)),
+        || {
+            // A loss is final: what was lost at any time is not valid now. And the store may know of more.
+            let invalid = held.iter().filter(|guard| !guard.is_valid()).count();
+            let dead = alive(task).into_iter().filter(|alive| !alive).count();
+            json!({ "lost": invalid.max(dead) })
+        },
+    );
 }
 
 /// The same script with the same batch, evenly over a third of the lease, on a thread of its own.
 fn raw(task: &Task) {
     let mut raw = Raw::connect(task.port);
     let before = resident();
-    let hash = match raw.call(&request(&[
-        "SCRIPT",
-        "LOAD",
-        include_str!("../../../lock-redis/src/lua/renew.lua"),
-    ])) {
-        Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
-        other => panic!("the script is not taken: {other:?}"),
-    };
-    let lease = task.lease.to_string();
+    let script = Renewals::load(&mut raw, Duration::from_millis(task.lease));
     let acquires = task.learn();
     let mut renewals = Vec::new();
-    for first in (0..task.locks).step_by(BATCH) {
-        let (mut keys, mut arguments) = (Vec::new(), Vec::new());
-        for index in first..task.locks.min(first + BATCH) {
-            let requests = acquires.requests(&name(index), index + 1);
-            assert!(is_granted(&raw.call(&requests.acquire)), "it is free");
-            keys.push(name(index));
-            arguments.extend([lease.clone(), acquires.owner(index + 1)]);
+    for first in (0..task.locks).step_by(RENEW_BATCH) {
+        let some = first..task.locks.min(first + RENEW_BATCH);
+        let acquire = |index| acquires.requests(&name(index), index + 1).acquire;
+        // Together: one by one, the first could be gone before the last is there.
+        raw.send(&some.clone().flat_map(acquire).collect::<Vec<_>>());
+        for _ in some.clone() {
+            assert!(is_granted(&raw.read().expect("an answer")), "it is free");
         }
-        let count = keys.len().to_string();
-        let head = ["EVALSHA".to_owned(), hash.clone(), count];
-        renewals.push(request(&[head.as_slice(), &keys, &arguments].concat()));
+        let held: Vec<_> = some.map(|index| (name(index), acquires.owner(index + 1))).collect();
+        renewals.push(request(&script.words(&held)));
     }
     let memory = (resident() - before) / task.locks as u64;
     let gap = Duration::from_millis(task.lease / 3) / u32::try_from(renewals.len()).expect("few");
@@ -106,9 +137,11 @@ fn raw(task: &Task) {
             told.fetch_add(gone as u64, Ordering::Relaxed);
         }
     });
-    serve(|time| {
-        let mut answer = measured(time, memory, || std::thread::sleep(time));
-        answer["lost"] = json!(lost.load(Ordering::Relaxed));
-        answer
-    });
+    serve_and_look(
+        |time| measured(time, memory, || std::thread::sleep(time)),
+        || {
+            let dead = alive(task).into_iter().filter(|alive| !alive).count() as u64;
+            json!({ "lost": dead.max(lost.load(Ordering::Relaxed)) })
+        },
+    );
 }

@@ -1,5 +1,5 @@
 //! A worker: this program once more, as a child, with the work of one column of one table. It says `ready`, and then
-//! answers each `run MILLISECONDS` with one line of JSON. So every column has a process of its own, whose memory and
+//! answers each `run MILLISECONDS`, and each `look`, with one line of JSON. So every column has a process of its own, whose memory and
 //! processor time are its own, and many short turns of all columns can alternate.
 
 mod contend;
@@ -12,7 +12,7 @@ mod scripts;
 
 use crate::learn::Pair;
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
@@ -67,12 +67,22 @@ pub(crate) fn run(task: &Task) {
 }
 
 /// Answers `run` with what `turn` returns, until the parent is gone.
-fn serve(mut turn: impl FnMut(Duration) -> Value) {
+fn serve(turn: impl FnMut(Duration) -> Value) {
+    serve_and_look(turn, || json!({}));
+}
+
+/// The same, and answers `look` with what `look` returns: what is to be found out when nothing is measured any more.
+fn serve_and_look(mut turn: impl FnMut(Duration) -> Value, look: impl Fn() -> Value) {
     say("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the parent writes text");
         let millis = line.strip_prefix("run ").and_then(|text| text.parse().ok());
-        say(&turn(Duration::from_millis(millis.expect("`run MILLISECONDS`"))).to_string());
+        let answer = match millis {
+            Some(millis) => turn(Duration::from_millis(millis)),
+            None if line == "look" => look(),
+            None => panic!("neither `run MILLISECONDS` nor `look`: {line:?}"),
+        };
+        say(&answer.to_string());
     }
 }
 
@@ -106,6 +116,14 @@ fn resident() -> u64 {
 /// How many threads this process has.
 fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
+}
+
+/// How many of them have a name that begins with this. The system keeps fifteen letters of a name.
+fn threads_called(head: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
+    // Who has ended meanwhile has no name any more.
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(|task| name(task.ok()?)).filter(|name| name.starts_with(head)).count()
 }
 
 fn pause(micros: u64) {

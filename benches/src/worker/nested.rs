@@ -1,4 +1,5 @@
-//! Lock and unlock of what the thread has already, beside a local reentrant lock that is free.
+//! Lock and unlock of what the thread has already, beside a local reentrant lock: one that is free, whose cycle is two
+//! atomic operations, and one that the thread has already, whose cycle is a counter.
 
 use super::{Task, cpu_time, serve};
 use crate::learn::url;
@@ -14,9 +15,10 @@ pub(super) fn run(task: &Task) {
     let lock = client.mutex(format!("nested:{}", std::process::id())).expect("a name");
     let _outer = lock.lock().expect("the store is there");
     let local = ReentrantMutex::new(());
+    let _held = (task.who == "parking_lot-held").then(|| local.lock());
     let ours = || lock.lock().and_then(|guard| guard.unlock()).expect("it is held");
     let peer = || drop(black_box(black_box(&local).lock()));
-    let cycle: &dyn Fn() = if task.who == "parking_lot" { &peer } else { &ours };
+    let cycle: &dyn Fn() = if task.who.starts_with("parking_lot") { &peer } else { &ours };
     if let Some(cycles) = task.cycles {
         return (0..cycles).for_each(|_| cycle());
     }

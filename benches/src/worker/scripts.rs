@@ -27,6 +27,11 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
     if task.who == "redisson" {
         return redisson(raw);
     }
+    let cleanup = match task.who.as_str() {
+        // Without what a name leaves behind, its next acquire is its first.
+        "ours-first" => request(&["FLUSHALL"]),
+        _ => Vec::new(),
+    };
     let mut pair = task.learn();
     if let Some(directory) = task.who.strip_prefix("dir:") {
         let script = |name: &str| {
@@ -35,11 +40,12 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
         };
         pair = pair.with_scripts(["acquire", "release"].map(|name| load(raw, &script(name))));
     }
-    ((0..NAMES).map(|index| pair.requests(&name(index), index)).collect(), Vec::new())
+    ((0..NAMES).map(|index| pair.requests(&name(index), index)).collect(), cleanup)
 }
 
+/// The other columns have names of their own.
 fn name(index: usize) -> String {
-    format!("script:{index:06}")
+    format!("script:{:07}:{index:06}", std::process::id())
 }
 
 fn redisson(raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
@@ -80,7 +86,7 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
         .collect();
     let (start, mut done, mut cpu, mut script) = (Instant::now(), 0, 0.0, 0.0);
     while start.elapsed() < time {
-        // Redisson's latches must be gone before a name comes again.
+        // Redisson's latches, and what makes a name of ours known, must be gone before it comes again.
         let rounds = if cleanup.is_empty() { BLOCK / NAMES } else { 1 };
         let before = Counters::of(raw);
         for pipeline in pipelines.iter().cycle().take(rounds * pipelines.len()) {
