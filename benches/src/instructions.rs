@@ -2,10 +2,14 @@
 //! few percent is seen. A run of many cycles less a run of few, so that the start does not count.
 
 use crate::server::Server;
+use crate::suite;
+use std::path::Path;
 use std::process::Command;
 
 const FEW: u64 = 200;
 const MANY: u64 = 2_200;
+/// More than this, of what is written down, is a regression.
+const ALLOWED: f64 = 1.03;
 
 /// What is done in a cycle, and by which worker.
 const PATHS: &[(&str, &[&str])] = &[
@@ -16,14 +20,41 @@ const PATHS: &[(&str, &[&str])] = &[
     ("raw socket, for comparison (client only)", &["cycles", "raw"]),
 ];
 
-/// Prints a table, as Markdown.
-pub(crate) fn print() {
-    let server = Server::start();
-    println!("| path | instructions |\n|---|---|");
-    for (path, worker) in PATHS {
-        let [few, many] = [FEW, MANY].map(|cycles| counted(&server, worker, cycles));
-        println!("| {path} | {} |", many.saturating_sub(few) / (MANY - FEW));
+/// Prints a table, as Markdown, and writes it to the page and the figures.
+pub(crate) fn write(docs: &Path) {
+    let counted = count();
+    let row = |(path, count): &(&str, u64)| format!("| {path} | {count} |\n");
+    let rows: String = counted.iter().map(row).collect();
+    let table = format!("| path | instructions |\n|---|---|\n{rows}");
+    println!("{table}");
+    suite::publish_instructions(&counted, &table, docs);
+}
+
+/// Prints what is counted beside what is written down, and writes nothing.
+///
+/// # Panics
+///
+/// If a path has become longer than is allowed, or nothing is written down for it.
+pub(crate) fn check(docs: &Path) {
+    let mut longer = Vec::new();
+    println!("| path | instructions | written down |\n|---|---|---|");
+    for (path, count) in count() {
+        let written = suite::written_instructions(path, docs).unwrap_or_default();
+        println!("| {path} | {count} | {written} |");
+        if count as f64 > written as f64 * ALLOWED {
+            longer.push(path);
+        }
     }
+    assert!(longer.is_empty(), "more than 3 % above what is written down: {longer:?}");
+}
+
+fn count() -> Vec<(&'static str, u64)> {
+    let server = Server::start();
+    let each = |(path, worker): &(&'static str, &[&str])| {
+        let [few, many] = [FEW, MANY].map(|cycles| counted(&server, worker, cycles));
+        (*path, many.saturating_sub(few) / (MANY - FEW))
+    };
+    PATHS.iter().map(each).collect()
 }
 
 /// All instructions of a process that does so many cycles.

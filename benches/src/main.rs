@@ -43,15 +43,21 @@ enum Task {
         #[command(flatten)]
         options: Options,
     },
-    /// Counts instructions of the hot paths, with valgrind.
-    Instructions,
+    /// Counts instructions of the hot paths, with valgrind, and writes them to the page and the figures.
+    Instructions {
+        /// Writes nothing, and fails if a path takes more than 3 % above what is written down.
+        #[arg(long)]
+        check: bool,
+        #[command(flatten)]
+        place: Place,
+    },
     #[command(hide = true)]
     Worker(worker::Task),
 }
 
 #[derive(clap::Args)]
 struct Options {
-    /// A few minutes instead of half an hour.
+    /// About five minutes instead of half an hour.
     #[arg(long)]
     quick: bool,
     /// Without the columns of other crates, which take a while to build.
@@ -60,10 +66,16 @@ struct Options {
     /// Leaves it to the system which processor the server and the clients run on.
     #[arg(long)]
     no_pin: bool,
-    /// Runs the server and the clients before everything else, with a pause after each turn: for a machine that is not idle.
-    /// For root only.
+    /// Runs the server and the clients before everything else, with a pause as long as each turn after it: for a machine
+    /// that is not idle. For root only.
     #[arg(long)]
     first: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(clap::Args)]
+struct Place {
     /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the build directory.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
     docs: PathBuf,
@@ -77,7 +89,8 @@ fn main() {
             let (words, most) = (learn::check(server.port), learn::check_renewals(server.port));
             println!("{words}\nand renewals, of {most} locks at a time");
         }
-        Task::Instructions => instructions::print(),
+        Task::Instructions { check: true, place } => instructions::check(&place.docs),
+        Task::Instructions { check: false, place } => instructions::write(&place.docs),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
             let wanted =
@@ -116,7 +129,7 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
         chosen.into_iter().map(|work| work.measure(&server, &mut samples)).collect();
     println!("{}", suite::tables(&measured, scale));
     if complete {
-        suite::publish(&measured, scale, &options.docs);
+        suite::publish(&measured, scale, &options.place.docs);
     }
     eprintln!("samples: {}", path.display());
 }

@@ -1,7 +1,7 @@
 //! [`Server`]: a redis-server for the benchmarks, and what it says of itself.
 
 use crate::raw::{Raw, Reply, request};
-use rustix::process::Pid;
+use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,19 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     /// Whether nothing else runs on the machine while the server or its clients have something to do.
     pub(crate) goes_first: bool,
+    /// Gives up what [`go_first`](Self::go_first) took, in whatever way we end.
+    _restorer: Option<Child>,
     _directory: TempDir,
+}
+
+/// How the server and the clients run before everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// Nobody waits for a time slice of others. But on one processor whoever runs goes on until it sleeps: who is woken by a
+    /// release does not get to run before the one who released has taken the lock again.
+    RealTime,
+    /// As the system does it always, with a much larger share than others: for what depends on who runs next.
+    Nice,
 }
 
 /// What a server has done since it started.
@@ -50,7 +62,8 @@ impl Server {
             .process_group(0)
             .spawn()
             .expect("`sh` starts");
-        let server = Self { process, port, goes_first: false, _directory: directory };
+        let server =
+            Self { process, port, goes_first: false, _restorer: None, _directory: directory };
         let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             assert!(
@@ -78,19 +91,44 @@ impl Server {
         let _refused = sched_setaffinity(None, &ours).is_err();
     }
 
-    /// Lets the server, and this process with all that it starts, run before everything else. Where others use the machine,
-    /// too, whoever is woken waits for one of their time slices, and that is what would be measured: most of all with many
-    /// threads, which are woken often.
+    /// From now on [`prefer`](Self::prefer) lets the server, and this process with all that it starts, run before everything
+    /// else. Where others use the machine, too, whoever is woken waits for one of their time slices, and that is what
+    /// would be measured: most of all with many threads, which are woken often.
     pub(crate) fn go_first(&mut self) {
-        for pid in [self.pid().to_string(), std::process::id().to_string()] {
-            let arguments = ["--all-tasks", "--fifo", "--pid", "1", &pid];
-            let status = Command::new("chrt")
-                .args(arguments)
-                .status()
-                .expect("`chrt` (of util-linux) starts");
-            assert!(status.success(), "real-time priority is for root only");
+        const GROUP: &str = "/proc/self/autogroup";
+        const HIGHEST: i32 = -20;
+        for pid in [Pid::from_raw(self.pid()), None] {
+            setpriority_process(pid, HIGHEST).expect("priority is for root only");
+        }
+        // Niceness counts among the processes of a session; between sessions the system shares evenly, unless it is told
+        // that this one is nice. (Where it does not, there is no such file.)
+        if let Ok(group) = std::fs::read_to_string(GROUP) {
+            let old = group.split_whitespace().last().expect("it says how nice the session is");
+            let restorer = Command::new("sh")
+                .args(["-c", "cat >/dev/null; echo \"$1\" > /proc/self/autogroup", "sh", old])
+                .stdin(Stdio::piped())
+                .process_group(0)
+                .spawn();
+            self._restorer = Some(restorer.expect("`sh` starts"));
+            std::fs::write(GROUP, HIGHEST.to_string()).expect("root may");
         }
         self.goes_first = true;
+    }
+
+    /// Lets the server, and what this process starts next, run before everything else in this way, if they are to.
+    pub(crate) fn prefer(&self, priority: Priority) {
+        if !self.goes_first {
+            return;
+        }
+        let policy = match priority {
+            Priority::RealTime => ["--fifo", "--pid", "1"],
+            Priority::Nice => ["--other", "--pid", "0"],
+        };
+        for pid in [self.pid().to_string(), std::process::id().to_string()] {
+            let status = Command::new("chrt").arg("--all-tasks").args(policy).arg(&pid).status();
+            let status = status.expect("`chrt` (of util-linux) starts");
+            assert!(status.success(), "real-time priority is for root only");
+        }
     }
 
     fn pid(&self) -> i32 {

@@ -2,6 +2,7 @@
 
 mod chart;
 mod child;
+mod figures;
 mod goals;
 mod page;
 mod ping;
@@ -9,7 +10,7 @@ mod summary;
 mod visits;
 mod works;
 
-use crate::server::{Counters, Server};
+use crate::server::{Counters, Priority, Server};
 use child::Child;
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -32,6 +33,8 @@ pub(crate) struct Work {
     /// Each turn has a server of its own kind of quiet: only one column's workers exist at a time, and another client
     /// pings meanwhile.
     solo: bool,
+    /// How its workers go first, if they are to.
+    priority: Priority,
     /// What is shown of it, and how it is called.
     metrics: &'static [(&'static str, &'static str)],
 }
@@ -43,6 +46,9 @@ struct Column {
     arguments: Vec<String>,
     processes: usize,
 }
+
+/// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
+const INSTRUCTIONS: &str = "instructions";
 
 /// What one turn of one column gave.
 type Sample = Map<String, Value>;
@@ -57,6 +63,7 @@ impl Work {
     /// Lets the columns take turns, and writes each sample to `out` as it comes.
     pub(crate) fn measure(self, server: &Server, out: &mut dyn Write) -> Measured {
         server.flush();
+        server.prefer(self.priority);
         eprintln!("{}", self.title);
         let mut samples = vec![Vec::new(); self.columns.len()];
         let mut all: Vec<Vec<Child>> =
@@ -187,10 +194,29 @@ pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
 pub(crate) fn publish(measured: &[Measured], scale: Scale, docs: &Path) {
     let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
     let lines: String = summaries.iter().flat_map(|summary| summary.lines()).collect();
+    figures::rewrite(docs, |work| work != INSTRUCTIONS, &lines);
     let write = |name: &str, text: &str| {
         std::fs::write(docs.join(name), text).unwrap_or_else(|error| panic!("{name}: {error}"));
     };
-    write("performance.jsonl", &lines);
     write("performance.svg", &chart::draw(&summaries));
-    page::rewrite(&docs.join("PERFORMANCE.md"), &page::tables(&summaries, scale));
+    page::rewrite(docs, page::MEASURED, &page::tables(&summaries, scale));
+}
+
+/// Writes the numbers of instructions, each with the name of its path.
+pub(crate) fn publish_instructions(counted: &[(&str, u64)], table: &str, docs: &Path) {
+    let line = |(path, count): &(&str, u64)| {
+        let line =
+            json!({ "work": INSTRUCTIONS, "column": path, "metric": INSTRUCTIONS, "count": count });
+        format!("{line}\n")
+    };
+    let lines: String = counted.iter().map(line).collect();
+    figures::rewrite(docs, |work| work == INSTRUCTIONS, &lines);
+    page::rewrite(docs, page::COUNTED, table);
+}
+
+/// How many instructions are written down for this path.
+pub(crate) fn written_instructions(path: &str, docs: &Path) -> Option<u64> {
+    let lines = figures::read(docs);
+    let line = lines.iter().find(|l| l["work"] == INSTRUCTIONS && l["column"] == path)?;
+    line["count"].as_u64()
 }

@@ -6,8 +6,18 @@ use super::summary::{Spread, Summary};
 use std::fmt::Write;
 use std::path::Path;
 
-const BEGIN: &str = "<!-- measured: written by the benchmarks -->";
-const END: &str = "<!-- end of what was measured -->";
+const PAGE: &str = "PERFORMANCE.md";
+
+/// Where on the page something is written: between these lines.
+#[derive(Clone, Copy)]
+pub(super) struct Marks(&'static str, &'static str);
+
+pub(super) const MEASURED: Marks =
+    Marks("<!-- measured: written by the benchmarks -->", "<!-- end of what was measured -->");
+pub(super) const COUNTED: Marks = Marks(
+    "<!-- counted: written by the benchmarks' `instructions` -->",
+    "<!-- end of what was counted -->",
+);
 
 /// All tables, as Markdown.
 pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
@@ -82,11 +92,11 @@ fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
 }
 
 /// Puts the tables between the marks, or at the end of a page that has none.
-pub(super) fn rewrite(page: &Path, tables: &str) {
-    let old = std::fs::read_to_string(page)
-        .unwrap_or_else(|_| format!("# Performance\n\n{BEGIN}\n{END}\n"));
-    let (head, rest) = old.split_once(BEGIN).unwrap_or((&old, ""));
-    let tail = rest.split_once(END).map_or("\n", |(_, tail)| tail);
-    let new = format!("{head}{BEGIN}\n\n{tables}\n{END}{tail}");
-    std::fs::write(page, new).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+pub(super) fn rewrite(docs: &Path, Marks(begin, end): Marks, tables: &str) {
+    let page = docs.join(PAGE);
+    let old = std::fs::read_to_string(&page).unwrap_or_else(|_| "# Performance\n\n".to_owned());
+    let (head, rest) = old.split_once(begin).unwrap_or((&old, ""));
+    let tail = rest.split_once(end).map_or("\n", |(_, tail)| tail);
+    let new = format!("{head}{begin}\n\n{tables}\n{end}{tail}");
+    std::fs::write(&page, new).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
 }

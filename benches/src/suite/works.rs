@@ -1,15 +1,16 @@
 //! [`works`]: what is measured, by whom, for how long.
 
 use super::{Column, Work};
+use crate::server::Priority;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How much time the suite takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// About two minutes: for a look after a change.
+    /// About five minutes: for a look after a change.
     Quick,
-    /// About twenty minutes: for the page.
+    /// About half an hour: for the page.
     Full,
 }
 
@@ -135,6 +136,7 @@ impl Maker<'_> {
             turn: Duration::from_millis(250),
             rounds: self.scale.rounds(8, 40),
             solo: false,
+            priority: Priority::RealTime,
             metrics,
         }
     }
@@ -161,7 +163,8 @@ impl Maker<'_> {
         let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
         columns.extend(self.peers("contend", &options));
         let work = self.work("contended", "One lock, 8 threads of one process", columns, CONTENDED);
-        Work { turn: Duration::from_millis(500), rounds: self.scale.rounds(6, 20), ..work }
+        let (turn, rounds) = (Duration::from_millis(500), self.scale.rounds(6, 20));
+        Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 
     fn processes(&self) -> Work {
@@ -170,7 +173,8 @@ impl Maker<'_> {
         let title = "One lock, 8 processes with 4 threads each";
         let work = self.work("processes", title, columns.into(), PROCESSES);
         // Long turns: a process has the lock some fifteen times a second, and not always for as many visits.
-        Work { turn: Duration::from_secs(5), rounds: self.scale.rounds(2, 5), ..work }
+        let (turn, rounds) = (Duration::from_secs(5), self.scale.rounds(2, 5));
+        Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 
     fn handoff(&self) -> Work {
@@ -180,7 +184,8 @@ impl Maker<'_> {
             .map(|who| Column { processes: 2, ..self.column("contend", who, &options) });
         let title = "From `unlock()` in one process to the end of `lock()` in another";
         let work = self.work("handoff", title, columns.into(), HANDOFF);
-        Work { turn: Duration::from_secs(1), rounds: self.scale.rounds(4, 15), ..work }
+        let (turn, rounds) = (Duration::from_secs(1), self.scale.rounds(4, 15));
+        Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 
     fn held(&self, locks: usize) -> Work {
