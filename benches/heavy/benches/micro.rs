@@ -2,7 +2,7 @@
 //! and its timer wheel, with nothing else in the way.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use distlock::{Client, DistLock, LockOptions, OwnedGuard};
+use distlock::{Client, DistLock, LockOptions, Mutex, OwnedGuard};
 use parking_lot::ReentrantMutex;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +46,13 @@ fn validity(c: &mut Criterion) {
     c.bench_function("guard.remaining()", |b| b.iter(|| black_box(guard.remaining())));
 }
 
-/// The timer wheel and the map of names, with many others in them: both are meant not to notice.
+/// The map of names and the timer wheel, with many others in them: both are meant not to notice.
+///
+/// A name that was locked before has its timer in the wheel still, and does not touch it. So for the wheel each lock is one
+/// of a name that was never there; its timer is due soon, so that there are never very many.
 fn among_many(c: &mut Criterion) {
+    let later = LockOptions::new().watched(Duration::from_secs(30));
+    let soon = LockOptions::new().watched(Duration::from_secs(1));
     for others in [1_000, 100_000] {
         let client = client();
         let hold = |index: usize| {
@@ -58,6 +63,31 @@ fn among_many(c: &mut Criterion) {
         let lock = client.mutex("one").expect("a name");
         c.bench_function(&format!("lock + unlock among {others} held locks"), |b| {
             b.iter(|| lock.lock().and_then(|guard| guard.unlock()));
+        });
+        let mut names = 0_u64;
+        let mut fresh = || {
+            names += 1;
+            client.mutex(format!("fresh:{names}")).expect("a name")
+        };
+        let cycle = |lock: &Mutex, lease: &LockOptions| {
+            lock.lock_with(lease).and_then(|guard| guard.unlock()).expect("it is free");
+        };
+        c.bench_function(&format!("schedule: a fresh name among {others} held locks"), |b| {
+            let one = |lock: Mutex| {
+                cycle(&lock, &soon);
+                lock
+            };
+            b.iter_batched(&mut fresh, one, BatchSize::SmallInput);
+        });
+        // The second is due before the timer of the first, which is taken out.
+        let what = "schedule, cancel, schedule: twice a fresh name";
+        c.bench_function(&format!("{what} among {others} held locks"), |b| {
+            let two = |lock: Mutex| {
+                cycle(&lock, &later);
+                cycle(&lock, &soon);
+                lock
+            };
+            b.iter_batched(&mut fresh, two, BatchSize::SmallInput);
         });
     }
 }
