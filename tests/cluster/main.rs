@@ -22,6 +22,9 @@ mod judged;
 // A master that the others cannot reach any more.
 mod partition;
 
+// However nodes are reached: over TLS, by IPv6.
+mod reached;
+
 // Grants that replicas confirm.
 mod replicas;
 

@@ -60,15 +60,23 @@ impl Authority {
         more: &[&str],
     ) -> (RedisServer, u16) {
         self.certify("server", host, last_year);
-        let port = free_port();
-        let (ca, cert, key) =
-            (self.file("ca.crt"), self.file("server.crt"), self.file("server.key"));
-        let port_text = port.to_string();
-        let mut arguments = vec!["--tls-port", &port_text, "--tls-ca-cert-file", &ca];
-        arguments.extend(["--tls-cert-file", &cert, "--tls-key-file", &key]);
-        arguments.extend(["--tls-auth-clients", asks]);
-        arguments.extend(more);
+        let (port, mut arguments) = self.arguments();
+        arguments.extend(["--tls-auth-clients", asks].map(str::to_owned));
+        arguments.extend(more.iter().map(|&word| word.to_owned()));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         (RedisServer::start_with(&arguments), port)
+    }
+
+    /// What a server with the certificate `server` is started with, and its port for TLS.
+    pub(crate) fn arguments(&self) -> (u16, Vec<String>) {
+        let port = free_port();
+        let arguments = [
+            ["--tls-port", &port.to_string()],
+            ["--tls-ca-cert-file", &self.file("ca.crt")],
+            ["--tls-cert-file", &self.file("server.crt")],
+            ["--tls-key-file", &self.file("server.key")],
+        ];
+        (port, arguments.concat().into_iter().map(str::to_owned).collect())
     }
 
     /// The URL of a server of ours, which trusts us and nobody else.

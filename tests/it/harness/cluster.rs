@@ -78,12 +78,22 @@ impl Cluster {
 
     /// The same with more on the command line of each node.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
-        let mut all = SETTINGS.to_vec();
+        Self::start_each(|_| arguments.iter().map(|&argument| argument.to_owned()).collect())
+    }
+
+    /// The same with more for each node of its own.
+    pub(crate) fn start_each(mut arguments: impl FnMut(usize) -> Vec<String>) -> Self {
+        let mut settings = SETTINGS.to_vec();
         // A replica is good for its master's place however long it has not heard of it: on a busy machine that is long.
-        all.extend(["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"]);
-        all.extend(arguments);
-        let nodes = (0..2 * MASTERS).map(|_| RedisServer::start_cluster_node(&all)).collect();
-        let cluster = Self { nodes };
+        settings.extend(["--cluster-replica-validity-factor", "0"]);
+        settings.extend(["--repl-diskless-sync-delay", "0"]);
+        let start = |number| {
+            let own = arguments(number);
+            let all: Vec<_> =
+                settings.iter().copied().chain(own.iter().map(String::as_str)).collect();
+            RedisServer::start_cluster_node(&all)
+        };
+        let cluster = Self { nodes: (0..2 * MASTERS).map(start).collect() };
         cluster.form();
         cluster
     }
@@ -353,7 +363,7 @@ impl Cluster {
     /// Moves the keys that are in a slot.
     pub(crate) fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (mut probe, slot) = (self.nodes[from].probe(), slot.to_string());
-        let port = self.nodes[to].port().to_string();
+        let port = self.nodes[to].port_for_nodes().to_string();
         loop {
             let keys = probe.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).texts();
             if keys.is_empty() {
@@ -380,7 +390,7 @@ impl Cluster {
     /// Moves many slots, each with its keys, one after the other, over the same two connections.
     pub(crate) fn move_slots(&self, slots: &[u16], from: usize, to: usize) {
         let (source, target) = (self.id(from), self.id(to));
-        let port = self.nodes[to].port().to_string();
+        let port = self.nodes[to].port_for_nodes().to_string();
         let (mut left, mut right) = (self.nodes[from].probe(), self.nodes[to].probe());
         for slot in slots {
             let slot = slot.to_string();

@@ -133,6 +133,18 @@ impl RedisServer {
         self.running.is_some() && !stopped()
     }
 
+    /// Where a cluster node takes keys from others.
+    pub(crate) fn port_for_nodes(&self) -> u16 {
+        let tls = self.argument("--tls-cluster").and_then(|_| self.argument("--tls-port"));
+        tls.map_or(self.port, |port| port.parse().expect("a port is a number"))
+    }
+
+    /// What stands behind this word on the command line.
+    fn argument(&self, name: &str) -> Option<&str> {
+        let mut words = self.setup.arguments.iter().skip_while(|word| *word != name);
+        words.nth(1).map(String::as_str)
+    }
+
     /// A new connection of the test's own.
     pub(crate) fn probe(&self) -> Probe {
         Probe::connect(self.port)
@@ -211,6 +223,9 @@ impl RedisServer {
         let mut user = vec!["--user"];
         user.extend(if *on_cluster { rights::on_cluster() } else { rights::without_prefix() });
         user.retain(|_| !without_user);
+        // By itself it is above the port for TLS where the nodes speak that with each other.
+        let bus = self.argument("--tls-cluster").map(|_| self.bus_port().to_string());
+        let bus = bus.into_iter().flat_map(|port| ["--cluster-port".to_owned(), port]);
         let mut command = Command::new(&binary);
         match sentinel {
             Some(_) => command.arg(self.settings_file()).arg("--sentinel"),
@@ -223,6 +238,7 @@ impl RedisServer {
             .arg("--logfile")
             .arg(self.log_file())
             .args(user)
+            .args(bus)
             .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

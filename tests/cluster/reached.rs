@@ -1,0 +1,94 @@
+//! Nodes that are reached over TLS, or by IPv6.
+
+#[cfg(feature = "tls")]
+use crate::harness::authority::Authority;
+use crate::harness::cluster::{Cluster, Failover};
+#[cfg(feature = "tls")]
+use crate::harness::rights;
+use crate::harness::time::eventually;
+use crate::scene::{LONG, client_with, take, turn};
+use distlock::DistLock;
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
+/// Locks on all nodes, one that is held and waited for while its slot moves, and then its node gives way.
+fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
+    let settings = format!("watchdog=10s&command_timeout=1s{more}");
+    let [one, other] = [(); 2].map(|()| client_with(url, &settings));
+    for node in 0..3 {
+        turn(&one, &cluster.name_on(node, "lives"));
+    }
+    let name = cluster.name_on(0, "moves");
+    let slot = cluster.slot(&name);
+    let held = take(&one, &name);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(&other, &name));
+        let mut probe = cluster.probe(&name);
+        eventually("it waits", LONG, || probe.clients().join(" ").contains("ubscribe"));
+        cluster.move_slot(slot, 0, 1);
+        cluster.wait_for_owner(slot, 1);
+        assert!(held.verify().unwrap() > Duration::ZERO);
+        cluster.wait_for_replicas(1);
+        cluster.fail_over(1, Failover::Plain);
+        assert!(held.verify().unwrap() > Duration::ZERO);
+        held.unlock().unwrap();
+        waits.join().unwrap();
+    });
+}
+
+/// All speak TLS, the nodes with each other, too, and are called by names, which their certificate is for.
+#[cfg(feature = "tls")]
+#[test]
+fn locks_live_on_a_cluster_that_speaks_tls() {
+    let authority = Authority::new();
+    authority.certify("server", "localhost", 2090);
+    let mut ports = Vec::new();
+    let cluster = Cluster::start_each(|_| {
+        let (port, mut arguments) = authority.arguments();
+        ports.push(port);
+        let more = ["--tls-auth-clients", "no", "--tls-cluster", "yes", "--tls-replication", "yes"];
+        arguments.extend(more.map(str::to_owned));
+        let names = ["--cluster-announce-hostname", "localhost"];
+        arguments.extend(names.map(str::to_owned));
+        arguments.extend(["--cluster-preferred-endpoint-type", "hostname"].map(str::to_owned));
+        arguments
+    });
+    let plain = |node: usize| cluster.node(node).probe();
+    let login = rights::LOGIN;
+    let url = format!("rediss+cluster://{login}@localhost:{},localhost:{}", ports[0], ports[1]);
+    let ca = authority.file("ca.crt");
+    locks_live_on(&cluster, &url, &format!("&tls_ca={ca}"));
+    // Nobody of ours has come without.
+    for node in 0..cluster.len() {
+        let port = format!("laddr=127.0.0.1:{} ", cluster.node(node).port());
+        let clients = plain(node).clients();
+        let ours = clients.iter().filter(|client| client.contains("name=distlock"));
+        assert!(ours.clone().all(|client| !client.contains(&port)), "{clients:?}");
+    }
+    // Their addresses are not what the certificate is for.
+    let url = format!("rediss+cluster://{login}@127.0.0.1:{}?tls_ca={ca}", ports[0]);
+    let error = distlock::connect(&url).unwrap().mutex("a").unwrap().try_lock().unwrap_err();
+    assert!(error.is_configuration() && error.to_string().contains("`tls_name"), "{error}");
+}
+
+#[test]
+fn locks_live_on_a_cluster_that_is_reached_by_ipv6() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        println!("SKIPPED: this machine has no IPv6");
+        return;
+    }
+    let arguments = ["--bind", "127.0.0.1", "::1", "--cluster-announce-ip", "::1"];
+    let cluster = Cluster::start_with(&arguments);
+    let url = cluster.url().replace("127.0.0.1", "[::1]");
+    locks_live_on(&cluster, &url, "");
+    for node in 0..cluster.len() {
+        let clients = cluster.node(node).probe().clients();
+        let mut ours = clients.iter().filter(|client| client.contains("name=distlock"));
+        assert!(ours.all(|client| client.contains("laddr=[::1]:")), "{clients:?}");
+    }
+    // An address that is announced and mapped.
+    let map = format!("[::1]:{0}=127.0.0.1:{0}", cluster.node(0).port());
+    let mapped = client_with(&url, &format!("address_map={map}"));
+    turn(&mapped, &cluster.name_on(0, "mapped"));
+}
