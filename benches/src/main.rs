@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
 
+mod cluster;
 mod instructions;
 mod learn;
 mod raw;
@@ -42,6 +43,12 @@ enum Task {
         directories: Vec<String>,
         #[command(flatten)]
         options: Options,
+    },
+    /// Three nodes of a cluster beside one of them: 64 threads, each with its own lock.
+    Cluster {
+        /// How many turns each has.
+        #[arg(long, default_value_t = 20)]
+        rounds: usize,
     },
     /// Counts instructions of the hot paths, with valgrind, and writes them to the page and the figures.
     Instructions {
@@ -91,6 +98,7 @@ fn main() {
         }
         Task::Instructions { check: true, place } => instructions::check(&place.docs),
         Task::Instructions { check: false, place } => instructions::write(&place.docs),
+        Task::Cluster { rounds } => cluster::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
             let wanted =

@@ -37,6 +37,8 @@ pub(crate) struct Counters {
     pub(crate) cpu: f64,
     /// Requests from clients; what scripts call is not counted.
     pub(crate) requests: f64,
+    /// Requests that were sent elsewhere: of a cluster only.
+    pub(crate) redirects: f64,
     /// SET, sent by clients and called by scripts.
     pub(crate) sets: f64,
     /// Time inside EVALSHA, in microseconds.
@@ -46,6 +48,11 @@ pub(crate) struct Counters {
 
 impl Server {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more on the command line.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let port = free_port();
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
@@ -56,6 +63,7 @@ impl Server {
             .args(["--appendonly", "no", "--maxclients", "20000", "--loglevel", "warning"])
             .arg("--dir")
             .arg(directory.path())
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // A group of its own, so that Ctrl-C does not end the shell before it can do its work.
@@ -155,7 +163,7 @@ impl Drop for Server {
 
 /// A port that nobody listens on, below those that the system gives to outgoing connections: who dials one of those
 /// before the server listens may connect to itself.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(free).expect("it never ends")
 }
@@ -164,8 +172,11 @@ impl Counters {
     /// Asks the server at the other end.
     pub(crate) fn of(raw: &mut Raw) -> Self {
         let mut counters = Self::default();
-        // In three requests: servers before 7.0 know no more than one section at a time.
-        for line in ["cpu", "clients", "commandstats"].map(|part| info(raw, part)).concat().lines()
+        // In a request each: servers before 7.0 know no more than one section at a time.
+        for line in ["cpu", "clients", "commandstats", "errorstats"]
+            .map(|part| info(raw, part))
+            .concat()
+            .lines()
         {
             let Some((key, value)) = line.split_once(':') else { continue };
             match key {
@@ -178,6 +189,9 @@ impl Counters {
                 }
                 "cmdstat_eval" | "cmdstat_subscribe" | "cmdstat_unsubscribe" | "cmdstat_ping" => {
                     counters.requests += field(value, "calls=");
+                }
+                "errorstat_MOVED" | "errorstat_ASK" | "errorstat_TRYAGAIN" => {
+                    counters.redirects += field(value, "count=");
                 }
                 "cmdstat_set" => counters.sets += field(value, "calls="),
                 _ => {}

@@ -1,10 +1,140 @@
 //! A master that has a successor, has not heard of it, and takes writes until it does.
 
 use crate::harness::cluster::Cluster;
-use crate::harness::probe::Value;
-use crate::scene::{LONG, client_with, take};
-use distlock::LossCause;
+use crate::harness::probe::{Probe, Value};
+use crate::harness::time::{always, eventually, ms};
+use crate::harness::wall::Wall;
+use crate::scene::{LONG, client_with, take, turn};
+use distlock::{DistLock, LossCause};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
+
+/// Where the node comes from that is cut off: so the walls know it.
+const MINORITY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+#[track_caller]
+fn ok(probe: &mut Probe, words: &[&str]) {
+    assert_eq!(probe.command(words), Value::Text("OK".to_owned()), "{words:?}");
+}
+
+/// A cluster whose first node, a client of it, and nobody else are on one side.
+struct Divided {
+    cluster: Cluster,
+    /// Between the nodes.
+    buses: Vec<Wall>,
+    /// Between each side's client and the nodes of the other.
+    clients: Vec<Wall>,
+    /// To the node that is cut off, from before it was.
+    probe: Probe,
+}
+
+impl Divided {
+    /// Not divided yet: the nodes know each other by the walls.
+    fn start() -> Self {
+        let cluster = Cluster::start_each(|number| {
+            let mut arguments = vec!["--cluster-announce-ip", "127.0.0.1"];
+            if number == 0 {
+                arguments.extend(["--bind-source-addr", "127.0.0.2"]);
+            }
+            arguments.into_iter().map(str::to_owned).collect()
+        });
+        let nodes = || (0..cluster.len()).map(|node| cluster.node(node));
+        let buses: Vec<_> = nodes().map(|node| Wall::before(node.bus_port())).collect();
+        for (node, wall) in nodes().zip(&buses) {
+            let port = wall.port().to_string();
+            ok(&mut node.probe(), &["CONFIG", "SET", "cluster-announce-bus-port", &port]);
+        }
+        eventually("they know each other by the walls", LONG, || {
+            nodes().all(|node| {
+                let known = node.probe().command(&["CLUSTER", "NODES"]).text();
+                buses.iter().all(|wall| known.contains(&format!("@{}", wall.port())))
+            })
+        });
+        cluster.wait_until_agreed(cluster.len());
+        let clients = nodes().map(|node| Wall::before(node.port())).collect();
+        Self { probe: cluster.node(0).probe(), buses, clients, cluster }
+    }
+
+    /// The address map of a client that these nodes are behind walls for.
+    fn map(&self, nodes: impl Iterator<Item = usize>) -> String {
+        let pair = |node: usize| {
+            let (port, wall) = (self.cluster.node(node).port(), self.clients[node].port());
+            format!("127.0.0.1:{port}=127.0.0.1:{wall}")
+        };
+        nodes.map(pair).collect::<Vec<_>>().join(",")
+    }
+
+    /// Nothing gets through, neither between the nodes, nor to replicas, nor to clients.
+    fn divide(&mut self) {
+        for (node, wall) in self.buses.iter().enumerate() {
+            wall.keep_out((node > 0).then_some(MINORITY));
+        }
+        self.clients.iter().for_each(|wall| wall.keep_out(None));
+        // Its replica comes by the way that its own client takes: it is not let in again.
+        ok(&mut self.probe, &["CONFIG", "SET", "requirepass", "stay-out"]);
+        self.probe.command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    fn unite(&mut self) {
+        ok(&mut self.probe, &["CONFIG", "SET", "requirepass", ""]);
+        ok(&mut self.probe, &["CONFIG", "SET", "bind-source-addr", ""]);
+        self.buses.iter().chain(&self.clients).for_each(Wall::open);
+    }
+}
+
+/// The others elect a successor, and a client of theirs takes the lock there; on this side the old master grants it, too, as
+/// long as it has not noticed. Both are told apart by their tokens; a policy grants nothing on this side; and when the two
+/// sides see each other again, what the old one granted is told as lost.
+#[test]
+fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_nothing_under_a_policy()
+ {
+    let mut divided = Divided::start();
+    let cluster = &divided.cluster;
+    let (old, new) = (0, cluster.replica_of(0));
+    let name = cluster.name_on(old, "divided");
+    let slot = cluster.slot(&name);
+    let url = cluster.url_of(&[0, 1]);
+    let with = |map: String, more: &str| {
+        let settings = format!("watchdog=6s&command_timeout=1s&connect_timeout=500ms{more}");
+        client_with(&url, &format!("{settings}&address_map={map}"))
+    };
+    let here = with(divided.map(1..6), "");
+    let careful = with(divided.map(1..6), "&replicas=all&replication_timeout=300ms");
+    let there = with(divided.map(0..1), "");
+    for client in [&here, &careful, &there] {
+        turn(client, &name);
+    }
+    // So that it takes writes although it hears nothing of the others.
+    ok(&mut divided.probe, &["CONFIG", "SET", "cluster-node-timeout", "60000"]);
+    divided.divide();
+    let cluster = &divided.cluster;
+    eventually("the others have a successor", LONG, || cluster.find_owner(slot) == Some(new));
+    let first = take(&here, &name);
+    let second = take(&there, &name);
+    println!("two hold it: {:?}, {:?}", first.fencing_token(), second.fencing_token());
+    assert!(second.fencing_token() > first.fencing_token(), "known by its token");
+    let free = format!("careful:{{{name}}}");
+    let error = careful.mutex(&free).unwrap().try_lock().unwrap_err();
+    assert!(error.is_shortfall(), "{error:?}");
+    always("each side renews its own", ms(5_000), || first.is_valid() && second.is_valid());
+    assert!(divided.buses.iter().map(Wall::refused).sum::<u64>() > 0, "they tried");
+
+    // As soon as it notices that it is alone, it takes nothing any more.
+    ok(&mut divided.probe, &["CONFIG", "SET", "cluster-node-timeout", "1000"]);
+    let lock = here.mutex(&free).unwrap();
+    eventually("it is down", LONG, || lock.try_lock().is_err_and(|error| error.is_unavailable()));
+    let loss = first.losses().recv_timeout(LONG).unwrap();
+    assert_eq!(loss.cause(), LossCause::Expired, "by our own clock: nobody could be asked");
+
+    divided.unite();
+    divided.cluster.wait_for_owner(slot, new);
+    divided.cluster.await_listing(new);
+    assert!(second.verify().unwrap() > Duration::ZERO);
+    assert!(first.unlock().unwrap_err().is_lost());
+    second.unlock().unwrap();
+    turn(&here, &name);
+    turn(&careful, &free);
+}
 
 /// What it granted meanwhile its successor does not know: two hold the lock. The later one has the larger token, and the
 /// earlier one is told at its next renewal. Nobody goes back to the old master.

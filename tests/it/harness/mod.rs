@@ -17,3 +17,4 @@ pub(crate) mod rights;
 pub(crate) mod sentinel;
 pub(crate) mod time;
 pub(crate) mod time_of_day;
+pub(crate) mod wall;
