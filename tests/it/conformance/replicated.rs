@@ -1,6 +1,7 @@
 //! Stores with replicas of their own: some must confirm what is granted, and a case may hold them back.
 
 use super::subjects::{lose, seen};
+use crate::harness::cluster::Cluster;
 use crate::harness::process::RedisServer;
 use crate::harness::replicas::Replicated;
 use crate::harness::sentinel::Group;
@@ -112,6 +113,63 @@ impl ReplicaSet for ListedSubject {
     }
 }
 
+/// A cluster of its own, with one replica to each master. Its cases are sat one after the other.
+struct ClusterReplicas(Arc<Cluster>);
+
+impl ClusterReplicas {
+    /// The master of this lock, and its replica: nobody takes anybody's place here.
+    fn places(&self, lock: &LockName) -> (usize, usize) {
+        let master = self.0.owner_of(lock.as_str());
+        (master, master + self.0.len() / 2)
+    }
+}
+
+impl Subject for ClusterReplicas {
+    fn name(&self) -> String {
+        "cluster".to_owned()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        open(&self.0.url(), context)
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.0.url()).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        seen(self.0.node(self.places(lock).0).probe(), lock.as_str())
+    }
+
+    fn lose(&self, lock: &LockName) {
+        lose(self.0.node(self.places(lock).0).probe(), lock.as_str());
+    }
+
+    fn replicas(&self) -> Option<&dyn ReplicaSet> {
+        Some(self)
+    }
+}
+
+impl ReplicaSet for ClusterReplicas {
+    fn count(&self) -> u32 {
+        1
+    }
+
+    /// Those of all masters: who asks does not say for which lock.
+    fn hold_back(&self, replicas: u32) {
+        for number in self.0.len() / 2..self.0.len() {
+            let replica = self.0.node(number);
+            if replicas > 0 { replica.pause() } else { replica.resume() }
+        }
+    }
+
+    fn probe(&self, _: u32, lock: &LockName) -> Seen {
+        let mut probe = self.0.node(self.places(lock).1).probe();
+        assert_eq!(probe.command(&["READONLY"]).text(), "OK");
+        seen(probe, lock.as_str())
+    }
+}
+
 fn open(url: &str, context: &Context) -> Arc<dyn Backend> {
     schemes().open(&Config::from_url(url).unwrap(), context).unwrap()
 }
@@ -129,5 +187,14 @@ fn replicas_that_sentinels_list_confirm_and_are_told_as_the_exam_asks() {
     let group = Arc::new(Group::steady());
     for (case, _) in NEEDS_REPLICAS {
         sit(case, ListedSubject(Arc::clone(&group)));
+    }
+}
+
+/// The same for a cluster: a replica that is silent for a while stays listed.
+#[test]
+fn replicas_that_a_cluster_lists_confirm_and_are_told_as_the_exam_asks() {
+    let cluster = Arc::new(Cluster::start_with(&["--cluster-node-timeout", "60000"]));
+    for (case, _) in NEEDS_REPLICAS {
+        sit(case, ClusterReplicas(Arc::clone(&cluster)));
     }
 }

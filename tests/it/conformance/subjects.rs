@@ -219,7 +219,12 @@ impl Subject for SeveralSubject {
 /// What cannot be asked where all cases share the servers: none of them may hold their replicas back. With sentinels they
 /// are sat apart, all of them, in [`replicated`](super::replicated).
 static WHERE_SERVERS_ARE_SHARED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
-    NEEDS_REPLICAS.iter().map(|(case, _)| (*case, "other cases use these replicas, too")).collect()
+    NEEDS_REPLICAS
+        .iter()
+        .map(|(case, _)| {
+            (*case, "other cases use these replicas, too; it is sat on servers of its own")
+        })
+        .collect()
 });
 
 /// One Redis server of its own, reached by its URL.
