@@ -409,6 +409,8 @@ impl Cluster {
             ok(&mut right, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
             ok(&mut left, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }
+        // Moved back before all have heard, the two nodes may be in the same epoch, and the slots be either's.
+        slots.last().into_iter().for_each(|slot| self.wait_for_owner(*slot, to));
     }
 
     /// The slots that a node serves.
