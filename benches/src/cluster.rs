@@ -105,7 +105,9 @@ pub(crate) fn measure(rounds: usize) {
         let lock = |name| client.mutex(name).expect("a name");
         (0..THREADS).map(name).map(lock).collect::<Vec<_>>()
     });
-    columns.iter().for_each(|locks| drop(turn(locks, TURN)));
+    for locks in &columns {
+        let _warm_up = turn(locks, TURN);
+    }
     let (mut rates, mut totals) = ([Vec::new(), Vec::new()], [(0, 0.0, 0.0); 2]);
     for round in 0..rounds.max(1) {
         for column in [round % 2, (round + 1) % 2] {
