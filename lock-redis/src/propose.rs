@@ -54,6 +54,8 @@ pub(crate) struct Introduction {
     pub(crate) is_cluster: bool,
     /// What it does when its memory is full.
     pub(crate) eviction: String,
+    /// Whether a sentinel listens there, as far as we may know.
+    pub(crate) has_sentinels: bool,
 }
 
 impl Vote {
@@ -178,6 +180,11 @@ pub(crate) fn introduction(link: &mut dyn Ask, by: Moment) -> Result<Introductio
     if let Reply::Error(error) = &reply {
         return Err(refusal::refused(link.server(), error, &Asked::Introduction));
     }
+    // Every sentinel listens to this on the masters that it watches. A user who may not ask goes on without knowing.
+    let listeners = Request(&[&[b"PUBSUB", b"NUMSUB", b"__sentinel__:hello"]]);
+    let told = link.call(&listeners, by)?;
+    let count = told.as_array().and_then(|pair| pair.last());
+    let has_sentinels = matches!(count, Some(Reply::Int(count)) if *count > 0);
     let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
     let field = |name: &str| {
         let mut lines = text.lines();
@@ -193,5 +200,6 @@ pub(crate) fn introduction(link: &mut dyn Ask, by: Moment) -> Result<Introductio
         is_cluster: field("redis_mode").is_some_and(|mode| mode == "cluster")
             || field("cluster_enabled").is_some_and(|enabled| enabled == "1"),
         eviction: field("maxmemory_policy").unwrap_or_else(|| "noeviction".to_owned()),
+        has_sentinels,
     })
 }

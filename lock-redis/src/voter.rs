@@ -44,9 +44,12 @@ impl Voter {
     ///
     /// # Errors
     ///
-    /// See [`Failure`]. One that cannot be a node of a quorum is [`Failure::Refused`], with the reason.
+    /// One that cannot be a node of a quorum is [`Failure::Refused`], with the reason; one that does not say who it is
+    /// [`Failure::NotSent`].
     pub fn introduce(&self, by: Moment) -> Result<Arc<str>, Failure> {
-        let introduction = self.node.introduction(by)?;
+        // One that does not let us in may do so later: that is no reason to refuse the whole quorum.
+        let asked = self.node.introduction(by);
+        let introduction = asked.map_err(|failure| Failure::NotSent(failure.into_error()))?;
         self.accept(&introduction)?;
         let run_id: Arc<str> = introduction.run_id.into();
         *self.run_id.lock() = Some(Arc::clone(&run_id));
@@ -60,6 +63,9 @@ impl Voter {
              servers that nobody replaces"
         } else if !introduction.is_master {
             "is a replica, and a quorum is of masters that know nothing of each other"
+        } else if introduction.has_sentinels {
+            "is watched by a Sentinel, which may put a replica in its place that lacks the last writes: a quorum is of \
+             servers that nobody replaces; use `redis+sentinel://`, or have it watched no more (`SENTINEL REMOVE`)"
         } else if introduction.eviction != "noeviction" {
             "may throw keys away when its memory is full, locks among them: set `maxmemory-policy noeviction`"
         } else {

@@ -8,6 +8,10 @@ mod clocks;
 // The exam, on three and on five nodes, also with a minority that was never there.
 mod conformance;
 
+// The same over TLS.
+#[cfg(feature = "tls")]
+mod encrypted;
+
 #[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
 #[path = "../it/harness/mod.rs"]
 mod harness;

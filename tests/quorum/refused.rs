@@ -1,6 +1,9 @@
 //! What is no quorum, and is told so.
 
+use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
+use crate::harness::sentinel::Group;
+use crate::harness::time::eventually;
 use crate::scene::{Dead, LONGEST, place, set_up, start, url};
 use distlock::{
     Backend, ClientId, Config, Context, DistLock, Error, QuorumBackend, SystemClock, connect,
@@ -86,4 +89,25 @@ fn replicas_nodes_of_clusters_and_servers_that_throw_keys_away_are_refused() {
         let told = connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap().try_lock();
         println!("{told:?}");
     }
+}
+
+#[test]
+fn a_master_that_a_sentinel_watches_is_refused_and_one_with_a_replica_is_not() {
+    let good: Vec<_> = (0..2).map(|_| start()).collect();
+    let mut group = Group::start_with(1, 1);
+    crate::scene::admit(&group.servers[0]);
+    let all = [places(&good), vec![place(group.servers[0].port())]].concat();
+    let config = Config::from_url(&url(&all, LONGEST)).unwrap();
+    let error = distlock::set_up_quorum(&config).unwrap_err();
+    let text = error.to_string();
+    assert!(error.is_configuration() && text.contains("redis+sentinel://"), "{text}");
+    // Set up before a sentinel came.
+    group.sentinels.clear();
+    let mut probe = group.servers[0].probe();
+    eventually("nobody listens", Duration::from_secs(10), || {
+        let listeners = probe.command(&["PUBSUB", "NUMSUB", "__sentinel__:hello"]);
+        matches!(listeners, Value::List(pair) if pair[1] == Value::Int(0))
+    });
+    set_up(&all, LONGEST);
+    connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
 }

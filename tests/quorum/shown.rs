@@ -3,7 +3,7 @@
 use crate::harness::child::{Child, Example};
 use crate::harness::process::free_port;
 use crate::harness::proxy::{Fault, Plan, Proxy};
-use crate::harness::resp::Request;
+use crate::harness::resp::{Kind, Request};
 use crate::harness::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use crate::scene::{LONGEST, Servers, place, url};
 use distlock::{
@@ -11,7 +11,7 @@ use distlock::{
     SystemClock, builder, schemes,
 };
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -37,27 +37,39 @@ impl Plan for Far {
     }
 }
 
-/// What this process has used of the processors, in hundredths of a second.
-fn ticks() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+/// What this thread and the library's have used of the processors.
+fn processor_time() -> Duration {
+    let library = library_tasks().into_iter().map(|(task, _)| task);
+    let own = PathBuf::from("/proc/thread-self");
+    let nanos = |task: PathBuf| {
+        let times = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        times.split(' ').next()?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(library.chain([own]).filter_map(nanos).sum())
+}
+
+fn library_tasks() -> Vec<(PathBuf, String)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| {
+        let task = task.ok()?.path();
+        let name = std::fs::read_to_string(task.join("comm")).ok()?.trim().to_owned();
+        name.starts_with("distlock-").then_some((task, name))
+    });
+    names.collect()
 }
 
 /// The library's threads in this process.
 fn threads() -> Vec<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| {
-        std::fs::read_to_string(task.ok()?.path().join("comm")).ok().map(|it| it.trim().to_owned())
-    });
-    let mut names: Vec<_> = names.filter(|name| name.starts_with("distlock-")).collect();
+    let mut names: Vec<_> = library_tasks().into_iter().map(|(_, name)| name).collect();
     names.sort_unstable();
     names
 }
 
+const TIMES: u32 = 50;
+
 /// The middle one of fifty times that it takes to take a lock. It is given back untimed.
 fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
-    let mut times: Vec<_> = (0..50)
+    let mut times: Vec<_> = (0..TIMES)
         .map(|_| {
             let watch = Stopwatch::start();
             let guard = take();
@@ -94,16 +106,23 @@ fn five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing() {
     eventually("they are gone", SOON, || threads().is_empty());
     let client = distlock::connect(&url(&places, LONGEST)).unwrap();
     let lock = client.mutex("a").unwrap();
-    let before = ticks();
+    // The scripts are known from here on.
+    lock.lock().unwrap().unlock().unwrap();
+    let asked = || -> Vec<_> {
+        proxies.iter().map(|proxy| proxy.count(Kind::Acquire, Fault::Delay(DISTANCE))).collect()
+    };
+    let (asked_before, before) = (asked(), processor_time());
     let together = median(|| lock.lock().unwrap());
-    let used = ticks() - before;
+    let used = (processor_time() - before) / TIMES;
+    // That it is one round does not hang on how busy the machine is.
+    let rounds = asked().iter().zip(&asked_before).map(|(now, before)| now - before).max();
+    assert_eq!(rounds, Some(TIMES.into()), "each was asked once for each lock: {asked_before:?}");
     far[1].silent.store(true, Ordering::SeqCst);
     far[3].silent.store(true, Ordering::SeqCst);
     let with_two_silent = median(|| lock.lock().unwrap());
     println!(
         "five nodes, {DISTANCE:?} away: {together:.2?} together, {with_two_silent:.2?} with two of them silent, \
-         {in_sequence:.2?} one after the other; {:.2} ms of processor for a lock and unlock (with the proxies of this test)",
-        used as f64 * 10.0 / 50.0
+         {in_sequence:.2?} one after the other; {used:.0?} of processor for a lock and unlock"
     );
     println!("{} threads: {}", threads().len(), threads().join(", "));
     assert!(together < in_sequence / 2, "{together:?} against {in_sequence:?}");

@@ -1,11 +1,15 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
+use crate::harness::probe::Value;
+use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::resp::Kind;
+use crate::harness::rights::LOGIN;
 use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
 use crate::scene::{LONGEST, Servers, place, url};
-use distlock::{DistLock, Error, ErrorKind, GuardState, LockOptions};
+use distlock::{Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -214,6 +218,87 @@ fn a_grant_that_comes_too_late_is_given_back() {
         eventually("nothing is left", SOON, || !server.probe().exists("a"));
     }
     assert!(proxy.count(Kind::Acquire, Fault::DelayReply(ms(500))) > 0, "{}", proxy.account());
+}
+
+#[test]
+fn a_slow_node_delays_nobody_and_counts_where_it_is_needed() {
+    fairly(|| {
+        let mut quorum = Servers::with(3, 0, LONGEST);
+        let late = ms(150);
+        let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));
+        let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
+        let (one, other) = (quorum.servers[0].port(), quorum.servers[1].port());
+        let places = [one, other, proxy.port()].map(place);
+        let patient = "max_lease=10m&node_timeout=2s&watchdog=30s&command_timeout=4s";
+        let client = distlock::connect(&url(&places, patient)).unwrap();
+        let lock = client.mutex("a").unwrap();
+        lock.lock().unwrap().unlock().unwrap();
+        let watch = Stopwatch::start();
+        for _ in 0..5 {
+            lock.lock().unwrap().unlock().unwrap();
+        }
+        assert!(watch.elapsed() < late, "{:?}", watch.elapsed());
+        for server in &quorum.servers {
+            eventually("nothing is left", SOON, || !server.probe().exists("a"));
+        }
+        // Its answer comes late, and within the lease: it is a vote like any other, and the lease counts from before.
+        quorum.servers[0].kill();
+        let watch = Stopwatch::start();
+        let guard = lock.lock().unwrap();
+        let (took, left) = (watch.elapsed(), guard.remaining());
+        assert!(took >= late, "{took:?}");
+        assert!(left <= Duration::from_secs(30) - late, "{left:?}");
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_node_that_was_dead_when_somebody_began_to_wait_is_listened_to_when_it_is_back() {
+    let mut quorum = Servers::with(3, 0, QUICK);
+    let holder = quorum.client();
+    let guard = holder.mutex("a").unwrap().lock().unwrap();
+    quorum.servers[2].kill();
+    // As the server's default user: the other one's rights are given after each start, and a waiter asks at once.
+    let waiter = distlock::connect(&quorum.url.replace(&format!("{LOGIN}@"), "")).unwrap();
+    let listeners = |server: &RedisServer| match server.probe().command(&[
+        "PUBSUB",
+        "NUMSUB",
+        "redisson_lock__channel:{a}",
+    ]) {
+        Value::List(pair) => pair[1].clone().int(),
+        other => panic!("{other:?}"),
+    };
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let lock = waiter.mutex("a").unwrap();
+            lock.try_lock_for(scaled(SOON * 3)).unwrap().expect("it is freed").unlock().unwrap();
+        });
+        eventually("it waits", SOON, || listeners(&quorum.servers[1]) == 1);
+        quorum.restart(2);
+        eventually("it listens there, too", SOON, || listeners(&quorum.servers[2]) == 1);
+        guard.unlock().unwrap();
+        waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn a_node_that_does_not_let_us_in_is_no_worse_than_a_dead_one() {
+    let strict = RedisServer::start_without_user();
+    let servers = [crate::scene::start(), crate::scene::start()];
+    let places: Vec<_> =
+        [&strict, &servers[0], &servers[1]].map(|server| place(server.port())).into();
+    let as_anybody = url(&places, QUICK).replace(&format!("{LOGIN}@"), "");
+    distlock::set_up_quorum(&Config::from_url(&as_anybody).unwrap()).unwrap();
+    let client = distlock::connect(&url(&places, QUICK)).unwrap();
+    let lock = client.mutex("a").unwrap();
+    // Its refusal has come by the time of some of them.
+    for _ in 0..20 {
+        lock.lock().unwrap().unlock().unwrap();
+    }
+    servers[0].pause();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable() && failed(&error) == 2, "{error:?}");
+    servers[0].resume();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::member::{Member, Plain};
 use super::proposals::Proposals;
 use super::seat::{Core, Seat, Task};
 use super::tally::{self, majority};
-use super::watches::Bells;
+use super::watches::{Bells, Unhung};
 use lock_core::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Lane, LockInfo, Receipt, Release,
     Released, Renewal, Renewing, TenureId, Wake, Waking, Watch,
@@ -151,9 +151,7 @@ impl Quorum {
             return Ok(());
         }
         let identity = core.member().identity(by);
-        if let Err(Failure::Refused(error)) = &identity
-            && error.is_configuration()
-        {
+        if let Err(Failure::Refused(error)) = &identity {
             *self.refused.lock() = Some(error.clone());
         }
         if let Some(identity) = identity? {
@@ -178,20 +176,21 @@ impl Quorum {
         Ok(())
     }
 
-    /// Asks every node, and waits until the answers decide something.
+    /// Asks every node, and waits until the answers decide something. `each` hears of every answer.
     fn decide<T: Send + 'static, R>(
         &self,
-        task: Task,
         by: Moment,
         question: impl Fn(&Core, Moment) -> Result<T, Failure> + Clone + Send + 'static,
+        each: impl Fn(&Core, &Result<T, Failure>) + Clone + Send + 'static,
         what: &str,
         mut decide: impl FnMut(&[Option<Result<T, Failure>>]) -> Option<R>,
     ) -> Result<R, Failure> {
         let by = self.by(by);
         let gathering = Gathering::of(self.seats.len());
         for seat in &self.seats {
-            let gathering = Arc::clone(&gathering);
-            seat.ask(task, by, question.clone(), move |core, answer| {
+            let (gathering, each) = (Arc::clone(&gathering), each.clone());
+            seat.ask(Task::Attempt, by, question.clone(), move |core, answer| {
+                each(core, &answer);
                 gathering.put(core.number(), answer);
             });
         }
@@ -411,34 +410,33 @@ impl Backend for QuorumBackend {
             let there = answers.iter().map(|it| it.as_ref()?.as_ref().ok().cloned());
             tally::holder(&there.collect::<Vec<_>>())
         };
-        self.0.decide(Task::Attempt, by, question, "say who holds it", decide)
+        self.0.decide(by, question, |_, _| {}, "say who holds it", decide)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let asked = name.clone();
         let question = move |core: &Core, by| core.store().force_release(&asked, by);
         let decide = |answers: &[Option<Result<bool, Failure>>]| tally::forced(&answered(answers));
-        self.0.decide(Task::Attempt, by, question, "freed it", decide)
+        self.0.decide(by, question, |_, _| {}, "freed it", decide)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         let nodes = self.0.seats.len();
         let bells = Bells::new(nodes, wake, Arc::clone(&self.0.clock));
-        let (asked, hung) = (name.clone(), Arc::downgrade(&bells));
-        let question = move |core: &Core, by| {
-            // Not kept alive meanwhile: a watch that was dropped is silent, also while a dead node is still asked.
-            if hung.strong_count() > 0 {
-                let bell = Bells::bell(hung.clone(), core.number());
-                let watch = core.store().watch(&asked, bell, by)?;
-                hung.upgrade().inspect(|bells| bells.keep(watch));
+        let unhung = Unhung::new(name, &bells);
+        let later = unhung.clone();
+        let question = move |core: &Core, by| unhung.hang(core, by);
+        // A node that does not answer now may be the only one that tells of a release later, when others are gone.
+        let each = move |core: &Core, answer: &Result<(), Failure>| {
+            if answer.is_err() {
+                core.hang_later(later.clone());
             }
-            Ok(())
         };
         let decide = |answers: &[Option<Result<(), Failure>>]| {
             let there = answered(answers);
             (there.iter().flatten().count() >= majority(nodes)).then_some(())
         };
-        self.0.decide(Task::Attempt, by, question, "tell of its release", decide)?;
+        self.0.decide(by, question, each, "tell of its release", decide)?;
         Ok(Watch::new(bells))
     }
 

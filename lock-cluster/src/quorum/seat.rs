@@ -2,6 +2,7 @@
 //! for renewals, which shall not stand behind those; and what is still to be closed on a node that does not answer.
 
 use super::member::Member;
+use super::watches::Unhung;
 use lock_core::backend::{Backend, Closing, Failure, Release, TenureId};
 use lock_core::{Clock, Error, Moment, Signal};
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub(super) struct Core {
     open: AtomicUsize,
     /// What is to be closed there as soon as it answers again.
     unsettled: Mutex<VecDeque<Unsettled>>,
+    /// The watches that are to begin there as soon as it answers again.
+    unhung: Mutex<Vec<Unhung>>,
     /// Whether it is known which store it is.
     identified: AtomicBool,
 }
@@ -92,6 +95,7 @@ impl Seat {
             asked: Mutex::new(None),
             open: AtomicUsize::new(0),
             unsettled: Mutex::default(),
+            unhung: Mutex::default(),
             identified: AtomicBool::new(false),
         };
         let line = |what| Arc::new(Line::new(format!("distlock-{what}{number}")));
@@ -237,6 +241,42 @@ impl Core {
         unsettled.push_back(Unsettled { tenure, until });
     }
 
+    /// This watch could not begin there: it is tried again while somebody waits.
+    pub(super) fn hang_later(&self, watch: Unhung) {
+        let mut unhung = self.unhung.lock();
+        unhung.retain(Unhung::is_wanted);
+        unhung.push(watch);
+    }
+
+    /// Whether something is left to be done there.
+    fn has_errands(&self) -> bool {
+        !self.unsettled.lock().is_empty() || !self.unhung.lock().is_empty()
+    }
+
+    /// Does it, as long as the node answers. When to try again.
+    fn run_errands(&self) -> Moment {
+        match self.settle() {
+            Moment::NEVER => self.hang(),
+            again => again,
+        }
+    }
+
+    /// Begins the watches that could not begin before, as long as the node answers. When to try again.
+    fn hang(&self) -> Moment {
+        loop {
+            let Some(watch) = self.unhung.lock().pop() else { return Moment::NEVER };
+            match self.ask(self.by(), |by| watch.hang(self, by)) {
+                Ok(()) => watch.look_again(),
+                Err(failure) if failure.error().is_unavailable() => {
+                    self.hang_later(watch);
+                    return self.clock.now() + RETRY;
+                }
+                // It says no, and would say so again.
+                Err(_) => {}
+            }
+        }
+    }
+
     /// Tries to close what is left to be closed, as long as the node answers. When to try again.
     fn settle(&self) -> Moment {
         loop {
@@ -297,15 +337,18 @@ impl Line {
             if let Some(job) = job {
                 // What the job does with the answer is not ours, and must not end this thread.
                 let _reported = catch_unwind(AssertUnwindSafe(|| job(core)));
-                settle_at = core.clock.now();
+                // One that does not answer is not asked twice as often as it would be anyway.
+                let now = core.clock.now();
+                let is_silent = core.silent.load(Ordering::Relaxed);
+                settle_at = if is_silent { settle_at.min(now + RETRY) } else { now };
                 continue;
             }
-            if !core.unsettled.lock().is_empty() && core.clock.now() >= settle_at {
-                settle_at = catch_unwind(AssertUnwindSafe(|| core.settle()))
+            if core.has_errands() && core.clock.now() >= settle_at {
+                settle_at = catch_unwind(AssertUnwindSafe(|| core.run_errands()))
                     .unwrap_or_else(|_| core.clock.now() + RETRY);
                 continue;
             }
-            let until = if core.unsettled.lock().is_empty() { Moment::NEVER } else { settle_at };
+            let until = if core.has_errands() { settle_at } else { Moment::NEVER };
             core.clock.wait(&self.signal, until);
         }
     }

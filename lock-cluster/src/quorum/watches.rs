@@ -6,9 +6,10 @@
 //! have been rivals giving back their parts, and this one the holder. Of those that hold a majority, somebody's message is
 //! always one or the other.
 
+use super::seat::Core;
 use super::tally::majority;
-use lock_core::backend::{Wake, Watch};
-use lock_core::{Clock, Moment};
+use lock_core::backend::{Failure, Wake, Watch};
+use lock_core::{Clock, LockName, Moment};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -29,6 +30,40 @@ struct State {
     /// Which nodes have told of the release that it was woken for last.
     told: Vec<bool>,
     woken: Option<Moment>,
+}
+
+/// A waiter's watch on one node that has not begun yet.
+#[derive(Clone)]
+pub(super) struct Unhung {
+    name: LockName,
+    bells: Weak<Bells>,
+}
+
+impl Unhung {
+    pub(super) fn new(name: &LockName, bells: &Arc<Bells>) -> Self {
+        Self { name: name.clone(), bells: Arc::downgrade(bells) }
+    }
+
+    /// Whether anybody still waits.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.bells.strong_count() > 0
+    }
+
+    /// Begins it. The waiter is not kept alive meanwhile: a watch that was dropped is silent, also while a dead node is
+    /// still asked.
+    pub(super) fn hang(&self, core: &Core, by: Moment) -> Result<(), Failure> {
+        if self.is_wanted() {
+            let bell = Bells::bell(Weak::clone(&self.bells), core.number());
+            let watch = core.store().watch(&self.name, bell, by)?;
+            self.bells.upgrade().inspect(|bells| bells.keep(watch));
+        }
+        Ok(())
+    }
+
+    /// What was told there before is not known.
+    pub(super) fn look_again(&self) {
+        self.bells.upgrade().inspect(|bells| bells.wake.wake());
+    }
 }
 
 /// One node's.
