@@ -1,5 +1,6 @@
 //! What a quorum costs, and what it is worth.
 
+use crate::harness::alone::alone;
 use crate::harness::child::{Child, Example};
 use crate::harness::process::free_port;
 use crate::harness::proxy::{Fault, Plan, Proxy};
@@ -84,6 +85,13 @@ fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
 
 #[test]
 fn five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing() {
+    alone(
+        "shown::five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing",
+        five_far_nodes,
+    );
+}
+
+fn five_far_nodes() {
     let quorum = Servers::with(5, 0, LONGEST);
     let far: Vec<_> = (0..5).map(|_| Arc::new(Far::default())).collect();
     let proxies: Vec<_> = quorum

@@ -161,6 +161,18 @@ fn a_node_that_is_emptied_while_it_runs_does_not_vote_either() {
 }
 
 #[test]
+fn a_node_that_was_emptied_is_marked_again_also_if_it_is_always_slower_than_the_others() {
+    let quorum = Servers::with(3, 0, LONGEST);
+    let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(ms(50)));
+    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
+    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    quorum.servers[2].probe().command(&["FLUSHALL"]);
+    let client = distlock::connect(&url(&places, LONGEST)).unwrap();
+    client.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+    eventually("it is marked again", SOON, || quorum.servers[2].probe().exists("distlock_quorum"));
+}
+
+#[test]
 fn a_node_of_which_the_operator_says_that_it_forgets_nothing_votes_at_once() {
     let durable = format!("{FORGIVING}&durable=yes");
     let mut quorum = Servers::with(3, 0, &durable);

@@ -15,7 +15,7 @@ use lock_core::{
     Error, ErrorKind, FencingToken, LeaseTime, LockName, MemberResult, Moment, Outcome, OwnerId,
     TokenRange,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How often all nodes are asked again with a greater token, before others are let go first.
@@ -101,6 +101,7 @@ impl Quorum {
         let round = ballot.begin_round();
         for seat in &self.seats {
             let (quorum, asked) = (Arc::downgrade(self), question.clone());
+            let late = Weak::clone(&quorum);
             let (ballot, asked_again) = (Arc::clone(ballot), question.clone());
             let ask = move |core: &Core, by| {
                 if let Some(quorum) = quorum.upgrade() {
@@ -110,9 +111,14 @@ impl Quorum {
                 core.store().acquire(&attempt.tokens(asked.tokens), by)
             };
             seat.ask(Task::Attempt, by, ask, move |core, answer| {
+                let is_new = matches!(&answer, Ok(Answer::NotVoting(Duration::MAX)));
                 if ballot.note(core.number(), round, answer) {
                     // It came too late: nobody wants it any more.
                     undo(core, &ballot, &asked_again);
+                }
+                // A node that is always slower than a majority would never be told otherwise.
+                if is_new && let Some(quorum) = late.upgrade() {
+                    quorum.welcome(&ballot.said());
                 }
             });
         }
