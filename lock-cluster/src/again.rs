@@ -66,7 +66,7 @@ impl Again {
             let _panicked = catch_unwind(AssertUnwindSafe(|| {
                 done(match (said, router.release(&tenure, closing, by)) {
                     // It was freed before its slot moved.
-                    (Ok(Release::Freed), Ok(Release::Gone)) => Ok(Release::Freed),
+                    (Ok(freed), Ok(Release::Gone)) => Ok(freed),
                     (_, outcome) => outcome,
                 });
             }));

@@ -405,8 +405,8 @@ pub enum Doubt {
 pub enum Release {
     /// It was this owner's, and is free.
     Freed,
-    /// The same, and so many clients that wait for it were told, where a store can say that. It says how long each may
-    /// leave a free lock to the others.
+    /// The same, and so many clients that watch it were told, this one included if it watches: where a store can say that.
+    /// It says for how long each may leave a free lock to the others.
     FreedFor(u32),
     /// It was not this owner's (any more).
     Gone,

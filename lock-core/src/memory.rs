@@ -78,8 +78,7 @@ impl MemoryBackend {
         self.0.state.lock().locks.remove(name);
     }
 
-    /// Calls the watches of a name, outside the mutex: they take locks of their own.
-    /// Wakes everybody who watches, and says how many that are.
+    /// Wakes everybody who watches a name, and says how many that are. Outside the mutex: they take locks of their own.
     fn wake(&self, name: &LockName) -> u32 {
         let wakes: Vec<_> = match self.0.state.lock().watches.get(name) {
             Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
@@ -237,10 +236,7 @@ impl Backend for MemoryBackend {
             counter.last = counter.last.min(used.get());
         }
         drop(state);
-        Ok(match self.wake(name) {
-            0 => Release::Freed,
-            told => Release::FreedFor(told),
-        })
+        Ok(Release::FreedFor(self.wake(name)))
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {

@@ -172,27 +172,33 @@ impl Redisson {
         })
     }
 
-    /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether our own subscription to a
+    /// channel is one that nobody needs any more.
     pub(crate) fn submit_release(
         &self,
         link: &SharedLink,
         tenure: &TenureId,
         closing: Closing,
         by: Moment,
+        lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: Released,
     ) {
         self.closing(tenure, closing, |script, key, keys, arguments| {
             let (server, key) = (Arc::clone(link.server()), key.to_owned());
             script.submit(link, keys, arguments, by, move |outcome| {
                 let mut heard = Heard::Sense;
-                done(outcome.and_then(|reply| match &reply {
-                    Reply::Error(error) => {
-                        Err(refusal::refused(&server, error, &Asked::Script(script, &key)))
+                done(outcome.and_then(|reply| {
+                    match &reply {
+                        Reply::Error(error) => {
+                            Err(refusal::refused(&server, error, &Asked::Script(script, &key)))
+                        }
+                        reply => released(reply)
+                            .map(|release| less_ours(release, || lingers(&keys::channel(&key))))
+                            .ok_or_else(|| {
+                                heard = Heard::Nonsense;
+                                strange(&server, script)
+                            }),
                     }
-                    reply => released(reply).ok_or_else(|| {
-                        heard = Heard::Nonsense;
-                        strange(&server, script)
-                    }),
                 }));
                 heard
             });
@@ -394,11 +400,18 @@ fn strange(server: &Server, script: &Script) -> Failure {
 fn released(reply: &Reply) -> Option<Release> {
     match reply {
         Reply::Int(0) => Some(Release::Gone),
-        Reply::Int(1) => Some(Release::Freed),
-        Reply::Int(more @ 2..) => {
+        Reply::Int(more @ 1..) => {
             Some(Release::FreedFor(u32::try_from(more - 1).unwrap_or(u32::MAX)))
         }
         _ => None,
+    }
+}
+
+/// Without our own subscription, if that only `lingers`: nobody of this client waits there any more.
+pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Release {
+    match release {
+        Release::FreedFor(told @ 1..) if lingers() => Release::FreedFor(told - 1),
+        release => release,
     }
 }
 

@@ -5,9 +5,9 @@
 //! would not hold.
 
 use crate::shards::SLOTS;
+use crate::text::Text;
 use lock_core::{LockName, OwnerId};
 use std::borrow::Cow;
-use std::fmt::Write;
 
 /// Makes the names of keys.
 #[derive(Clone, Debug)]
@@ -44,19 +44,17 @@ impl Keys {
 
 /// Where the release of `key` is published.
 pub(crate) fn channel(key: &str) -> String {
-    beside("redisson_lock__channel", key)
+    beside("redisson_lock__channel", key, [""; 2])
 }
 
 /// The counter of its fencing tokens. Redisson's `RFencedLock` counts there, too.
 pub(crate) fn token(key: &str) -> String {
-    beside("redisson_lock_token", key)
+    beside("redisson_lock_token", key, [""; 2])
 }
 
 /// What closes it to one owner.
 pub(crate) fn tombstone(key: &str, owner: &OwnerId) -> String {
-    let mut tombstone = beside("distlock_closed", key);
-    write!(tombstone, ":{owner}").expect("a String takes everything");
-    tombstone
+    beside("distlock_closed", key, [":", Text::owner(*owner).as_str()])
 }
 
 /// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A): CRC16-CCITT (XModem) of
@@ -90,8 +88,12 @@ static CRC16: [u16; 256] = {
     table
 };
 
-fn beside(prefix: &str, key: &str) -> String {
-    if key.contains('{') { [prefix, ":", key].concat() } else { [prefix, ":{", key, "}"].concat() }
+fn beside(prefix: &str, key: &str, [colon, rest]: [&str; 2]) -> String {
+    if key.contains('{') {
+        [prefix, ":", key, colon, rest].concat()
+    } else {
+        [prefix, ":{", key, "}", colon, rest].concat()
+    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,10 @@ impl Text {
         }
     }
 
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).expect("only text is put in")
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

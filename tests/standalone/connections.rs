@@ -153,7 +153,7 @@ fn many_threads_share_one_connection_and_none_of_them_starves() {
                     while running.load(Ordering::SeqCst) > 0 && all.elapsed() < LONG {
                         let cycle = Stopwatch::start();
                         let (held, _) = bench.take(&lock);
-                        assert_eq!(bench.release(&held), Release::Freed);
+                        assert_eq!(bench.release(&held), Release::FreedFor(0));
                         longest = longest.max(cycle.elapsed());
                         cycles += 1;
                         if cycles == 50 {

@@ -174,7 +174,11 @@ fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
     let mut server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("b");
-    assert_eq!(bench.release(&held), Release::Freed, "the server knows the scripts from here on");
+    assert_eq!(
+        bench.release(&held),
+        Release::FreedFor(0),
+        "the server knows the scripts from here on"
+    );
     let (held, _) = bench.take("a");
     server.pause();
     let failure = timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by));
@@ -217,7 +221,7 @@ fn a_link_that_the_server_closed_while_it_idled_is_replaced_unnoticed() {
     let (held, _) = bench.take("a");
     server.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
     let_pass(Duration::from_millis(1_100));
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
 }
 
 /// Two attempts at the same time, so on two links, made to overlap by a server that does not answer for a while.
@@ -252,7 +256,7 @@ fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     let (held, _) = bench.take(lock);
-                    assert_eq!(bench.release(&held), Release::Freed);
+                    assert_eq!(bench.release(&held), Release::FreedFor(0));
                 }
             });
         }
@@ -325,7 +329,7 @@ fn short_and_long_deadlines_in_turn_are_both_kept() {
         assert!(outcome.is_err());
         server.resume();
     }
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn submit(bench: &Bench, tenure: &TenureId, patience: Duration) -> Told {
 fn knowing(server: &RedisServer) -> Bench {
     let bench = Bench::on(server);
     let (held, _) = bench.take("first");
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
     bench
 }
 
@@ -47,10 +47,10 @@ fn a_release_that_nobody_waits_for_is_done_and_told_also_if_nobody_asks_anything
         let (done, told) = done();
         bench.backend.submit_release(&held, closing, soon(), done);
         eventually("it is free", LONG, || !server.probe().exists("a"));
-        assert_eq!(only(&told).unwrap(), Release::Freed);
+        assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
     }
     let (held, _) = bench.take("a");
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
     assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::Gone);
 }
 
@@ -63,8 +63,8 @@ fn whoever_asks_next_reads_the_answer_of_one_who_does_not_wait() {
         let told = submit(&bench, &held, LONG);
         // Granted, because the release left before.
         let (next, _) = bench.take("a");
-        assert_eq!(only(&told).unwrap(), Release::Freed);
-        assert_eq!(bench.release(&next), Release::Freed);
+        assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
+        assert_eq!(bench.release(&next), Release::FreedFor(0));
     }
 }
 
@@ -74,7 +74,7 @@ fn a_script_that_the_server_has_forgotten_is_sent_again_for_one_who_does_not_wai
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     server.probe().command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::Freed);
+    assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::FreedFor(0));
     assert!(!server.probe().exists("a"));
 }
 
@@ -104,7 +104,7 @@ fn what_is_under_way_is_told_also_if_the_backend_is_dropped() {
     let (held, _) = bench.take("a");
     let told = submit(&bench, &held, LONG);
     drop(bench);
-    assert_eq!(only(&told).unwrap(), Release::Freed);
+    assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
     let mut probe = server.probe();
     eventually("the connection is closed", LONG, || probe.connections() == 0);
 }
@@ -127,7 +127,7 @@ fn a_crowd_that_does_not_wait_is_told_everything_once() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     for told in &all {
-        assert_eq!(told.recv_timeout(LONG).unwrap().unwrap(), Release::Freed);
+        assert_eq!(told.recv_timeout(LONG).unwrap().unwrap(), Release::FreedFor(0));
         // What told it is gone a moment after.
         assert_eq!(told.recv_timeout(LONG).unwrap_err(), RecvTimeoutError::Disconnected);
     }

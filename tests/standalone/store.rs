@@ -39,9 +39,12 @@ fn everything(bench: &Bench, lock: &str) {
         bench.renew(&[Renewing::new(held.clone())])[0].as_ref().unwrap(),
         &Renewal::Extended
     );
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
     let (held, _) = bench.take(lock);
-    assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Freed);
+    assert_eq!(
+        bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(),
+        Release::FreedFor(0)
+    );
     bench.take(lock);
     assert!(bench.backend.force_release(&name(lock), soon()).unwrap());
 }
@@ -81,7 +84,7 @@ fn a_flushed_script_cache_changes_nothing() {
     flush();
     assert!(bench.backend.inspect(&name("a"), soon()).unwrap().holder.is_some());
     flush();
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
     flush();
     assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
     flush();
@@ -97,7 +100,7 @@ fn an_uncontended_cycle_is_two_commands() {
     server.probe().reset_stats();
     for _ in 0..100 {
         let (held, _) = bench.take("a");
-        assert_eq!(bench.release(&held), Release::Freed);
+        assert_eq!(bench.release(&held), Release::FreedFor(0));
     }
     assert_eq!(server.probe().command_calls("evalsha"), 200);
     assert_eq!(
@@ -204,7 +207,7 @@ fn only_the_owner_releases() {
     assert_eq!(bench.release(&stranger), Release::Gone);
     assert_eq!(bench.backend.release(&stranger, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
     assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1);
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
     assert_eq!(bench.release(&held), Release::Gone, "the second copy of a release");
 }
 
@@ -223,9 +226,13 @@ fn a_release_says_how_many_clients_it_told() {
     let closed = benches[1].backend.release(&held, Closing::IN_DOUBT, soon()).unwrap();
     assert_eq!(closed, Release::FreedFor(3));
     drop((watches, again));
+    // For a while the server goes on telling all three; and whoever releases is none of those that wait.
+    let (held, _) = benches[0].take("a");
+    let told = benches[0].release(&held);
+    assert!(matches!(told, Release::FreedFor(0..=2)), "{told:?}");
     eventually("nobody is told any more", LONG, || {
         let (held, _) = benches[2].take("a");
-        benches[2].release(&held) == Release::Freed
+        benches[2].release(&held) == Release::FreedFor(0)
     });
 }
 
@@ -258,7 +265,10 @@ fn a_closed_owner_is_granted_nothing_any_more() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Freed);
+    assert_eq!(
+        bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(),
+        Release::FreedFor(0)
+    );
     assert!(matches!(bench.acquire("a", held.owner), Answer::Busy(None)), "a late copy");
     assert!(!server.probe().exists("a"));
     // An owner whose request has not come yet.
@@ -400,5 +410,5 @@ fn prefix_and_database_are_kept_to() {
     assert_eq!(third.command(&["HLEN", "app:a"]).int(), 1);
     assert!(third.exists("redisson_lock_token:{app:a}"));
     assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
 }

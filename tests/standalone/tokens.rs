@@ -10,7 +10,7 @@ const DAY: i64 = 24 * 60 * 60 * 1000;
 
 fn cycle(bench: &Bench) -> u64 {
     let (held, grant) = bench.take("a");
-    assert_eq!(bench.release(&held), Release::Freed);
+    assert_eq!(bench.release(&held), Release::FreedFor(0));
     tokens(&grant).0
 }
 
@@ -176,7 +176,7 @@ fn what_was_set_aside_and_not_used_is_given_back() {
     );
     let expiry = server.probe().expires_at(COUNTER);
     let closing = Closing::CLEAN.last_used(FencingToken::new(first + 2));
-    assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
+    assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 2).to_string());
     assert_eq!(server.probe().expires_at(COUNTER), expiry, "the expiry stays as it was");
     assert_eq!(server.probe().keys("distlock_closed*"), [""; 0], "and there is no tombstone");
@@ -191,7 +191,7 @@ fn nothing_is_given_back_by_who_does_not_hold_the_lock_or_lost_the_counter() {
     let closing = Closing::CLEAN.last_used(FencingToken::new(first));
     // The lock `{a}` has the same counter, as has Redisson's RFencedLock.
     server.probe().command(&["INCR", COUNTER]);
-    assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
+    assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (last + 1).to_string());
 
     let (held, (first, last)) = take_with_reserve(&bench, 5);
@@ -208,7 +208,7 @@ fn a_counter_without_an_expiry_keeps_to_that_when_tokens_are_given_back() {
     server.probe().command(&["SET", COUNTER, "1"]);
     let (held, (first, _)) = take_with_reserve(&bench, 9);
     let closing = Closing::IN_DOUBT.last_used(FencingToken::new(first + 1));
-    assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Freed);
+    assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 1).to_string());
     assert_eq!(server.probe().command(&["PTTL", COUNTER]).int(), -1);
 }

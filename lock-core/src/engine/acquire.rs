@@ -36,10 +36,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The shortest sleep on a busy lock: a lease that has less than a millisecond left is reported as zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How many tokens are set aside for hand-offs, where others of this client wait: about as many as can take their
-/// turns in the 5 ms for which a client keeps a lock by default. They are microseconds: if their holder dies, the counter is
-/// ahead of the clock by a millisecond.
-const SET_ASIDE: u32 = 1_000;
+/// How many tokens are set aside for hand-offs, where others of this client wait: more than can take their turns in the
+/// 5 ms for which a client keeps a lock by default. They are microseconds: if their holder dies, the counter is ahead of the
+/// clock by two milliseconds.
+const SET_ASIDE: u32 = 2_000;
 
 thread_local! {
     /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an earlier wait costs a
@@ -64,13 +64,22 @@ impl Plan {
         self.deadline != Some(self.start)
     }
 
+    /// Whether a holding of this kind may be passed on to another thread.
+    fn may_be_handed(&self, budget: Duration) -> bool {
+        self.is_watched() && !budget.is_zero()
+    }
+
+    /// Whether it is kept without an end.
+    fn is_watched(&self) -> bool {
+        matches!(self.lease, Lease::Watched { renewals: None, .. })
+    }
+
     fn wanted(&self, holder: &Holder, signal: &Arc<Signal>) -> Wanted {
-        let watched = matches!(self.lease, Lease::Watched { renewals: None, .. });
         Wanted {
             holder: holder.clone(),
             signal: Arc::clone(signal),
             since: self.start,
-            watched: watched.then_some(self.time),
+            watched: self.is_watched().then_some(self.time),
             replication: self.replication,
         }
     }
@@ -122,7 +131,6 @@ impl Engine {
             }
             Entered::Unavailable(error) => Err(error),
             Entered::Queued(place) => {
-                self.refuse_if_forked()?;
                 Wait::new(self, &plan, &signal, interrupt.as_ref()).run(place, &holder)
             }
         }
@@ -246,7 +254,8 @@ impl<'a> Wait<'a> {
             self.signal.take();
             self.check_interrupt()?;
             if !self.doubt {
-                self.set_aside = if place.has_followers() { SET_ASIDE } else { 0 };
+                let may_hand_on = self.plan.may_be_handed(engine.settings.hand_off);
+                self.set_aside = if may_hand_on && place.has_followers() { SET_ASIDE } else { 0 };
             }
             let sent = engine.clock.now();
             let next = match self.ask(entry, sent) {
@@ -413,7 +422,9 @@ impl<'a> Wait<'a> {
     ) -> Result<Arc<Tenure>, Error> {
         let Plan { lease, time, .. } = *self.plan;
         let watch = match lease {
-            Lease::Watched { renewals, .. } => Some(Watched::from(sent, time, renewals)),
+            Lease::Watched { renewals, .. } => {
+                Some(Watched::from(sent, time, renewals, entry.earlier(time)))
+            }
             Lease::Fixed(_) => None,
         };
         let tenure = Arc::new(Tenure::new(Beginning {

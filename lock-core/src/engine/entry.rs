@@ -29,8 +29,15 @@ pub(crate) use registry::Registry;
 pub(crate) struct Entry {
     pub(crate) name: LockName,
     registry: Weak<Registry>,
+    /// How much earlier the first renewal of a holding is due, in parts of [`SPREAD`]. At random, so that locks that were
+    /// taken at once are not all renewed at once for ever; and of each the same every time, so that the timer of one that is
+    /// taken again and again is where it was.
+    phase: u8,
     state: Mutex<EntryState>,
 }
+
+/// A first renewal comes earlier by less than this part of the lease.
+const SPREAD: u32 = 12;
 
 /// All of it is read and written under the entry's lock, which is never held while the store is asked.
 #[derive(Default)]
@@ -91,7 +98,17 @@ pub(crate) enum Entered<'a> {
 
 impl Entry {
     fn new(name: LockName, registry: Weak<Registry>) -> Self {
-        Self { name, registry, state: Mutex::default() }
+        Self { name, registry, phase: Self::phase(), state: Mutex::default() }
+    }
+
+    /// None in this crate's own tests: they say to the millisecond when what happens.
+    fn phase() -> u8 {
+        if cfg!(test) { 0 } else { fastrand::u8(..) }
+    }
+
+    /// How much earlier the first renewal of a holding with this lease is due.
+    pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
+        lease.duration() / SPREAD * u32::from(self.phase) / (u32::from(u8::MAX) + 1)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, EntryState> {
@@ -169,6 +186,9 @@ impl Entry {
     pub(crate) fn vacate(&self, tenure: &Arc<Tenure>, returned: Returned, budget: Duration) {
         let mut state = self.lock();
         state.told(returned.told);
+        if state.watch.is_none() {
+            state.turns.heard(); // where we watch, the store tells us of our own release as of any other
+        }
         if state.current.take_if(|it| Arc::ptr_eq(it, tenure)).is_some() {
             if state.queue.is_empty() {
                 state.turns.forget();
@@ -181,7 +201,11 @@ impl Entry {
 
     /// The store told so many clients of the last release.
     pub(crate) fn told(&self, clients: u32) {
-        self.lock().told(Some(clients));
+        let mut state = self.lock();
+        state.told(Some(clients));
+        if state.turns.is_alone() {
+            state.wake_head(); // it may be standing back for others
+        }
     }
 
     /// How many threads queue, the head included.

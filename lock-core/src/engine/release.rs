@@ -10,11 +10,11 @@
 //! | nothing, for half of the command time-out | it is asked again |
 //! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
 
-use super::Engine;
 use super::entry::Entry;
 use super::keep::tell_lost;
 use super::tenure::Tenure;
 use super::turns::Returned;
+use super::{Engine, ask};
 use crate::backend::{Closing, Failure, Release, TenureId};
 use crate::clock::{Moment, Signal};
 use crate::error::Error;
@@ -127,6 +127,8 @@ impl Engine {
     }
 
     /// Sends a release until the store answers, at most until `by`. Returns also when the first was sent that got no answer.
+    ///
+    /// Not to be called in a forked child.
     pub(super) fn ask_to_release(
         &self,
         id: &TenureId,
@@ -140,7 +142,7 @@ impl Engine {
             // where a repetition could free a stranger's lock.
             let is_first = first_unanswered.is_none() && self.abilities.owned;
             let answer_by = if is_first { sent + by.since(sent) / 2 } else { by };
-            let failure = match self.ask(|backend| backend.release(id, closing, answer_by)) {
+            let failure = match ask(|| self.backend.release(id, closing, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,
             };

@@ -113,9 +113,9 @@ impl Inner {
 }
 
 impl Watched {
-    /// Kept with this lease; the first renewal is due a third of it after `sent`.
-    pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>) -> Self {
-        Self { ttl, left, renew_at: Self::next(sent, ttl) }
+    /// Kept with this lease; the first renewal is due a third of it after `sent`, or that much `earlier`.
+    pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
+        Self { ttl, left, renew_at: sent + (ttl.duration() / 3).saturating_sub(earlier) }
     }
 
     /// When the renewal after the one sent at `sent` is due: with two thirds of the lease left.

@@ -77,6 +77,14 @@ impl Turns {
     /// So many clients wait for the lock, this one included.
     pub(super) fn waiting(&mut self, clients: u32) {
         self.waiting = Some(clients);
+        if self.is_alone() {
+            self.stand_back = None;
+        }
+    }
+
+    /// Whether no other client waits for the lock, as far as the store knows: it tells all that wait.
+    pub(super) fn is_alone(&self) -> bool {
+        self.waiting.is_some_and(|clients| clients <= 1)
     }
 
     /// The lock went back to the store, and somebody here waits for it.
@@ -84,6 +92,9 @@ impl Turns {
         self.pace = took.unwrap_or(self.pace);
         if !budget.is_zero() && self.is_over(now, budget) {
             self.stretch = None;
+            if self.is_alone() {
+                return;
+            }
             // Whoever waits elsewhere has to hear of it, wake up, and ask.
             let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
             self.stand_back = Some(now + pause);
@@ -149,6 +160,23 @@ mod tests {
         assert_eq!(turns.delay(), Duration::ZERO);
         turns.heard();
         assert_eq!(turns.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn nothing_is_left_to_others_where_there_are_none() {
+        let budget = Duration::from_millis(5);
+        let over = |told| {
+            let mut turns = Turns::default();
+            turns.granted(moment(0), moment(0));
+            turns.waiting(told);
+            turns.released(Returned { at: moment(6), took: None, told: None }, budget);
+            turns
+        };
+        assert_eq!(over(1).stand_back(None), None);
+        let mut turns = over(2);
+        assert!(turns.stand_back(None).is_some());
+        turns.waiting(1); // heard later
+        assert_eq!(turns.stand_back(None), None);
     }
 
     #[test]

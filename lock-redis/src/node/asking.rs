@@ -63,8 +63,8 @@ impl<'a> AskingNode<'a> {
         closing: Closing,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.exchange(by, |link| format.release(link, tenure, closing, by))
-            .map_err(on(&tenure.name))
+        let outcome = self.exchange(by, |link| format.release(link, tenure, closing, by));
+        self.0.released(format, &tenure.name, outcome)
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).

@@ -12,7 +12,7 @@ pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::confirm::{Confirming, Listing};
-use crate::format::Redisson;
+use crate::format::{Redisson, less_ours};
 use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
 use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::propose::{self, Introduction, Mark, Vote, Voting};
@@ -185,7 +185,18 @@ impl Node {
         } else {
             self.link.exchange(by, |link| format.release(link, tenure, closing, by))
         };
-        outcome.map_err(on(&tenure.name))
+        self.released(format, &tenure.name, outcome)
+    }
+
+    /// What a release on this server came to.
+    fn released(
+        &self,
+        format: &Redisson,
+        name: &LockName,
+        outcome: Result<Release, Failure>,
+    ) -> Result<Release, Failure> {
+        let lingers = || self.subscriber.lingering()(&format.channel(name));
+        outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
     }
 
     /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
@@ -199,7 +210,8 @@ impl Node {
     ) {
         let name = tenure.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
-        format.submit_release(&self.link, tenure, closing, by, done);
+        let lingers = self.subscriber.lingering();
+        format.submit_release(&self.link, tenure, closing, by, lingers, done);
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).

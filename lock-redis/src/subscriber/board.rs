@@ -217,6 +217,12 @@ impl Board {
         Some(watching.wake)
     }
 
+    /// Whether a channel is still subscribed that nobody watches.
+    pub(super) fn lingers(&self, channel: &str) -> bool {
+        let channel = self.channels.get(channel);
+        channel.is_some_and(|channel| channel.phase == Phase::Live && channel.watches.is_empty())
+    }
+
     /// What the thread has to do, which it now takes upon itself.
     pub(super) fn take_work(&mut self, now: Moment) -> Work {
         self.woken = false;

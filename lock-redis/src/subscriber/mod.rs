@@ -112,6 +112,12 @@ impl Subscriber {
         Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
     }
 
+    /// Says of a channel whether the server takes us for somebody who waits there, and nobody does any more.
+    pub(crate) fn lingering(&self) -> impl Fn(&str) -> bool + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        move |channel| shared.board.lock().lingers(channel)
+    }
+
     /// From now on `tell` is called, by the subscriber's thread, whenever a connection was lost or there was none to be had.
     pub(crate) fn on_trouble(&self, tell: Trouble) {
         let _once = self.shared.trouble.set(tell);

@@ -92,6 +92,32 @@ fn a_server_that_restarts_empty_is_a_loss_and_the_next_lock_is_kept_again() {
     again.unlock().unwrap();
 }
 
+/// A batch job takes its locks at its start, and they are renewed for as long as it runs.
+#[test]
+fn locks_that_are_taken_at_once_are_not_renewed_at_once() {
+    const LOCKS: u64 = 1_000;
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_secs(12));
+    let client =
+        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let mut probe = server.probe();
+    let watch = Stopwatch::start();
+    let take = |n| client.owned_mutex(format!("burst:{n}")).unwrap().lock().unwrap();
+    let held: Vec<_> = (0..LOCKS).map(take).collect();
+    let taken = watch.elapsed();
+    let before = probe.command_calls("pexpire");
+    let mut renewed_by = |count| {
+        let renewed = || probe.command_calls("pexpire") >= before + count;
+        eventually("they are renewed", LONG, renewed);
+        watch.elapsed()
+    };
+    let (first, last) = (renewed_by(1), renewed_by(LOCKS));
+    println!("taken within {taken:.1?}, renewed from {first:.1?} to {last:.1?}");
+    assert!(first >= lease / 4 && last <= lease / 2, "from {first:?} to {last:?}");
+    assert!(last - first > taken + lease / 24, "all at once, within {:?}", last - first);
+    assert!(held.iter().all(distlock::OwnedGuard::is_valid));
+}
+
 #[test]
 fn one_connection_and_many_names_leave_no_subscription_behind() {
     const NAMES: usize = 5;

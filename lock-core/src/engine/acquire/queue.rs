@@ -42,11 +42,14 @@ impl Wait<'_> {
                     continue;
                 }
                 Turn::StandBack(until) => {
+                    self.engine.refuse_if_forked()?;
                     let _woken: Woken = clock.wait(self.signal, until);
                     continue;
                 }
                 Turn::Wait(in_the_way) => in_the_way,
             };
+            // Whoever is in the way may be there in the parent only, and for ever.
+            self.engine.refuse_if_forked()?;
             self.tell_contended(place.entry());
             let now = clock.now();
             if self.plan.deadline.is_some_and(|deadline| now >= deadline) {

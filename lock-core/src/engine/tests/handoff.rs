@@ -39,6 +39,15 @@ fn head_sleeps(store: &Recorded) {
     eventually("the head waits", || store.watches() == 1 && long());
 }
 
+/// Another client that waits for the lock, as far as the store knows, and never asks for it.
+fn another_waits(store: &Recorded) -> Watch {
+    struct Deaf;
+    impl Wake for Deaf {
+        fn wake(&self) {}
+    }
+    store.store.watch(&LockName::new("x").unwrap(), Arc::new(Deaf), Moment::NEVER).unwrap()
+}
+
 /// A thread that queues for the lock, and gets a guard.
 fn waits(
     client: &Client,
@@ -113,6 +122,7 @@ fn tokens_that_nobody_used_are_given_back() {
 #[test]
 fn after_its_time_is_used_up_it_goes_back_to_the_store() {
     let (store, clock) = Recorded::new();
+    let _waits = another_waits(&store);
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new());
     let before = asked(&store);
@@ -131,6 +141,18 @@ fn after_its_time_is_used_up_it_goes_back_to_the_store() {
     eventually("it asks, and waits for the release", || asked(&store).0 > before.0 + 1);
     theirs.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn a_lock_that_nobody_else_waits_for_is_not_left_to_others() {
+    let (store, clock) = Recorded::new();
+    let (client, guard) = held(&store);
+    let next = waits(&client, LockOptions::new());
+    let before = asked(&store);
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    next.join().unwrap().unwrap().unwrap().unlock().unwrap(); // the clock stands still
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "through the store");
 }
 
 #[test]
@@ -183,6 +205,7 @@ fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
 #[test]
 fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
     let (store, clock) = Recorded::new();
+    let _waits = another_waits(&store);
     let (client, guard) = held(&store);
     let interrupt = Interrupt::new();
     let first = waits(&client, LockOptions::new().interrupt(&interrupt));
@@ -301,7 +324,7 @@ fn tokens_that_a_repetition_was_told_of_are_not_given_back() {
     // The counter may have been moved between the first request and its repetition, by another lock that shares it: what
     // lies in the range then may be that one's. The clock stands still, so the next token shows where the counter stands.
     let next = client.owned_mutex("x").unwrap().lock().unwrap();
-    assert_eq!(token(&next).get(), used.get() + 1_001);
+    assert_eq!(token(&next).get(), used.get() + 2_001);
 }
 
 fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard) {

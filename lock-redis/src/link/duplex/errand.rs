@@ -1,10 +1,11 @@
 //! Requests that nobody waits for: how they leave, who reads their answers, and how those are told.
 
-use super::line::{Aftermath, MayHaveLeft, Outcome};
+use super::line::{Aftermath, Line, MayHaveLeft, Outcome};
 use super::{Duplex, Errand, Heard};
 use crate::link::{CallError, with_text};
 use crate::reply::Reply;
 use lock_core::Moment;
+use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Duplex {
@@ -18,6 +19,13 @@ impl Duplex {
     ) -> Result<(), (Errand, CallError)> {
         let mut line = self.line.lock();
         line.enter_errand(request, by, errand)?;
+        drop(self.write_for_all(line));
+        Ok(())
+    }
+
+    /// Writes what is to be written. What the peer does not take at once is left to somebody who waits: nobody who is awake
+    /// would see to it.
+    fn write_for_all<'a>(&'a self, mut line: MutexGuard<'a, Line>) -> MutexGuard<'a, Line> {
         if line.wants_writer() {
             line = self.write(line);
         }
@@ -25,8 +33,7 @@ impl Duplex {
         if line.wants_writer() && (line.reader.is_none() || line.asleep) {
             line.wake_a_writer(&mut after);
         }
-        drop(self.conclude(line, after));
-        Ok(())
+        self.conclude(line, after)
     }
 
     /// Reads, without waiting, what has come for those who do not wait; and gives up those whose time has come. Whether
@@ -35,10 +42,7 @@ impl Duplex {
         let mut line = self.line.lock();
         let mut after = Aftermath::default();
         line.give_up_errands(self.clock.now(), &self.server, &mut after);
-        line = self.conclude(line, after);
-        if line.wants_writer() {
-            line = self.write(line);
-        }
+        line = self.write_for_all(self.conclude(line, after));
         if line.has_errands() && line.reader.is_none() {
             line = self.look(line);
         }
