@@ -140,6 +140,11 @@ impl SharedLink {
         }
     }
 
+    /// Whether there is a connection that can be used.
+    pub(crate) fn stands(&self) -> bool {
+        self.usable(self.dialer.clock().now()).is_some()
+    }
+
     /// The connection that there is, if it can be used.
     fn usable(&self, now: Moment) -> Option<Arc<Duplex>> {
         let mut current = self.current.lock();

@@ -27,9 +27,7 @@ impl Node {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         let renewals = if batch.iter().all(|one| one.replication.is_off()) {
-            self.renew_in_chunks(batch, |chunk| {
-                self.on_lane(how, by, |link| format.renew(link, chunk, by))
-            })
+            self.renew_in_chunks(batch, |chunk| self.renew_plainly(how, format, chunk, by))
         } else {
             self.renew_confirmed(how, format, batch, by)
         };
@@ -48,15 +46,31 @@ impl Node {
         let is_off = |one: &Renewing| one.replication.is_off();
         let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
         let mut plain = self
-            .renew_in_chunks(&plain, |chunk| {
-                self.on_lane(how, by, |link| format.renew(link, chunk, by))
-            })
+            .renew_in_chunks(&plain, |chunk| self.renew_plainly(how, format, chunk, by))
             .into_iter();
         let mut confirmed = self
             .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(how, format, chunk, by))
             .into_iter();
         let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
         batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
+    }
+
+    /// Where no connection for renewals is to be had, because the server takes no more or no descriptor is left, the one that
+    /// all share may stand: what is held is worth more than the wait of those who ask behind it.
+    fn renew_plainly(
+        &self,
+        how: How,
+        format: &Redisson,
+        chunk: &[Renewing],
+        by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        match (how, self.on_lane(how, by, |link| format.renew(link, chunk, by))) {
+            (How::Plainly, Err(Failure::NotSent(why))) if self.link.stands() => {
+                let renewals = self.link.exchange(by, |link| format.renew(link, chunk, by));
+                renewals.map_err(|_also| Failure::Unknown(why))
+            }
+            (_, outcome) => outcome,
+        }
     }
 
     /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.

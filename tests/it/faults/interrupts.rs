@@ -315,6 +315,9 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
         .unwrap();
     let lock = client.mutex("a").unwrap();
     let queues = |n: usize| eventually("it queues", LONG, || client.waiting("a").unwrap() == n);
+    // Somebody else who waits, as far as the store knows: nobody stands back for nobody.
+    let mut other = server.probe();
+    other.command(&["SUBSCRIBE", "redisson_lock__channel:{a}"]);
     let mut probe = server.probe();
     probe.reset_stats();
     let (error, ended) = thread::scope(|scope| {
@@ -347,6 +350,7 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
     });
     assert!(error.is_interrupted(), "{error:?}");
     let fired = alarm.at.lock().expect("it has fired");
+    drop(other);
     eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
     always("nothing comes back", command(), || !probe.exists("a"));
     // What it was handed it had for a moment, and that is told.
