@@ -289,6 +289,8 @@ fn a_node_that_was_dead_when_somebody_began_to_wait_is_listened_to_when_it_is_ba
             lock.try_lock_for(scaled(SOON * 3)).unwrap().expect("it is freed").unlock().unwrap();
         });
         eventually("it waits", SOON, || listeners(&quorum.servers[1]) == 1);
+        // The node has had its time for an answer.
+        let_pass(scaled(ms(700)));
         quorum.restart(2);
         eventually("it listens there, too", SOON, || listeners(&quorum.servers[2]) == 1);
         guard.unlock().unwrap();
