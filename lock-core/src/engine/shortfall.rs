@@ -5,7 +5,8 @@
 //! the store has said that it is free. The owner's number is not used again: to the store it is closed.
 
 use super::Engine;
-use super::acquire::{Next, Outage, Plan, Wait, pause};
+use super::acquire::asking::{Next, Outage, pause};
+use super::acquire::{Plan, Wait};
 use super::entry::{Entry, Place};
 use super::tenure::{Tenure, closing};
 use crate::backend::{Abilities, Grant, Renewal, Replicates, TenureId};

@@ -229,10 +229,7 @@ impl Wire {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        // Never zero, which std refuses; the kernel rounds up to its ticks anyway.
-        let wanted = left.clamp(Duration::from_millis(1), Self::SLICE);
-        let serves = wanted / 2 <= set && set <= wanted + Self::SLACK;
-        Ok((!serves).then_some(wanted))
+        Ok(better_timeout(set, left))
     }
 
     /// Whether the peer has neither closed the connection nor sent what nobody asked for. A look, without waiting.
@@ -240,10 +237,22 @@ impl Wire {
         if let Stream::Tls(stream) = &mut self.stream {
             return stream.is_quiet();
         }
-        let look =
-            rustix::net::recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(look, Err(rustix::io::Errno::AGAIN))
+        has_nothing(&self.stream)
     }
+}
+
+/// What the timeout `set` of a socket must be changed to where that much time is `left`, if it does not serve.
+pub(super) fn better_timeout(set: Duration, left: Duration) -> Option<Duration> {
+    // Never zero, which std refuses; the kernel rounds up to its ticks anyway.
+    let wanted = left.clamp(Duration::from_millis(1), Wire::SLICE);
+    let serves = wanted / 2 <= set && set <= wanted + Wire::SLACK;
+    (!serves).then_some(wanted)
+}
+
+/// Whether a socket is open and nothing has come in. A look, without waiting.
+pub(super) fn has_nothing(socket: impl AsFd) -> bool {
+    let look = rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    matches!(look, Err(rustix::io::Errno::AGAIN))
 }
 
 /// Nothing is wrong with the connection: a signal came, or the socket timeout, which is not the deadline. (`TimedOut`

@@ -1,6 +1,7 @@
 //! After an attempt that several stores were asked for together, and that not enough of them granted.
 
-use super::{Next, Outage, Wait};
+use super::Wait;
+use super::asking::{Next, Outage};
 use crate::backend::{Failure, Withdrawal};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, Place};

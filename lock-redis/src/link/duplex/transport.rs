@@ -6,7 +6,7 @@
 
 use crate::link::Stream;
 use crate::link::tls::Session;
-use crate::link::wire::Wire;
+use crate::link::wire::{Wire, better_timeout, has_nothing};
 use lock_core::{Clock, Moment};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -112,9 +112,7 @@ impl Transport {
         if let Some(session) = &self.session {
             return session.lock().is_quiet(self.fd());
         }
-        let look =
-            rustix::net::recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(look, Err(Errno::AGAIN))
+        has_nothing(self.fd())
     }
 
     /// Ends the connection, and whoever waits for it wakes up.
@@ -152,10 +150,9 @@ impl Inlet {
         by: Moment,
     ) -> io::Result<bool> {
         // A socket timeout alone bounds nothing: see `Wire`. It is changed only if it does not serve.
-        let wanted = by.since(clock.now()).clamp(Duration::from_millis(1), Wire::SLICE);
-        if !(wanted / 2 <= self.timeout && self.timeout <= wanted + Wire::SLACK) {
-            transport.stream.set_read_timeout(wanted)?;
-            self.timeout = wanted;
+        if let Some(timeout) = better_timeout(self.timeout, by.since(clock.now())) {
+            transport.stream.set_read_timeout(timeout)?;
+            self.timeout = timeout;
         }
         self.take(transport, RecvFlags::empty())
     }
