@@ -225,14 +225,16 @@ impl Shared {
         drop(state);
         self.desk.signal.raise();
         loop {
-            self.clock.wait(&signal, by);
             let mut state = self.desk.state.lock();
             let is_done = state.done >= awaited;
+            // Where it is closed already nobody will tell us.
             if is_done || state.closed || self.clock.now() >= by {
                 state.waiting.retain(|(_, other)| !Arc::ptr_eq(other, &signal));
                 let trouble = state.trouble.clone();
                 return trouble.filter(|_| is_done || !self.is_known()).map_or(Ok(()), Err);
             }
+            drop(state);
+            self.clock.wait(&signal, by);
         }
     }
 

@@ -18,6 +18,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The pause before nodes are asked again that named several holders, none of whom has a majority.
+const SPLIT: Duration = Duration::from_millis(10);
+
 /// A lock on a majority of independent stores (Redlock).
 ///
 /// An attempt asks all nodes at once, each on a thread of its own, and has won when a majority has granted it at the same
@@ -404,13 +407,25 @@ impl Backend for QuorumBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let asked = name.clone();
-        let question = move |core: &Core, by| core.store().inspect(&asked, by);
-        let decide = |answers: &[Option<Result<LockInfo, Failure>>]| {
-            let there = answers.iter().map(|it| it.as_ref()?.as_ref().ok().cloned());
-            tally::holder(&there.collect::<Vec<_>>())
-        };
-        self.0.decide(by, question, |_, _| {}, "say who holds it", decide)
+        loop {
+            let asked = name.clone();
+            let question = move |core: &Core, by| core.store().inspect(&asked, by);
+            let mut is_split = false;
+            let decide = |answers: &[Option<Result<LockInfo, Failure>>]| {
+                let there = answers.iter().map(|it| it.as_ref()?.as_ref().ok().cloned());
+                let there: Vec<_> = there.collect();
+                let holder = tally::holder(&there);
+                is_split = holder.is_none() && there.iter().all(Option::is_some);
+                holder
+            };
+            let outcome = self.0.decide(by, question, |_, _| {}, "say who holds it", decide);
+            let again = self.0.clock.now() + SPLIT;
+            if !is_split || again >= by {
+                return outcome;
+            }
+            // It is on its way from one holder to another: by and by one of them has a majority.
+            self.0.clock.wait(&Arc::default(), again);
+        }
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
