@@ -32,6 +32,16 @@ impl Slot {
         by: Moment,
         exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        self.on_link(dialer, by, exchange)?
+    }
+
+    /// The same; an outer failure says that there was no link to be had, until `by`.
+    pub(crate) fn on_link<T>(
+        &mut self,
+        dialer: &Dialer,
+        by: Moment,
+        exchange: impl FnOnce(&mut Link) -> T,
+    ) -> Result<T, Failure> {
         let deaths = dialer.deaths();
         if let Some(link) = &mut self.link
             && (link.is_stale() || self.deaths_seen != deaths)
@@ -54,7 +64,7 @@ impl Slot {
         } else {
             dialer.count_death();
         }
-        outcome
+        Ok(outcome)
     }
 }
 
@@ -138,7 +148,16 @@ impl LinkPool {
         by: Moment,
         exchange: impl FnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.borrow(by)?.exchange(&self.dialer, by, exchange)
+        self.on_link(by, exchange)?
+    }
+
+    /// The same; an outer failure says that there was no link to be had, until `by`.
+    pub(crate) fn on_link<T>(
+        &self,
+        by: Moment,
+        exchange: impl FnOnce(&mut Link) -> T,
+    ) -> Result<T, Failure> {
+        self.borrow(by)?.on_link(&self.dialer, by, exchange)
     }
 
     /// A slot; a warm one if there is any, because the last one given back is the first one handed out.

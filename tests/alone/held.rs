@@ -111,9 +111,9 @@ fn ten_thousand_locks_stay_held_for_ten_leases() {
         println!("threads: {threads:?}");
         assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
         assert_eq!(
-            sent[..10].iter().sum::<u64>(),
+            sent[..19].iter().sum::<u64>(),
             0,
-            "renewals that were sent later than at two thirds: {sent:?}"
+            "renewals that were sent with less than 63 % of the lease left: {sent:?}"
         );
         assert!(least > lease / 3, "{least:?} were left of {lease:?}");
         assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");

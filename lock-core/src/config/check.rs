@@ -25,8 +25,12 @@ impl Config {
                 let refused = Lease::watched(self.watchdog).time().err()?;
                 Some(format!("watchdog {:?}: {refused}", self.watchdog))
             }
-            "outage_limit" => (self.outage_limit == Some(Duration::ZERO))
-                .then(|| "outage_limit 0s leaves no time to try: give it at least 1ms".to_owned()),
+            "outage_limit" => {
+                let limit = self.outage_limit?;
+                (limit < Duration::from_millis(1)).then(|| {
+                    format!("outage_limit {limit:?} leaves no time to try: give it at least 1ms")
+                })
+            }
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
                 format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
             }),

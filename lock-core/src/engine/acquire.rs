@@ -230,8 +230,10 @@ impl<'a> Wait<'a> {
     ) -> Result<Arc<Tenure>, Error> {
         let Plan { lease, time, .. } = *self.plan;
         let watch = match lease {
+            // Where renewals are numbered, they are to last for as long as they can.
             Lease::Watched { renewals, .. } => {
-                Some(Watched::from(sent, time, renewals, entry.earlier(time)))
+                let earlier = renewals.map_or(entry.earlier(time), |_| Duration::ZERO);
+                Some(Watched::from(sent, time, renewals, earlier))
             }
             Lease::Fixed(_) => None,
         };

@@ -9,7 +9,8 @@
 //! many releases it usually hears of between two turns of its own. That errs for the benefit of whoever has more turns
 //! than others, and keeps it so; so it is only for want of something better.
 //!
-//! All of this is courtesy: it decides who asks first, never who gets in.
+//! All of this is courtesy: it decides who asks first, never who gets in. Whoever waits without listening, and only asks from
+//! time to time, is counted as nobody.
 
 use crate::clock::Moment;
 use std::time::Duration;
@@ -62,6 +63,8 @@ impl Turns {
     /// Another client has the lock.
     pub(super) fn found_busy(&mut self) {
         self.stretch = None;
+        // That nobody else wanted it is over.
+        self.waiting = self.waiting.filter(|clients| *clients > 1);
     }
 
     /// The store told of a release.
@@ -177,6 +180,11 @@ mod tests {
         assert!(turns.stand_back(None).is_some());
         turns.waiting(1); // heard later
         assert_eq!(turns.stand_back(None), None);
+        let mut turns = over(1);
+        turns.found_busy();
+        turns.granted(moment(10), moment(10));
+        turns.released(Returned { at: moment(16), took: None, told: None }, budget);
+        assert!(turns.stand_back(None).is_some(), "somebody else has had it since");
     }
 
     #[test]

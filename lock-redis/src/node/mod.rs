@@ -123,7 +123,17 @@ impl Node {
         by: Moment,
         exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.pool.exchange(by, |link| match how {
+        self.on_borrowed(how, by, exchange)?
+    }
+
+    /// The same; an outer failure says that there was none to be had, until `by`.
+    fn on_borrowed<T>(
+        &self,
+        how: How,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn Ask) -> T,
+    ) -> Result<T, Failure> {
+        self.pool.on_link(by, |link| match how {
             How::Plainly => exchange(link),
             How::Asking => exchange(&mut Asking(link)),
         })

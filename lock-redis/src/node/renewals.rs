@@ -55,8 +55,9 @@ impl Node {
         batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
     }
 
-    /// Where no connection for renewals is to be had, because the server takes no more or no descriptor is left, the one that
-    /// all share may stand: what is held is worth more than the wait of those who ask behind it.
+    /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
+    /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of those who ask
+    /// behind it.
     fn renew_plainly(
         &self,
         how: How,
@@ -64,12 +65,20 @@ impl Node {
         chunk: &[Renewing],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        match (how, self.on_lane(how, by, |link| format.renew(link, chunk, by))) {
-            (How::Plainly, Err(Failure::NotSent(why))) if self.link.stands() => {
+        let stands = how == How::Plainly && self.link.stands();
+        // Then there shall be time left for it.
+        let now = self.dialer.clock().now();
+        let link_by = if stands { now + by.since(now) / 2 } else { by };
+        match self.on_lane(how, link_by, |link| format.renew(link, chunk, by)) {
+            Err(none) if stands => {
                 let renewals = self.link.exchange(by, |link| format.renew(link, chunk, by));
-                renewals.map_err(|_also| Failure::Unknown(why))
+                renewals.map_err(|failure| match failure {
+                    Failure::NotSent(_) => none,
+                    Failure::Unknown(_) => Failure::Unknown(none.into_error()),
+                    refused => refused,
+                })
             }
-            (_, outcome) => outcome,
+            outcome => outcome?,
         }
     }
 
@@ -85,7 +94,7 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        self.on_lane(how, by, |link| {
+        let renewed = self.on_lane(how, by, |link| {
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
             let renewals = format.renew(&mut link, chunk, by)?;
             let weighed = |(renewal, needed)| match renewal {
@@ -95,7 +104,8 @@ impl Node {
                 renewal => renewal,
             };
             Ok(renewals.into_iter().zip(needs).map(weighed).collect())
-        })
+        });
+        renewed?
     }
 
     fn renew_in_chunks(
@@ -110,18 +120,17 @@ impl Node {
         batch.chunks(RENEW_BATCH).flat_map(answers).collect()
     }
 
-    /// On the link of the lane, or a borrowed one where the renewal before hangs.
+    /// On the link of the lane, or a borrowed one where the renewal before hangs. Fails where there is none to be had until
+    /// `by`.
     fn on_lane<T>(
         &self,
         how: How,
         by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
+        exchange: impl FnOnce(&mut dyn Ask) -> T,
     ) -> Result<T, Failure> {
         match (how, self.renewals.try_lock()) {
-            (How::Plainly, Some(mut slot)) => {
-                slot.exchange(&self.dialer, by, |link| exchange(link))
-            }
-            _ => self.aside(how, by, exchange),
+            (How::Plainly, Some(mut slot)) => slot.on_link(&self.dialer, by, |link| exchange(link)),
+            _ => self.on_borrowed(how, by, exchange),
         }
     }
 }

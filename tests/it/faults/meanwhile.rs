@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ("password changed while holding", password_changed),
     ("password changed and connections killed, holding", password_changed_and_killed),
     ("password changed while waiting", password_changed_while_waiting),
+    ("password changed before the first renewal", password_changed_before_the_first_renewal),
     ("maxclients reached while holding", max_clients_while_holding),
     ("maxclients reached before the first renewal", max_clients_before_the_first_renewal),
     ("maxclients reached while waiting", max_clients_while_waiting),
@@ -35,6 +36,14 @@ fn change_password(scene: &Scene) {
 fn password_changed() -> Row {
     Scene::as_user().kept(|scene| {
         renewed_once(scene);
+        change_password(scene);
+        let_pass(lease() * 2);
+    })
+}
+
+/// The connection for renewals is made for the first one, and would need the new password; the one that is there does not.
+fn password_changed_before_the_first_renewal() -> Row {
+    Scene::as_user().kept(|scene| {
         change_password(scene);
         let_pass(lease() * 2);
     })
