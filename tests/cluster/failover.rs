@@ -215,6 +215,17 @@ fn a_cluster_that_is_down_is_unavailable_until_it_is_up_again() {
             error.to_string().contains("cluster is down")
         })
     });
+    // Each time it is asked for: another node may serve by now.
+    let asked = || {
+        let running =
+            (0..cluster.len()).map(|node| cluster.node(node)).filter(|it| it.is_running());
+        running.map(|node| node.probe().command_calls("cluster|shards")).sum::<u64>()
+    };
+    let before = asked();
+    for _ in 0..20 {
+        lock.try_lock_for(Duration::from_millis(100)).unwrap_err();
+    }
+    assert!(asked() > before + 4, "{} times more", asked() - before);
     cluster.node_mut(gone).restart();
     take(&client, &others).unlock().unwrap();
     let_pass(Duration::ZERO);

@@ -19,6 +19,9 @@ mod harness;
 // Masters that are killed with the lock held, and a judge of what all holders say.
 mod judged;
 
+// Answers that come too late.
+mod late;
+
 // A master that the others cannot reach any more.
 mod partition;
 

@@ -4,9 +4,11 @@ use crate::harness::cluster::Cluster;
 use crate::harness::probe::{Probe, Value};
 use crate::harness::time::{always, eventually, ms};
 use crate::harness::wall::Wall;
-use crate::scene::{LONG, client_with, take, turn};
-use distlock::{DistLock, LossCause};
+use crate::scene::{LONG, backend, client_with, take, turn};
+use distlock::{DistLock, LeaseTime, LockName, LossCause, OwnerId, Replication};
+use lock_core::backend::Attempt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Where the node comes from that is cut off: so the walls know it.
@@ -17,9 +19,10 @@ fn ok(probe: &mut Probe, words: &[&str]) {
     assert_eq!(probe.command(words), Value::Text("OK".to_owned()), "{words:?}");
 }
 
-/// A cluster whose first node, a client of it, and nobody else are on one side.
+/// A cluster with one node, perhaps with clients of it, and nobody else on one side.
 struct Divided {
     cluster: Cluster,
+    minority: usize,
     /// Between the nodes.
     buses: Vec<Wall>,
     /// Between each side's client and the nodes of the other.
@@ -30,10 +33,10 @@ struct Divided {
 
 impl Divided {
     /// Not divided yet: the nodes know each other by the walls.
-    fn start() -> Self {
+    fn start(minority: usize) -> Self {
         let cluster = Cluster::start_each(|number| {
             let mut arguments = vec!["--cluster-announce-ip", "127.0.0.1"];
-            if number == 0 {
+            if number == minority {
                 arguments.extend(["--bind-source-addr", "127.0.0.2"]);
             }
             arguments.into_iter().map(str::to_owned).collect()
@@ -52,7 +55,7 @@ impl Divided {
         });
         cluster.wait_until_agreed(cluster.len());
         let clients = nodes().map(|node| Wall::before(node.port())).collect();
-        Self { probe: cluster.node(0).probe(), buses, clients, cluster }
+        Self { probe: cluster.node(minority).probe(), buses, clients, cluster, minority }
     }
 
     /// The address map of a client that these nodes are behind walls for.
@@ -64,15 +67,19 @@ impl Divided {
         nodes.map(pair).collect::<Vec<_>>().join(",")
     }
 
-    /// Nothing gets through, neither between the nodes, nor to replicas, nor to clients.
+    /// Nothing gets through, neither between the nodes nor to replicas.
     fn divide(&mut self) {
         for (node, wall) in self.buses.iter().enumerate() {
-            wall.keep_out((node > 0).then_some(MINORITY));
+            wall.keep_out((node != self.minority).then_some(MINORITY));
         }
-        self.clients.iter().for_each(|wall| wall.keep_out(None));
         // Its replica comes by the way that its own client takes: it is not let in again.
         ok(&mut self.probe, &["CONFIG", "SET", "requirepass", "stay-out"]);
         self.probe.command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Nor to clients.
+    fn divide_clients(&self) {
+        self.clients.iter().for_each(|wall| wall.keep_out(None));
     }
 
     fn unite(&mut self) {
@@ -88,7 +95,7 @@ impl Divided {
 #[test]
 fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_nothing_under_a_policy()
  {
-    let mut divided = Divided::start();
+    let mut divided = Divided::start(0);
     let cluster = &divided.cluster;
     let (old, new) = (0, cluster.replica_of(0));
     let name = cluster.name_on(old, "divided");
@@ -107,6 +114,7 @@ fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_n
     // So that it takes writes although it hears nothing of the others.
     ok(&mut divided.probe, &["CONFIG", "SET", "cluster-node-timeout", "60000"]);
     divided.divide();
+    divided.divide_clients();
     let cluster = &divided.cluster;
     eventually("the others have a successor", LONG, || cluster.find_owner(slot) == Some(new));
     let first = take(&here, &name);
@@ -176,4 +184,65 @@ fn what_a_master_on_the_wrong_side_grants_is_granted_twice_and_told() {
         asked,
         "nobody asks the old one"
     );
+}
+
+/// A node that has not heard of an election tells of a cluster that is over. Who knows better does not go back, also if
+/// nobody else can be asked any more.
+#[test]
+fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
+    let behind = 1;
+    let mut divided = Divided::start(behind);
+    let (old, new, short) = (0, divided.cluster.replica_of(0), 2);
+    let [name, unasked, tag] = [(old, "asked"), (old, "unasked"), (short, "short")]
+        .map(|(node, before)| divided.cluster.name_on(node, before));
+    let url = divided.cluster.url_of(&[old, short]);
+    let others = (0..divided.cluster.len()).filter(|node| *node != behind);
+    let map = divided.map(others);
+    let (backend, context) = backend(&format!("{url}?connect_timeout=500ms&address_map={map}"));
+    let lease = LeaseTime::new(LONG).unwrap();
+    let acquire = |name: &str, replication, time| {
+        let name = LockName::new(name).unwrap();
+        let attempt = Attempt::new(&name, OwnerId::new(context.client, 1), lease);
+        backend.acquire(&attempt.replication(replication), context.clock.now() + time)
+    };
+    // Without a replica's confirmation the cluster is asked for.
+    let number = AtomicU64::new(0);
+    let has_asked_for = || {
+        let name = format!("{{{tag}}}:{}", number.fetch_add(1, Ordering::Relaxed));
+        acquire(&name, Replication::replicas(1).timeout(ms(1)), ms(300)).map(drop)
+    };
+    let lane = || backend.lane(&LockName::new(&unasked).unwrap());
+    acquire(&name, Replication::off(), LONG).unwrap();
+    let first = lane();
+
+    for node in 0..divided.cluster.len() {
+        let mut probe = divided.cluster.node(node).probe();
+        ok(&mut probe, &["CONFIG", "SET", "cluster-node-timeout", "60000"]);
+    }
+    divided.divide();
+    let cluster = &divided.cluster;
+    ok(&mut cluster.node(new).probe(), &["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    let slot = cluster.slot(&name);
+    eventually("the others have heard", LONG, || cluster.find_owner(slot) == Some(new));
+    cluster.node(cluster.replica_of(short)).pause();
+    eventually("the map has learnt it", LONG, || {
+        has_asked_for().unwrap();
+        lane() != first
+    });
+    let known = lane();
+    let mut asked = || divided.probe.command_calls("cluster|shards");
+    let before = asked();
+    eventually("the one that is behind is asked", LONG, || {
+        has_asked_for().unwrap();
+        assert_eq!(lane(), known, "its word is not taken");
+        asked() >= before + 5
+    });
+    divided.divide_clients();
+    let mut asked = || divided.probe.command_calls("cluster|shards");
+    let before = asked();
+    eventually("it is asked when nobody else can be", LONG, || {
+        has_asked_for().unwrap_err();
+        assert_eq!(lane(), known, "nor then");
+        asked() >= before + 3
+    });
 }

@@ -91,4 +91,8 @@ fn locks_live_on_a_cluster_that_is_reached_by_ipv6() {
     let map = format!("[::1]:{0}=127.0.0.1:{0}", cluster.node(0).port());
     let mapped = client_with(&url, &format!("address_map={map}"));
     turn(&mapped, &cluster.name_on(0, "mapped"));
+    let clients = cluster.node(0).probe().clients();
+    let is_mapped =
+        |client: &String| client.contains("name=distlock") && client.contains("laddr=127.0.0.1:");
+    assert!(clients.iter().any(is_mapped), "{clients:?}");
 }

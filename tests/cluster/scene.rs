@@ -1,6 +1,10 @@
 //! What the tests here have in common: clients, and proof that no two were inside.
 
-use distlock::{Client, DistLock, Error, FencingToken, LockGuard};
+use distlock::{
+    Backend, Client, ClientId, Config, Context, DistLock, Error, FencingToken, LockGuard,
+    SystemClock,
+};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,6 +20,13 @@ pub(crate) fn client(url: &str) -> Client {
 
 pub(crate) fn client_with(url: &str, settings: &str) -> Client {
     distlock::connect(&format!("{url}?{settings}")).unwrap()
+}
+
+/// The store alone, for what no client asks of it so.
+pub(crate) fn backend(url: &str) -> (Arc<dyn Backend>, Context) {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let config = Config::from_url(url).unwrap();
+    (distlock::schemes().open(&config, &context).unwrap(), context)
 }
 
 /// Takes a lock that must come free.

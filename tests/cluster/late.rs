@@ -1,0 +1,115 @@
+//! Answers that are under way for so long that another node serves the slot when they come.
+
+use crate::harness::cluster::Cluster;
+use crate::harness::proxy::{Fault, Plan, Proxy};
+use crate::harness::resp::{Kind, Request};
+use crate::harness::time::eventually;
+use crate::harness::wall::Wall;
+use crate::scene::{LONG, backend};
+use distlock::{LeaseTime, LockName, OwnerId};
+use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, Renewing, TenureId};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::thread;
+
+/// Keeps answers of locks back while somebody holds it.
+#[derive(Default)]
+struct Answers(RwLock<()>);
+
+impl Plan for Answers {
+    fn fate(&self, _: &mut Request) -> Fault {
+        Fault::Pass
+    }
+
+    fn answered(&self, request: &Request, _: &[u8], _: Fault) {
+        if request.kind() != Kind::Other {
+            drop(self.0.read());
+        }
+    }
+}
+
+/// What a master did may be lost with it, so nobody believes its word when it has a successor: who asked asks again, and that
+/// one will say. A release that nobody waits for is sent to it.
+#[test]
+fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
+    let cluster = Cluster::start();
+    let (old, new) = (0, cluster.replica_of(0));
+    let answers = Arc::<Answers>::default();
+    let proxy = Proxy::new(cluster.node(old).port(), Arc::clone(&answers) as _);
+    let walls: Vec<_> =
+        (1..cluster.len()).map(|node| Wall::before(cluster.node(node).port())).collect();
+    let doors = std::iter::once(proxy.port()).chain(walls.iter().map(Wall::port));
+    let map: Vec<_> = (0..cluster.len())
+        .map(|node| cluster.node(node).port())
+        .zip(doors)
+        .map(|(port, door)| format!("127.0.0.1:{port}=127.0.0.1:{door}"))
+        .collect();
+    let url = format!("{}?connect_timeout=500ms&address_map={}", cluster.url(), map.join(","));
+    let (backend, context) = backend(&url);
+
+    let tag = cluster.name_on(old, "late");
+    let name = |of: &str| LockName::new(&format!("{of}:{{{tag}}}")).unwrap();
+    let slot = cluster.slot(&tag);
+    let (owner, lease) = (OwnerId::new(context.client, 1), LeaseTime::new(LONG).unwrap());
+    let by = context.clock.now() + LONG;
+    let acquire = |of| backend.acquire(&Attempt::new(&name(of), owner, lease), by);
+    let tenure = |of| TenureId::new(name(of), owner, lease, Receipt::default());
+    let release = |of| backend.release(&tenure(of), Closing::CLEAN, by);
+    let renew = |of| backend.renew(backend.lane(&name(of)), &[Renewing::new(tenure(of))], by);
+    for held in ["renewed", "released", "submitted"] {
+        acquire(held).unwrap();
+    }
+    // Each script is known there, and each connection.
+    renew("renewed").remove(0).unwrap();
+    acquire("free").unwrap();
+    release("free").unwrap();
+    let lane = backend.lane(&name("free"));
+    let submitted = cluster.node(old).probe().hgetall(name("submitted").as_str());
+    let mut probe = cluster.node(old).probe();
+    let before = probe.command_calls("pexpire");
+    let held_back = answers.0.write();
+    thread::scope(|scope| {
+        let acquired = scope.spawn(|| acquire("free").map(drop));
+        let released = scope.spawn(|| release("released"));
+        let renewed = scope.spawn(|| renew("renewed").remove(0).map(drop));
+        let (done, told) = crossbeam_channel::bounded(1);
+        let tell = Box::new(move |outcome: Result<_, _>| done.send(outcome).unwrap());
+        backend.submit_release(&tenure("submitted"), Closing::CLEAN, by, tell);
+        let mut exists = |of| probe.exists(name(of).as_str());
+        eventually("it is acquired", LONG, || exists("free"));
+        eventually("it is released", LONG, || !exists("released"));
+        eventually("so is the other", LONG, || !exists("submitted"));
+        eventually("it is renewed", LONG, || probe.command_calls("pexpire") > before + 1);
+
+        // Nobody tells the client of anything until the old master is a replica, as which it need not be left at once.
+        walls.iter().for_each(|wall| wall.keep_out(None));
+        assert_eq!(
+            cluster.node(new).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).text(),
+            "OK"
+        );
+        cluster.wait_for_owner(slot, new);
+        cluster.wait_until_agreed(cluster.len());
+        // As if it had not got there in time.
+        let mut probe = cluster.node(new).probe();
+        for (field, value) in &submitted {
+            probe.command(&["HSET", name("submitted").as_str(), field, value]);
+        }
+        walls.iter().for_each(Wall::open);
+        eventually("the map has learnt it", LONG, || backend.lane(&name("free")) != lane);
+        for answer in [acquired.is_finished(), released.is_finished(), renewed.is_finished()] {
+            assert!(!answer, "its connections are as they were");
+        }
+        drop(held_back);
+        let outcomes =
+            [acquired.join().unwrap(), released.join().unwrap().map(drop), renewed.join().unwrap()];
+        for outcome in outcomes {
+            let failure = outcome.unwrap_err();
+            assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+            let said = failure.error().to_string();
+            assert!(said.contains("serves the slot no longer"), "{said}");
+        }
+        let outcome = told.recv_timeout(LONG).unwrap();
+        assert!(matches!(outcome, Ok(Release::Freed)), "{outcome:?}");
+        assert!(!probe.exists(name("submitted").as_str()), "freed where it counts");
+    });
+}
