@@ -371,6 +371,29 @@ mod tests {
         });
     }
 
+    /// What is still under way then, as a release that is sent on, would wait until its deadline for a thread that has ended.
+    #[test]
+    fn nobody_waits_for_the_cluster_when_the_last_handle_is_gone() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
+        let backend = backend.unwrap();
+        let shared = Arc::clone(&backend.router.0);
+        let asks = || {
+            let began = shared.clock().now();
+            let _trouble = shared.refreshed(began + std::time::Duration::from_secs(60));
+            let took = shared.clock().now().since(began);
+            assert!(took < std::time::Duration::from_secs(30), "{took:?}");
+        };
+        std::thread::scope(|scope| {
+            let meanwhile = scope.spawn(asks);
+            let _asked = silent.accept().unwrap();
+            drop(backend);
+            meanwhile.join().unwrap();
+            asks();
+        });
+    }
+
     #[test]
     fn nothing_is_dialled_and_nothing_secret_shown() {
         let backend = open("redis+cluster://me:s3cret@192.0.2.1:7000").unwrap();

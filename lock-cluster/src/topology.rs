@@ -271,6 +271,9 @@ impl Shared {
             drop(state);
             told.iter().for_each(|(_, signal)| signal.raise());
         }
+        // Whoever comes from now on sees that it is over; those who came before would wait for nobody.
+        let left = std::mem::take(&mut self.desk.state.lock().waiting);
+        left.iter().for_each(|(_, signal)| signal.raise());
     }
 
     /// Sleeps until the cluster is to be asked for. Whether somebody waits for it; `None`: never again.
