@@ -386,10 +386,15 @@ mod tests {
             assert!(took < std::time::Duration::from_secs(30), "{took:?}");
         };
         std::thread::scope(|scope| {
-            let meanwhile = scope.spawn(asks);
+            let first = scope.spawn(asks);
             let _asked = silent.accept().unwrap();
+            let next = scope.spawn(asks);
+            // For the next time it waits by now; and should it not, it sees that there will be none.
+            let soon = shared.clock().now() + std::time::Duration::from_millis(50);
+            shared.clock().wait(&Arc::default(), soon);
             drop(backend);
-            meanwhile.join().unwrap();
+            first.join().unwrap();
+            next.join().unwrap();
             asks();
         });
     }
