@@ -52,8 +52,9 @@ fn three_thousand_quick_cycles_start_no_renewals() {
         let_pass(lease / 3 * periods);
         let sent = counted(&mut probe).scripts;
         println!("renewals in {periods} periods: {sent}");
+        // The first comes up to a quarter of a period early.
         assert!(
-            (u64::from(periods) - 2..=u64::from(periods)).contains(&sent),
+            (u64::from(periods) - 2..=u64::from(periods) + 1).contains(&sent),
             "{sent} renewals in {periods} periods"
         );
         guard.unlock().unwrap();

@@ -18,6 +18,7 @@ use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -189,7 +190,9 @@ fn dropped_in_a_fork() -> Row {
 fn forked_past_the_c_library() -> Row {
     let Scene { server, client } = Scene::new();
     let lock = client.mutex("forked").unwrap();
-    let other = client.owned_mutex("free").unwrap();
+    let [other, anothers] = ["free", "anothers"].map(|name| client.owned_mutex(name).unwrap());
+    // Of a thread that the child does not have.
+    let kept = thread::scope(|scope| scope.spawn(|| anothers.lock().unwrap()).join().unwrap());
     let mut held = Some(lock.lock().unwrap());
     let watch = Stopwatch::start();
     let failed = in_a_clone(|| {
@@ -202,6 +205,7 @@ fn forked_past_the_c_library() -> Row {
             nested_is_invalid,
             !lock.is_held_by_current_thread(),
             is_refused(other.lock()),
+            is_refused(anothers.lock()),
             is_refused(guard.verify()),
             is_refused(guard.unlock()),
         ]
@@ -210,6 +214,7 @@ fn forked_past_the_c_library() -> Row {
     assert_eq!(failed, 0, "this check does not hold in the child");
     assert!(server.probe().exists("forked"));
     held.take().unwrap().unlock().unwrap();
+    kept.unlock().unwrap();
     assert!(!server.probe().exists("forked"));
     row
 }
@@ -269,7 +274,7 @@ fn no_file_descriptor_to_wait() -> Row {
     client.mutex("other").unwrap().lock().unwrap().unlock().unwrap();
     let waiter = client.mutex("held").unwrap();
     limited(Resource::Nofile, 3, || {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.try_lock_for(LONG).unwrap().unwrap().unlock());
             eventually("it waits", LONG, || client.waiting("held").unwrap() == 1);
             let watch = Stopwatch::start();
@@ -338,7 +343,7 @@ struct Stopping {
 }
 
 fn is_watchdog() -> bool {
-    std::thread::current().name() == Some("distlock-timer")
+    thread::current().name() == Some("distlock-timer")
 }
 
 impl Clock for Stopping {
@@ -419,7 +424,7 @@ fn a_guard_dropped_in_a_forked_child_waits_for_nobody() {
             is_refused(guard.unlock()),
         ]
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for work in busy {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {

@@ -15,6 +15,7 @@ pub(super) struct Ledger {
     late: [Duration; 2],
     /// Whether closing an owner still leaves a tombstone.
     tombstones: bool,
+    random: Mutex<fastrand::Rng>,
     book: Mutex<Book>,
 }
 
@@ -59,6 +60,7 @@ impl Ledger {
             hold_back: Sometimes::new(None, seconds, Fault::Pass),
             late: [Duration::from_millis(60), Duration::from_millis(400)],
             tombstones,
+            random: Mutex::new(fastrand::Rng::with_seed(seed + 2)),
             book: Mutex::default(),
         }
     }
@@ -84,7 +86,7 @@ impl Plan for Ledger {
         }
         if self.hold_back.strikes(request) {
             let [least, most] = self.late.map(|time| time.as_millis());
-            let time = fastrand::u128(least..=most);
+            let time = self.random.lock().u128(least..=most);
             return Fault::Late(Duration::from_millis(u64::try_from(time).unwrap()));
         }
         self.swallow.fate(request)

@@ -125,7 +125,12 @@ fn listening(server: &RedisServer) -> (Client, Failures) {
             heard.lock().push(error.to_string());
         }
     };
-    let client = builder_of(&server.url()).events(Arc::new(handler)).connect().unwrap();
+    // A server that is loading answers now and then only.
+    let client = builder_of(&server.url())
+        .configure(|config| config.with_command_timeout(lease()).with_connect_timeout(lease()))
+        .events(Arc::new(handler))
+        .connect()
+        .unwrap();
     (client, failures)
 }
 

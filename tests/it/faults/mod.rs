@@ -12,6 +12,7 @@ mod own;
 mod scene;
 mod server;
 mod shared_link;
+mod signals;
 mod table;
 #[cfg(feature = "tls")]
 mod tls;
