@@ -42,6 +42,11 @@ pub(super) fn short() -> Duration {
     ms(300)
 }
 
+/// A lease that is renewed in time, also on a busy machine.
+pub(super) fn kept() -> Duration {
+    ms(900)
+}
+
 /// A lease that outlives the case: what is freed within it was freed by somebody.
 pub(super) fn long() -> Duration {
     ms(60_000)

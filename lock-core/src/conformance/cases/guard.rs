@@ -1,8 +1,8 @@
 //! What a guard promises: to release, to know how long it may be trusted, to say when it is lost.
 
 use crate::conformance::desk::{
-    Line, fixed, is_busy, let_pass, long, ms, mutexes, patience, short, shown, take, take_soon,
-    take_with, watched,
+    Line, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short, shown, take,
+    take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::engine::tenure::GuardState;
@@ -71,7 +71,7 @@ pub(crate) fn stranger_cannot_release(subject: &dyn Subject) {
 /// A guard is told of the loss, with its cause, and refuses from then on; its token stays its own.
 pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
     let [one] = mutexes(subject);
-    let guard = take_with(&one, &watched(short()));
+    let guard = take_with(&one, &watched(kept()));
     assert_eq!(guard.state(), GuardState::Held);
     guard.ensure(Duration::ZERO).expect("it is held");
     let (losses, token) = (guard.losses(), shown(&guard));

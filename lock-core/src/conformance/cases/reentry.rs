@@ -1,8 +1,8 @@
 //! Nested locking: counted here, seen by the store as one.
 
 use crate::conformance::desk::{
-    always, elsewhere, eventually, fixed, is_busy, let_pass, long, ms, mutexes, patience, short,
-    shown, take, take_soon, take_with, watched,
+    always, elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience,
+    short, shown, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::guard::LockGuard;
@@ -112,8 +112,8 @@ pub(crate) fn renewal_goes_on_after_reentry(subject: &dyn Subject) {
         let (outer, inner) = (take_with(&one, &watched(short())), take(&one));
         drop((inner, outer));
     });
-    let guard = take_with(&one, &watched(short()));
-    always("it is held for four leases", short() * 4, || subject.probe(one.name()).held);
+    let guard = take_with(&one, &watched(kept()));
+    always("it is held for two leases", kept() * 2, || subject.probe(one.name()).held);
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     guard.unlock().expect("it is ours");
@@ -134,7 +134,7 @@ pub(crate) fn a_fixed_lease_stays_fixed_inside(subject: &dyn Subject) {
 /// Who has lost a lock and still has guards of it does not enter again as if nothing had happened.
 pub(crate) fn no_reentry_on_a_lost_hold(subject: &dyn Subject) {
     let [one] = mutexes(subject);
-    let guard = take_with(&one, &watched(short()));
+    let guard = take_with(&one, &watched(kept()));
     subject.lose(one.name());
     eventually("the guard learns of the loss", patience(), || !guard.is_valid());
     assert!(one.try_lock().expect_err("it is lost").is_lost());

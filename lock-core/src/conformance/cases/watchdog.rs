@@ -1,8 +1,8 @@
 //! Leases: those that end by themselves, and those that the watchdog keeps.
 
 use crate::conformance::desk::{
-    always, client, eventually, fixed, is_busy, let_pass, ms, mutex, mutexes, named, patience,
-    short, take, take_soon, take_with, watched,
+    always, client, eventually, fixed, is_busy, kept, let_pass, ms, mutex, mutexes, named,
+    patience, short, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::guard::LockGuard;
@@ -35,10 +35,8 @@ pub(crate) fn a_fixed_lease_is_not_renewed(subject: &dyn Subject) {
 /// A lock that the watchdog keeps outlives its lease, and once more.
 pub(crate) fn watchdog_outlives_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Long enough that a busy machine still renews it in time.
-    let lease = short() * 4;
-    let guard = take_with(&one, &watched(lease));
-    always("it is held for two leases", lease * 2, || subject.probe(one.name()).held);
+    let guard = take_with(&one, &watched(kept()));
+    always("it is held for two leases", kept() * 2, || subject.probe(one.name()).held);
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     assert_eq!(guard.loss().map(|loss| loss.cause()), None);
@@ -63,10 +61,10 @@ pub(crate) fn one_lost_lock_leaves_the_others(subject: &dyn Subject) {
         .map(|number| LockName::new(&format!("{{{tag}}}:{number}")).expect("well formed"))
         .collect();
     let guards: Vec<LockGuard> =
-        names.iter().map(|name| take_with(&mutex(&client, name), &watched(short()))).collect();
+        names.iter().map(|name| take_with(&mutex(&client, name), &watched(kept()))).collect();
     subject.lose(&names[1]);
     eventually("the lost one is noticed", patience(), || !guards[1].is_valid());
-    let_pass(short() * 3);
+    let_pass(kept() * 2);
     for (at, guard) in guards.into_iter().enumerate() {
         assert_eq!(subject.probe(&names[at]).held, at != 1, "number {at}");
         assert_eq!(guard.unlock().is_ok(), at != 1, "number {at}");
@@ -94,8 +92,8 @@ pub(crate) fn renewed_again_after_a_loss(subject: &dyn Subject) {
     subject.lose(one.name());
     eventually("the loss is noticed", patience(), || !guard.is_valid());
     assert!(guard.unlock().expect_err("it was lost").is_lost());
-    let guard = take_with(&one, &watched(short()));
-    always("it is held for four leases", short() * 4, || subject.probe(one.name()).held);
+    let guard = take_with(&one, &watched(kept()));
+    always("it is held for two leases", kept() * 2, || subject.probe(one.name()).held);
     guard.unlock().expect("it is ours");
 }
 
@@ -128,8 +126,8 @@ pub(crate) fn many_locks_are_kept_at_once(subject: &dyn Subject) {
     let client = client(subject);
     let names: Vec<_> = (0..20).map(|_| named("conformance:many:")).collect();
     let guards: Vec<_> =
-        names.iter().map(|name| take_with(&mutex(&client, name), &watched(short()))).collect();
-    let_pass(short() * 4);
+        names.iter().map(|name| take_with(&mutex(&client, name), &watched(kept()))).collect();
+    let_pass(kept() * 2);
     for (name, guard) in names.iter().zip(guards) {
         assert!(subject.probe(name).held, "{name:?}");
         guard.unlock().expect("it is ours");
