@@ -27,7 +27,7 @@ fi
 step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --all-features -- -D warnings
 step cargo clippy --package distlock --no-default-features -- -D warnings
+RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --all-features
 step cargo build --examples
 step cargo test --workspace --all-features --no-fail-fast
-RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --all-features
 echo "all passed"

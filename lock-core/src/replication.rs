@@ -74,7 +74,7 @@ pub enum OnShortfall {
     /// the `outage_limit`.
     #[default]
     Retry,
-    /// Take it back, and say so at once: [`Error::is_shortfall`].
+    /// Take it back, and say so at once: [`Error::is_shortfall`](crate::Error::is_shortfall).
     Fail,
     /// Keep it, and tell it as an event ([`Event::ShortfallAccepted`](crate::Event::ShortfallAccepted)): the lock is held
     /// like one without a policy. The same for renewals.

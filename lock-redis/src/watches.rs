@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
-/// The watches of a client. See the [module's text](self).
+/// The watches of a client.
 #[derive(Default)]
 pub struct Watches(Arc<Mutex<Registry>>);
 
