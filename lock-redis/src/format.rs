@@ -188,17 +188,14 @@ impl Redisson {
             script.submit(link, keys, arguments, by, move |outcome| {
                 let mut heard = Heard::Sense;
                 done(outcome.and_then(|reply| {
-                    match &reply {
-                        Reply::Error(error) => {
-                            Err(refusal::refused(&server, error, &Asked::Script(script, &key)))
-                        }
-                        reply => released(reply)
-                            .map(|release| less_ours(release, || lingers(&keys::channel(&key))))
-                            .ok_or_else(|| {
-                                heard = Heard::Nonsense;
-                                strange(&server, script)
-                            }),
+                    if let Reply::Error(error) = &reply {
+                        return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
                     }
+                    let release = released(&reply).ok_or_else(|| {
+                        heard = Heard::Nonsense;
+                        strange(&server, script)
+                    })?;
+                    Ok(less_ours(release, || lingers(&keys::channel(&key))))
                 }));
                 heard
             });

@@ -120,17 +120,19 @@ fn voting_again(restart: impl Fn(&mut Servers), says: &str) {
     guard.unlock().unwrap();
 }
 
+/// Two that know the quorum say that the third, which has forgotten, belongs to it.
+fn has_it_marked_again(quorum: &mut Servers) {
+    let lock = quorum.client().mutex("b").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    eventually("it is marked again", SOON, || quorum.servers[2].probe().exists("distlock_quorum"));
+}
+
 #[test]
 fn a_node_that_was_started_again_empty_does_not_vote_for_the_longest_lease() {
     voting_again(
         |quorum| {
             quorum.restart(2);
-            // Two that know the quorum say that it belongs to it.
-            let lock = quorum.client().mutex("b").unwrap();
-            lock.lock().unwrap().unlock().unwrap();
-            eventually("it is marked again", SOON, || {
-                quorum.servers[2].probe().exists("distlock_quorum")
-            });
+            has_it_marked_again(quorum);
         },
         "does not vote for",
     );
@@ -153,11 +155,7 @@ fn a_node_that_is_emptied_while_it_runs_does_not_vote_either() {
     voting_again(
         |quorum| {
             quorum.servers[2].probe().command(&["FLUSHALL"]);
-            let lock = quorum.client().mutex("b").unwrap();
-            lock.lock().unwrap().unlock().unwrap();
-            eventually("it is marked again", SOON, || {
-                quorum.servers[2].probe().exists("distlock_quorum")
-            });
+            has_it_marked_again(quorum);
         },
         "does not vote for",
     );

@@ -185,7 +185,9 @@ impl Entry {
     /// long enough, the head leaves it to others first.
     pub(crate) fn vacate(&self, tenure: &Arc<Tenure>, returned: Returned, budget: Duration) {
         let mut state = self.lock();
-        state.told(returned.told);
+        if let Some(told) = returned.told {
+            state.told(told);
+        }
         if state.watch.is_none() {
             state.turns.heard(); // where we watch, the store tells us of our own release as of any other
         }
@@ -202,9 +204,8 @@ impl Entry {
     /// The store told so many clients of the last release.
     pub(crate) fn told(&self, clients: u32) {
         let mut state = self.lock();
-        state.told(Some(clients));
-        if state.turns.is_alone() {
-            state.wake_head(); // it may be standing back for others
+        if state.told(clients) {
+            state.wake_head();
         }
     }
 
@@ -258,11 +259,10 @@ impl EntryState {
         self.outage.as_ref().filter(|_| self.current.is_none()).map(|(_, error)| error.clone())
     }
 
-    fn told(&mut self, clients: Option<u32>) {
-        if let Some(clients) = clients {
-            // We were among them if we watch.
-            self.turns.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
-        }
+    /// See [`Turns::waiting`].
+    fn told(&mut self, clients: u32) -> bool {
+        // We were among them if we watch.
+        self.turns.waiting(clients.saturating_add(u32::from(self.watch.is_none())))
     }
 
     fn wake_head(&self) {

@@ -118,9 +118,8 @@ impl Engine {
         };
         let error = failure.into_error();
         if error.is_foreign_format() {
-            // Something else lives under the key: ours is gone.
-            tenure.lock().last_failure = Some(error);
-            return self.gone(tenure, None).map(|()| None);
+            let loss = end_as_overwritten(&self.events, tenure, error);
+            return Err(loss.to_error().on(&tenure.name));
         }
         self.clean_up(id, tenure.closing());
         Err(self.unconfirmed(tenure, self.clock.now(), &error))
@@ -192,6 +191,12 @@ pub(super) fn tell_released(events: &Events, tenure: &Tenure, now: Moment) {
 /// Tells that it was not, as far as anybody knows.
 pub(super) fn tell_failed(events: &Events, tenure: &Tenure, error: Error) {
     events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
+}
+
+/// Something else lives under the key: ours is gone.
+pub(super) fn end_as_overwritten(events: &Events, tenure: &Tenure, error: Error) -> Loss {
+    tenure.lock().last_failure = Some(error);
+    end_as_gone(events, tenure)
 }
 
 /// The store says that it was not ours when it was given back: a loss after all, and told as one.

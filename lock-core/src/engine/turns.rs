@@ -77,16 +77,14 @@ impl Turns {
         self.stretch.is_some_and(|since| now >= since + budget)
     }
 
-    /// So many clients wait for the lock, this one included.
-    pub(super) fn waiting(&mut self, clients: u32) {
+    /// So many clients wait for the lock, this one included. Whether the head stands back for nobody, and need not any more.
+    pub(super) fn waiting(&mut self, clients: u32) -> bool {
         self.waiting = Some(clients);
-        if self.is_alone() {
-            self.stand_back = None;
-        }
+        self.is_alone() && self.stand_back.take().is_some()
     }
 
     /// Whether no other client waits for the lock, as far as the store knows: it tells all that wait.
-    pub(super) fn is_alone(&self) -> bool {
+    fn is_alone(&self) -> bool {
         self.waiting.is_some_and(|clients| clients <= 1)
     }
 

@@ -7,7 +7,7 @@
 
 use super::Engine;
 use super::entry::Entry;
-use super::release::{end_as_gone, tell_failed, tell_released};
+use super::release::{end_as_gone, end_as_overwritten, tell_failed, tell_released};
 use super::tenure::Tenure;
 use super::turns::Returned;
 use crate::backend::{Closing, Failure, Lane, Release, TenureId};
@@ -98,9 +98,7 @@ impl Unheard {
             }
             Ok(Release::Gone) => drop(end_as_gone(events, tenure)),
             Err(failure) if failure.error().is_foreign_format() => {
-                // Something else lives under the key: ours is gone.
-                tenure.lock().last_failure = Some(failure.into_error());
-                drop(end_as_gone(events, tenure));
+                drop(end_as_overwritten(events, tenure, failure.into_error()));
             }
             Err(failure) => {
                 let Self { lanes, lane, engine, id, closing, .. } = &self;
