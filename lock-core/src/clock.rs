@@ -1,6 +1,6 @@
 //! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits through it.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::ops::Add;
 use std::sync::Arc;
@@ -82,10 +82,19 @@ impl Signal {
     /// Takes the flag down if it is up; otherwise sleeps for at most `longest` and tries once more.
     fn take_or_sleep(&self, longest: Duration) -> bool {
         let mut raised = self.raised.lock();
-        if !*raised {
-            let _timed_out = self.changed.wait_for(&mut raised, longest);
-        }
+        self.sleep(&mut raised, longest);
         std::mem::take(&mut *raised)
+    }
+
+    /// Sleeps for at most `longest` if the flag is down, and leaves it as it is.
+    fn sleep(&self, raised: &mut MutexGuard<'_, bool>, longest: Duration) {
+        if !**raised {
+            let _timed_out = self.changed.wait_for(raised, longest);
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        *self.raised.lock()
     }
 }
 
@@ -216,11 +225,15 @@ impl ManualClock {
         self.0.state.lock().unix = unix;
     }
 
-    /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a thread is parked.
+    /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a thread is parked. One that
+    /// was woken and does not run yet sleeps until now.
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
-        let mut moments: Vec<_> =
-            self.0.state.lock().sleepers.iter().map(|(_, until)| *until).collect();
+        let state = self.0.state.lock();
+        let until = |(signal, until): &(Arc<Signal>, Moment)| {
+            if signal.is_up() { state.now.min(*until) } else { *until }
+        };
+        let mut moments: Vec<_> = state.sleepers.iter().map(until).collect();
         moments.sort_unstable();
         moments
     }
@@ -237,25 +250,28 @@ impl Clock for ManualClock {
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
         self.0.state.lock().sleepers.push((Arc::clone(signal), until));
-        let woken = loop {
-            let due = self.now() >= until;
-            // `advance` nudges under the signal's own lock; the bound is only for a nudge between the look at the clock
-            // and the sleep.
-            let longest = if due { Duration::ZERO } else { Duration::from_millis(20) };
-            if signal.take_or_sleep(longest) {
-                break Woken::Signalled;
+        loop {
+            {
+                // Whoever takes the flag down is off the list in the same breath: see `sleepers`.
+                let mut state = self.0.state.lock();
+                let woken = if signal.take() {
+                    Some(Woken::Signalled)
+                } else {
+                    (state.now >= until).then_some(Woken::Due)
+                };
+                if let Some(woken) = woken {
+                    let ours =
+                        |(s, u): &(Arc<Signal>, Moment)| Arc::ptr_eq(s, signal) && *u == until;
+                    if let Some(at) = state.sleepers.iter().position(ours) {
+                        state.sleepers.swap_remove(at);
+                    }
+                    return woken;
+                }
             }
-            if due {
-                break Woken::Due;
-            }
-        };
-        let mut state = self.0.state.lock();
-        if let Some(at) =
-            state.sleepers.iter().position(|(s, u)| Arc::ptr_eq(s, signal) && *u == until)
-        {
-            state.sleepers.swap_remove(at);
+            // `advance` nudges under the signal's own lock; the bound is only for a nudge between the look at the clock and
+            // the sleep.
+            signal.sleep(&mut signal.raised.lock(), Duration::from_millis(20));
         }
-        woken
     }
 }
 
@@ -279,6 +295,25 @@ mod tests {
         let until = start + Duration::from_millis(30);
         assert_eq!(SystemClock.wait(&signal, until), Woken::Due);
         assert!(SystemClock.now() >= until);
+    }
+
+    #[test]
+    fn whoever_was_woken_on_a_manual_clock_sleeps_no_longer_for_those_who_look() {
+        let clock = ManualClock::new();
+        let until = clock.now() + Duration::from_secs(60);
+        for _ in 0..1_000 {
+            let signal = Arc::new(Signal::new());
+            let sleeper = thread::spawn({
+                let (clock, signal) = (clock.clone(), Arc::clone(&signal));
+                move || clock.wait(&signal, until)
+            });
+            while clock.sleepers() != [until] {
+                thread::yield_now();
+            }
+            signal.raise();
+            assert!(clock.sleepers().iter().all(|it| *it == clock.now()));
+            assert_eq!(sleeper.join().unwrap(), Woken::Signalled);
+        }
     }
 
     #[test]

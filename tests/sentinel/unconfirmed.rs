@@ -25,9 +25,9 @@ fn claims_over_a_kill(group: &mut Group, guard: &LockGuard, policy: &str) -> (us
     let url = format!("{}?{policy}&watchdog=5s", group.url());
     let others = Contenders::start(&url, NAME, 2, 2);
     let from = SystemClock.now();
-    group.servers[0].kill();
-    group.servers[1..].iter().for_each(|server| server.resume());
-    let new = group.await_other_than(0);
+    let new = group.replace_killed(0, 2, |group| {
+        group.servers[1..].iter().for_each(|server| server.resume());
+    });
     let waiting = SystemClock.now();
     let enough = || others.claims().len() >= 4 || SystemClock.now().since(waiting) >= SOON;
     let later = stay(guard, "test", from, enough).expect("it is valid");

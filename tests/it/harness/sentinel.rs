@@ -180,6 +180,33 @@ impl Group {
         })
     }
 
+    /// Kills the master, and has it replaced when all sentinels have heard that so many replicas are up: whoever was away a
+    /// moment ago may be promoted, too.
+    pub(crate) fn replace_killed(
+        &mut self,
+        old: usize,
+        replicas: usize,
+        resume: impl FnOnce(&Self),
+    ) -> usize {
+        self.set_down_after(STEADY);
+        self.servers[old].kill();
+        resume(self);
+        eventually("the replicas are up again", BOUND, || {
+            self.sentinels.iter().all(|sentinel| self.replicas_up(sentinel) == replicas)
+        });
+        // A replica whose link has been down for ten times as long is not promoted.
+        self.set_down_after(DOWN_AFTER * 4);
+        self.await_other_than(old)
+    }
+
+    fn set_down_after(&self, time: Duration) {
+        let millis = time.as_millis().to_string();
+        for sentinel in &self.sentinels {
+            let change = ["SENTINEL", "SET", &self.name, "down-after-milliseconds", &millis];
+            sentinel.probe().command(&change);
+        }
+    }
+
     /// Has the sentinels choose this replica, if it is up, when the master is to be replaced.
     pub(crate) fn prefer(&self, place: usize) {
         let (server, priority) = (&self.servers[place], "1");
