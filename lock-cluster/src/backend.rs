@@ -10,7 +10,7 @@ use lock_core::backend::{
     Renewing, Replicates, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use lock_redis::parts::{Address, NodeSettings, Redirect, Redisson};
+use lock_redis::parts::{Address, Format, NodeSettings, Redirect};
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ const PORT: u16 = 6379;
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct ClusterBackend {
-    format: Arc<Redisson>,
+    format: Arc<Format>,
     topology: Topology,
     router: Router,
     again: Again,
@@ -68,7 +68,7 @@ impl ClusterBackend {
             addresses,
             trouble: Trouble(Arc::new(move || trouble.ask())),
         };
-        let format = Arc::new(Redisson::of(config).on_cluster());
+        let format = Arc::new(Format::of(config, context)?.on_cluster());
         let bound = config.connect_timeout();
         let topology = Topology::new(makers, desk, seeds, bound, Arc::clone(&format), channels);
         let router = Router(Arc::clone(topology.shared()));
@@ -307,7 +307,7 @@ impl Backend for ClusterBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        self.format.abilities().replication(Replicates::Listed)
+        self.format.abilities(Replicates::Listed)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::backend::ClusterBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme};
+use lock_redis::parts::FORMAT;
 use std::sync::Arc;
 
 /// A Redis Cluster, reached by some of its nodes: `redis+cluster://[user[:password]@]host[:port],host[:port],..`. The others
@@ -38,9 +39,9 @@ impl Scheme for ClusterScheme {
 
     fn options(&self) -> &[&str] {
         if self.tls {
-            &["address_map", "channels", "tls_ca", "tls_cert", "tls_key", "tls_name"]
+            &["address_map", "channels", FORMAT, "tls_ca", "tls_cert", "tls_key", "tls_name"]
         } else {
-            &["address_map", "channels"]
+            &["address_map", "channels", FORMAT]
         }
     }
 

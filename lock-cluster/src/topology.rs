@@ -8,7 +8,7 @@
 use crate::map::{Makers, Map, Member};
 use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
-use lock_redis::parts::{Address, Redisson, Shards, Watches};
+use lock_redis::parts::{Address, Format, Shards, Watches};
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     seeds: Vec<Address>,
     clock: Arc<dyn Clock>,
     connect_timeout: Duration,
-    pub(crate) format: Arc<Redisson>,
+    pub(crate) format: Arc<Format>,
     channels: Channels,
     /// Whether it was settled on which kind of channels releases are told.
     settled: OnceLock<()>,
@@ -98,7 +98,7 @@ impl Topology {
         desk: Arc<Desk>,
         seeds: Vec<Address>,
         connect_timeout: Duration,
-        format: Arc<Redisson>,
+        format: Arc<Format>,
         channels: Channels,
     ) -> Self {
         Self(Arc::new(Shared {

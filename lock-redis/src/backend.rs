@@ -1,6 +1,6 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
-use crate::format::Redisson;
+use crate::format::{Format, Stops};
 use crate::node::{Node, NodeSettings};
 use crate::scheme;
 use lock_core::backend::{
@@ -19,7 +19,7 @@ use std::sync::Arc;
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct RedisBackend {
-    format: Redisson,
+    format: Format,
     node: Node,
 }
 
@@ -37,7 +37,15 @@ impl RedisBackend {
         config.check()?;
         let (place, database) = scheme::address(config)?;
         let node = NodeSettings::new(config, database, context)?.node(place)?;
-        Ok(Self { format: Redisson::of(config), node })
+        Ok(Self { format: Format::of(config, context)?, node })
+    }
+
+    /// The same, with somebody who is told of every step between two commands of a format that has several: for showing
+    /// what can happen in between, and no more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn stopping(self, stops: Arc<dyn Stops>) -> Self {
+        Self { format: self.format.stopping(stops), ..self }
     }
 }
 
@@ -76,13 +84,16 @@ impl Backend for RedisBackend {
 
     fn abilities(&self) -> Abilities {
         // Which replicas there should be, a server on its own does not know: those that are gone it has forgotten.
-        self.format.abilities().replication(Replicates::Counted).independent(true)
+        self.format.abilities(Replicates::Counted).independent(true)
     }
 }
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBackend").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("RedisBackend")
+            .field("node", &self.node)
+            .field("format", &self.format.name())
+            .finish_non_exhaustive()
     }
 }
 

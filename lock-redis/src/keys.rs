@@ -43,8 +43,8 @@ impl Keys {
 }
 
 /// Where the release of `key` is published.
-pub(crate) fn channel(key: &str) -> String {
-    beside("redisson_lock__channel", key, [""; 2])
+pub(crate) fn channel(prefix: &str, key: &str) -> String {
+    beside(prefix, key, [""; 2])
 }
 
 /// The counter of its fencing tokens. Redisson's `RFencedLock` counts there, too.
@@ -131,7 +131,7 @@ mod tests {
             ] {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
-                for derived in [channel(&key), token(&key), tombstone(&key, &owner)] {
+                for derived in [channel("c", &key), token(&key), tombstone(&key, &owner)] {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }
             }
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn names_are_redissons() {
         let owner = OwnerId::new(ClientId::random(), 7);
-        assert_eq!(channel("a:b"), "redisson_lock__channel:{a:b}");
-        assert_eq!(channel("a:{b}"), "redisson_lock__channel:a:{b}");
+        assert_eq!(channel("redisson_lock__channel", "a:b"), "redisson_lock__channel:{a:b}");
+        assert_eq!(channel("redisson_lock__channel", "a:{b}"), "redisson_lock__channel:a:{b}");
         assert_eq!(token("a:b"), "redisson_lock_token:{a:b}");
         assert_eq!(tombstone("a", &owner), format!("distlock_closed:{{a}}:{owner}"));
         assert_eq!(tombstone("{a}", &owner), format!("distlock_closed:{{a}}:{owner}"));

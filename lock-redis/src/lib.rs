@@ -6,7 +6,7 @@
 //! - `node`: one server, all our connections to it, and what can be asked of it
 //! - `confirm`: a connection on which replicas are waited for after each request
 //! - `watches`: who waits for which lock, where locks move from node to node
-//! - `format`: what a lock looks like under its key (Redisson's `RLock`), and its scripts in `lua/`
+//! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
 //! - `redirect`, `shards`: what nodes of a cluster say of each other
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
@@ -50,7 +50,7 @@ pub use sentinel::SentinelBackend;
 #[doc(hidden)]
 pub mod parts {
     pub use crate::confirm::Listing;
-    pub use crate::format::Redisson;
+    pub use crate::format::{Format, OPTION as FORMAT, Stops};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
     pub use crate::shards::{Address, SLOTS, Shard, Shards};

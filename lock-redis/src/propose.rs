@@ -3,12 +3,12 @@
 //! The rules are those of the proposed tokens in `docs/DESIGN.md`. The script carries them out; what its answers mean is
 //! said here, and nowhere else.
 
-use crate::format::{Redisson, SetAside, remaining, run, token_range, unexpected};
+use crate::format::{Owned, SetAside, remaining, run, token_range, unexpected};
 use crate::keys;
 use crate::link::{Ask, Request, Server};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
-use crate::script::{MARK, PROPOSE};
+use crate::script::MARK;
 use crate::text::Text;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
@@ -68,7 +68,7 @@ impl Vote {
     }
 }
 
-impl Redisson {
+impl Owned {
     /// An attempt whose token is proposed, or without one, on a node that votes under these terms; without terms on one
     /// that is never started again.
     pub(crate) fn propose(
@@ -99,7 +99,7 @@ impl Redisson {
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
         let is_to_be_asked = flag(!link.is_vouched_for());
         let reply = run(
-            &PROPOSE,
+            &self.shape.scripts.propose,
             link,
             &key,
             &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes(), marker.as_bytes()],
@@ -125,7 +125,7 @@ impl Redisson {
             [4, longest] => Vote::Differs(Duration::from_millis(longest.unsigned_abs())),
             [5] => return Ok(Vote::Stranger),
             [6, ahead] => Vote::Ahead(Duration::from_micros(ahead.unsigned_abs())),
-            _ => return Err(unexpected(link, &PROPOSE)),
+            _ => return Err(unexpected(link, &self.shape.scripts.propose)),
         };
         // All of these were said by the server that we took it for.
         link.vouch();

@@ -17,6 +17,8 @@ pub(crate) enum Asked<'a> {
     Handshake,
     /// To run this script on this key.
     Script(&'static Script, &'a str),
+    /// To carry out this command on this key.
+    Command(&'static str, &'a str),
     /// To tell us what is published on this channel.
     Subscribe(&'a str),
     /// To say how many replicas have it.
@@ -143,6 +145,9 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         );
         return (ErrorKind::Configuration, message);
     }
+    if detail.starts_with("value is not an integer") {
+        return (ErrorKind::ForeignFormat, foreign(answer, asked));
+    }
     if detail.starts_with("max number of clients") {
         let message = format!(
             "{server} has as many connections as its `maxclients` allows: raise that, or use smaller pools"
@@ -153,7 +158,7 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
 }
 
 fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
-    let Asked::Script(_, key) = asked else {
+    let (Asked::Script(_, key) | Asked::Command(_, key)) = asked else {
         return "something that is not a lock of this format is there".to_owned();
     };
     if answer.detail.starts_with("the token counter") {
@@ -179,7 +184,7 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
         (channel, "&redisson_lock__channel:*".to_owned())
     } else if unquoted.contains("key") {
         let key = match asked {
-            Asked::Script(_, key) => *key,
+            Asked::Script(_, key) | Asked::Command(_, key) => *key,
             _ => "*",
         };
         (
@@ -204,6 +209,7 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     }
     let script = match asked {
         Asked::Script(script, _) => script,
+        Asked::Command(command, _) => return vec![command.to_ascii_lowercase()],
         Asked::Confirmation => return vec!["wait".to_owned()],
         Asked::Cluster => {
             return ["info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();
@@ -252,12 +258,15 @@ fn without_arguments(answer: &ServerError) -> ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::REDISSON;
     use crate::link::Place;
-    use crate::script::ACQUIRE;
+    use crate::script::Script;
+
+    static ACQUIRE: &Script = &REDISSON.scripts.acquire;
 
     fn explained(text: &str) -> Error {
         let server = Server::new(Place::tcp("h", 1), Some("me"));
-        explain(&server, &ServerError::parse(text), &Asked::Script(&ACQUIRE, "k"))
+        explain(&server, &ServerError::parse(text), &Asked::Script(ACQUIRE, "k"))
     }
 
     #[test]
@@ -299,7 +308,7 @@ mod tests {
             (
                 "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The user executing the script can't run this command",
                 Configuration,
-                "+exists",
+                "+hset",
             ),
             (
                 "ERR Error running script (call to f_0): @user_script:9: ERR syntax error",

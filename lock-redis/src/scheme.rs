@@ -2,6 +2,7 @@
 //! and `rediss+sentinel://`.
 
 use crate::backend::RedisBackend;
+use crate::format::OPTION as FORMAT;
 use crate::link::{Place, TlsOptions, TlsSettings};
 use crate::sentinel::SentinelBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme, Secret};
@@ -91,9 +92,9 @@ impl Scheme for RedisScheme {
 
     fn options(&self) -> &[&str] {
         match self.0 {
-            Transport::Tcp => &[],
-            Transport::Tls => &["tls_ca", "tls_cert", "tls_key", "tls_name"],
-            Transport::Unix => &["db"],
+            Transport::Tcp => &[FORMAT],
+            Transport::Tls => &[FORMAT, "tls_ca", "tls_cert", "tls_key", "tls_name"],
+            Transport::Unix => &[FORMAT, "db"],
         }
     }
 
@@ -127,6 +128,7 @@ impl Scheme for SentinelScheme {
 
     fn options(&self) -> &[&str] {
         const OPTIONS: &[&str] = &[
+            FORMAT,
             "db",
             "sentinel_user",
             "sentinel_password",
@@ -136,7 +138,7 @@ impl Scheme for SentinelScheme {
             "tls_name",
         ];
         match self.0 {
-            SentinelTransport::Tcp => &OPTIONS[..3],
+            SentinelTransport::Tcp => &OPTIONS[..4],
             SentinelTransport::Tls => OPTIONS,
         }
     }

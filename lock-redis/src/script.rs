@@ -24,17 +24,50 @@ pub(crate) struct Run<'a> {
     pub(crate) arguments: &'a [&'a [u8]],
 }
 
-pub(crate) static ACQUIRE: Script = Script::new(0, "acquire", include_str!("lua/acquire.lua"));
-pub(crate) static RELEASE: Script = Script::new(1, "release", include_str!("lua/release.lua"));
-pub(crate) static CLOSE: Script = Script::new(2, "close", include_str!("lua/close.lua"));
-pub(crate) static RENEW: Script = Script::new(3, "renew", include_str!("lua/renew.lua"));
-pub(crate) static INSPECT: Script = Script::new(4, "inspect", include_str!("lua/inspect.lua"));
-pub(crate) static FORCE: Script = Script::new(5, "force", include_str!("lua/force.lua"));
-pub(crate) static PROPOSE: Script = Script::new(6, "propose", include_str!("lua/propose.lua"));
-pub(crate) static MARK: Script = Script::new(7, "mark", include_str!("lua/mark.lua"));
+/// What a format with owners is made of: each script with the words of its [shape](crate::format::Shape) before it.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) close: Script,
+    pub(crate) renew: Script,
+    pub(crate) inspect: Script,
+    pub(crate) force: Script,
+    pub(crate) propose: Script,
+}
+
+/// The scripts, numbered from here on, each with those words of this format before it that it uses.
+macro_rules! scripts {
+    ($first:literal, $format:literal) => {
+        $crate::script::Scripts {
+            acquire: $crate::script::scripts!(@ $first, $format, "acquire": "look", "take"),
+            release: $crate::script::scripts!(@ $first + 1, $format, "release": "look", "gone"),
+            close: $crate::script::scripts!(@ $first + 2, $format, "close": "look", "gone"),
+            renew: $crate::script::scripts!(@ $first + 3, $format, "renew": "look", "gone"),
+            inspect: $crate::script::scripts!(@ $first + 4, $format, "inspect": "holder", "gone"),
+            force: $crate::script::scripts!(@ $first + 5, $format, "force": "holder"),
+            propose: $crate::script::scripts!(@ $first + 6, $format, "propose": "look", "take"),
+        }
+    };
+    (@ $number:expr, $format:literal, $name:literal: $($word:literal),*) => {
+        $crate::script::Script::new(
+            $number,
+            $name,
+            concat!(
+                $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
+                include_str!(concat!("../lua/", $name, ".lua")),
+            ),
+        )
+    };
+}
+pub(crate) use scripts;
+
+pub(crate) static MARK: Script = Script::new(0, "mark", include_str!("lua/mark.lua"));
+pub(crate) static COUNT: Script = Script::new(15, "count", include_str!("lua/count.lua"));
+pub(crate) static CLEAR: Script = Script::new(16, "clear", include_str!("lua/clear.lua"));
 
 impl Script {
-    const fn new(number: u32, name: &'static str, source: &'static str) -> Self {
+    pub(crate) const fn new(number: u32, name: &'static str, source: &'static str) -> Self {
         Self { name, source, hash: OnceLock::new(), bit: 1 << number }
     }
 
@@ -167,20 +200,35 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::{REDISSON, TOKEN};
 
     #[test]
     fn scripts_know_their_commands() {
-        assert_eq!(RELEASE.commands(None), ["hexists", "hdel", "publish", "del"]);
-        assert_eq!(INSPECT.commands(None), ["hgetall", "pttl", "hdel"]);
-        let hset = ACQUIRE.source.lines().position(|line| line.contains("'HSET'")).unwrap();
-        assert_eq!(ACQUIRE.commands(Some(hset + 1)), ["hset"]);
-        assert_eq!(ACQUIRE.commands(Some(1)), [""; 0]);
+        let Scripts { acquire, release, inspect, .. } = &REDISSON.scripts;
+        assert_eq!(release.commands(None), ["hexists", "hdel", "publish", "del"]);
+        assert_eq!(inspect.commands(None), ["hgetall", "hdel", "pttl"]);
+        let hset = acquire.source.lines().position(|line| line.contains("'HSET'")).unwrap();
+        assert_eq!(acquire.commands(Some(hset + 1)), ["hset"]);
+        assert_eq!(acquire.commands(Some(1)), [""; 0]);
+    }
+
+    fn all(scripts: &Scripts) -> [&Script; 7] {
+        let Scripts { acquire, release, close, renew, inspect, force, propose } = scripts;
+        [acquire, release, close, renew, inspect, force, propose]
     }
 
     #[test]
-    fn scripts_leave_no_global_behind_and_have_a_head() {
-        for script in [&ACQUIRE, &RELEASE, &CLOSE, &RENEW, &INSPECT, &FORCE, &PROPOSE, &MARK] {
-            assert!(script.source.starts_with(&format!("-- {}: ", script.name)), "{}", script.name);
+    fn scripts_have_a_head_and_a_number_of_their_own() {
+        let mut bits = 0_u32;
+        for script in [&REDISSON, &TOKEN]
+            .into_iter()
+            .flat_map(|it| all(&it.scripts))
+            .chain([&MARK, &COUNT, &CLEAR])
+        {
+            assert_eq!(bits & script.bit, 0, "{}", script.name);
+            bits |= script.bit;
+            let head = format!("-- {}: ", script.name);
+            assert!(script.source.lines().any(|line| line.starts_with(&head)), "{}", script.name);
             for part in ["-- KEYS[", "-- Returns ", "-- Atomic because "] {
                 assert!(script.source.contains(part), "{} lacks {part}", script.name);
             }

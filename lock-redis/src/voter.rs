@@ -1,11 +1,11 @@
 //! [`Voter`]: one server as a node of a quorum.
 
-use crate::format::Redisson;
+use crate::format::Format;
 use crate::node::Node;
 use crate::propose::{Introduction, Mark, Vote, Voting};
 use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, TenureId, Wake, Watch,
+    Renewing, Replicates, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Error, LockName, Moment};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ pub struct Terms {
 /// One independent server.
 pub struct Voter {
     node: Node,
-    format: Arc<Redisson>,
+    format: Arc<Format>,
     terms: Terms,
     /// Who the server is, as far as was heard. Written by whoever asks it.
     run_id: Mutex<Option<Arc<str>>>,
@@ -36,7 +36,7 @@ pub struct Voter {
 impl Voter {
     /// This server, under these terms. Does not talk to it.
     #[must_use]
-    pub fn new(node: Node, format: Arc<Redisson>, terms: Terms) -> Self {
+    pub fn new(node: Node, format: Arc<Format>, terms: Terms) -> Self {
         Self { node, format, terms, run_id: Mutex::new(None) }
     }
 
@@ -188,7 +188,7 @@ impl Backend for Voter {
     }
 
     fn abilities(&self) -> Abilities {
-        self.format.abilities().independent(true)
+        self.format.abilities(Replicates::Never).independent(true)
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Watches`]: who waits for which lock, where locks move from node to node: by a failover, or with their slots. Whoever
 //! waits is subscribed where the lock lives now, and is woken to look again each time it has moved.
 
-use crate::format::Redisson;
+use crate::format::Format;
 use crate::node::Node;
 use lock_core::backend::{Failure, Wake, Watch};
 use lock_core::{LockName, Moment};
@@ -66,7 +66,7 @@ impl Watches {
     ///
     /// Waits for nothing: the subscriptions are confirmed later, and whoever may have missed something until then is
     /// woken again.
-    pub fn relocate(&self, format: &Redisson, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
+    pub fn relocate(&self, format: &Format, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
         let (mut wakes, mut left) = (Vec::new(), Vec::new());
         let mut registry = self.0.lock();
         for entry in registry.entries.values_mut() {
@@ -114,7 +114,7 @@ impl Moving {
     /// # Errors
     ///
     /// See [`Failure`].
-    pub fn stand_on(&self, node: &Arc<Node>, format: &Redisson, by: Moment) -> Result<(), Failure> {
+    pub fn stand_on(&self, node: &Arc<Node>, format: &Format, by: Moment) -> Result<(), Failure> {
         let watch = node.watch(format, &self.name, Arc::clone(&self.wake), by)?;
         let mut registry = self.registry.lock();
         let entry = registry.entries.get_mut(&self.number).expect("it is there until we go");

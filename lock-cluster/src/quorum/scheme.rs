@@ -6,7 +6,7 @@ use lock_core::backend::{Backend, Failure};
 use lock_core::{
     ClientId, Clock, Config, Context, Error, Host, MemberResult, Outcome, Scheme, SystemClock,
 };
-use lock_redis::parts::{NodeSettings, Redisson, Terms, Voter};
+use lock_redis::parts::{FORMAT, Format, NodeSettings, Terms, Voter};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +48,17 @@ impl Scheme for RedlockScheme {
     }
 
     fn options(&self) -> &[&str] {
-        const ALL: &[&str] =
-            &["durable", "max_lease", "node_timeout", "tls_ca", "tls_cert", "tls_key", "tls_name"];
-        if self.tls { ALL } else { &ALL[..3] }
+        const ALL: &[&str] = &[
+            FORMAT,
+            "durable",
+            "max_lease",
+            "node_timeout",
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+            "tls_name",
+        ];
+        if self.tls { ALL } else { &ALL[..4] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
@@ -153,7 +161,7 @@ fn members(
         )));
     }
     let nodes = NodeSettings::new(config, settings.database, context)?;
-    let format = Arc::new(Redisson::of(config));
+    let format = Arc::new(Format::of(config, context)?);
     let member = |host: &Host| {
         let (name, port) = place(host);
         let node = nodes.node_on(&name, port)?;

@@ -1,6 +1,6 @@
 -- acquire: takes the lock for an owner if it is free, and makes its fencing tokens.
 --
--- KEYS[1] the lock        hash, owner -> hold count, as Redisson's RLock writes it
+-- KEYS[1] the lock
 -- KEYS[2] the counter     string, the largest token handed out or set aside
 -- KEYS[3] the tombstone   present while this owner is closed
 -- ARGV[1] lease in milliseconds
@@ -26,7 +26,7 @@ local MINUTE = 60000000
 local ours = false
 -- One look for both: mostly neither is there.
 if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
-  if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+  if look(redis.call, KEYS[1], ARGV[2]) == 0 then
     return {0, redis.call('PTTL', KEYS[1])}
   end
   if redis.call('EXISTS', KEYS[3]) == 1 then
@@ -80,14 +80,9 @@ if ARGV[3] ~= '0' then
 end
 
 if not ours then
-  redis.call('HSET', KEYS[1], ARGV[2], '1')
-  local done = redis.pcall('PEXPIRE', KEYS[1], ARGV[1])
-  if done ~= 1 then
-    -- A user who may not PEXPIRE would leave a lock that never ends. Asked again, now that there is nothing that it
-    -- could change, it says why.
-    redis.call('DEL', KEYS[1])
-    redis.call('PEXPIRE', KEYS[1], ARGV[1])
-    return done
+  local refused = take(KEYS[1], ARGV[2], ARGV[1])
+  if refused then
+    return refused
   end
 else
   -- Never shorter: a renewal of a longer lease may have come in between. Written also where nothing changes: since 7.2

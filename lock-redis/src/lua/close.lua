@@ -19,9 +19,8 @@
 if ARGV[6] ~= '0' then
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
 end
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  -- Changes nothing, and is refused by a replica: what that lacks, its master may have.
-  return redis.call('HDEL', KEYS[1], ARGV[1])
+if look(redis.call, KEYS[1], ARGV[1]) == 0 then
+  return gone(redis.call, KEYS[1], ARGV[1])
 end
 if ARGV[4] ~= '' then
   if redis.call('GET', KEYS[2]) == ARGV[5] then

@@ -6,9 +6,9 @@
 --
 -- Returns 1 freed, 0 it was free.
 --
--- Atomic because what is deleted must be what was looked at: only a hash is a lock of this format.
+-- Atomic because what is deleted must be what was looked at: only what looks like a lock of this format is one.
 
-if redis.call('HLEN', KEYS[1]) == 0 then
+if #holder(KEYS[1]) == 0 then
   -- There is nothing to delete; but a replica, whose master may have the lock, refuses to.
   return redis.call('DEL', KEYS[1])
 end

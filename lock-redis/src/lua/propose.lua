@@ -1,6 +1,6 @@
 -- propose: takes the lock for an owner on one of a quorum's nodes, if it is free and the token proposed is a new one.
 --
--- KEYS[1] the lock        hash, owner -> hold count, as Redisson's RLock writes it
+-- KEYS[1] the lock
 -- KEYS[2] the counter     string, the largest token granted or set aside
 -- KEYS[3] the tombstone   present while this owner is closed
 -- KEYS[4] the marker      hash: run_id of the server that wrote it, max_lease in milliseconds, since when (in
@@ -71,7 +71,7 @@ end
 
 local ours = false
 if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
-  if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+  if look(redis.call, KEYS[1], ARGV[2]) == 0 then
     return {0, redis.call('PTTL', KEYS[1])}
   end
   if redis.call('EXISTS', KEYS[3]) == 1 then
@@ -105,14 +105,9 @@ if ARGV[3] ~= '0' then
 end
 
 if not ours then
-  redis.call('HSET', KEYS[1], ARGV[2], '1')
-  local done = redis.pcall('PEXPIRE', KEYS[1], ARGV[1])
-  if done ~= 1 then
-    -- A user who may not PEXPIRE would leave a lock that never ends. Asked again, now that there is nothing that it
-    -- could change, it says why.
-    redis.call('DEL', KEYS[1])
-    redis.call('PEXPIRE', KEYS[1], ARGV[1])
-    return done
+  local refused = take(KEYS[1], ARGV[2], ARGV[1])
+  if refused then
+    return refused
   end
 elseif redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
   -- Never shorter: a renewal of a longer lease may have come in between.

@@ -10,9 +10,8 @@
 -- Atomic because between the look and the DEL the lease may end and another owner come in. The lock is the only key
 -- declared, so that on a cluster a release goes on while the slot is moved.
 
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  -- Changes nothing, and is refused by a replica: what that lacks, its master may have.
-  return redis.call('HDEL', KEYS[1], ARGV[1])
+if look(redis.call, KEYS[1], ARGV[1]) == 0 then
+  return gone(redis.call, KEYS[1], ARGV[1])
 end
 -- First, so that a user who may not publish is refused before anything is written. Nobody can act on the message
 -- before the script ends.

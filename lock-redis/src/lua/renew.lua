@@ -11,13 +11,12 @@
 -- Never shortens a lease and never makes a key.
 
 local function renew(key, lease, owner)
-  local ours = redis.pcall('HEXISTS', key, owner)
+  local ours = look(redis.pcall, key, owner)
   if type(ours) == 'table' then
     return ours.err
   end
   if ours == 0 then
-    -- Changes nothing, and is refused by a replica: what that lacks, its master may have.
-    local sure = redis.pcall('HDEL', key, owner)
+    local sure = gone(redis.pcall, key, owner)
     return type(sure) == 'table' and sure.err or 0
   end
   local pttl = redis.pcall('PTTL', key)

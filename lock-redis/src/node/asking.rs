@@ -1,7 +1,7 @@
 //! [`AskingNode`]: a node of a cluster, asked for a slot that is just moving to it.
 
 use super::{Node, on};
-use crate::format::Redisson;
+use crate::format::Format;
 use crate::link::Ask;
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, LockInfo, Release, Renewal, Renewing, TenureId,
@@ -33,7 +33,7 @@ impl<'a> AskingNode<'a> {
     /// See [`Failure`]; so with all that follow.
     pub fn acquire(
         &self,
-        format: &Redisson,
+        format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
@@ -48,7 +48,7 @@ impl<'a> AskingNode<'a> {
     /// See [`Backend::renew`](lock_core::Backend::renew).
     pub fn renew(
         &self,
-        format: &Redisson,
+        format: &Format,
         batch: &[Renewing],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -58,7 +58,7 @@ impl<'a> AskingNode<'a> {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub fn release(
         &self,
-        format: &Redisson,
+        format: &Format,
         tenure: &TenureId,
         closing: Closing,
         by: Moment,
@@ -70,7 +70,7 @@ impl<'a> AskingNode<'a> {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub fn inspect(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -80,7 +80,7 @@ impl<'a> AskingNode<'a> {
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub fn force_release(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {

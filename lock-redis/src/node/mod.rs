@@ -12,7 +12,7 @@ pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::confirm::{Confirming, Listing};
-use crate::format::{Redisson, less_ours};
+use crate::format::{Format, less_ours};
 use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
 use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::propose::{self, Introduction, Mark, Vote, Voting};
@@ -81,11 +81,13 @@ impl Node {
     /// See [`Failure`]; so with all that follow.
     pub fn acquire(
         &self,
-        format: &Redisson,
+        format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let outcome = if attempt.replication.is_off() {
+        let outcome = if format.is_exclusive() {
+            self.pool.exchange(by, |link| format.acquire(link, attempt, by))
+        } else if attempt.replication.is_off() {
             self.link.exchange(by, |link| format.acquire(link, attempt, by))
         } else {
             self.acquire_confirmed(How::Plainly, format, attempt, by)
@@ -96,7 +98,7 @@ impl Node {
     fn acquire_confirmed(
         &self,
         how: How,
-        format: &Redisson,
+        format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
@@ -155,12 +157,12 @@ impl Node {
     /// An attempt as one of a quorum's nodes.
     pub(crate) fn propose(
         &self,
-        format: &Redisson,
+        format: &Format,
         attempt: &Attempt<'_>,
         voting: &Voting<'_>,
         by: Moment,
     ) -> Result<Vote, Failure> {
-        let vote = self.link.exchange(by, |link| format.propose(link, attempt, Some(voting), by));
+        let vote = self.link.exchange(by, |link| format.propose(link, attempt, voting, by));
         vote.map_err(on(attempt.name))
     }
 
@@ -172,7 +174,7 @@ impl Node {
     /// Makes the server one of a quorum's nodes, unless it is one; or looks whether it is, without a `pause`.
     pub(crate) fn mark(
         &self,
-        format: &Redisson,
+        format: &Format,
         voting: &Voting<'_>,
         pause: Option<Duration>,
         by: Moment,
@@ -183,7 +185,7 @@ impl Node {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub fn release(
         &self,
-        format: &Redisson,
+        format: &Format,
         tenure: &TenureId,
         closing: Closing,
         by: Moment,
@@ -201,18 +203,19 @@ impl Node {
     /// What a release on this server came to.
     fn released(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         outcome: Result<Release, Failure>,
     ) -> Result<Release, Failure> {
-        let lingers = || self.subscriber.lingering()(&format.channel(name));
+        let lingers =
+            || format.channel(name).is_ok_and(|channel| self.subscriber.lingering()(&channel));
         outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
     }
 
     /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
     pub fn submit_release(
         &self,
-        format: &Redisson,
+        format: &Format,
         tenure: &TenureId,
         closing: Closing,
         by: Moment,
@@ -227,7 +230,7 @@ impl Node {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub fn inspect(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -237,7 +240,7 @@ impl Node {
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub fn force_release(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
@@ -247,12 +250,12 @@ impl Node {
     /// See [`Backend::watch`](lock_core::Backend::watch).
     pub fn watch(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = (format.channels(), format.channel(name));
+        let (kind, channel) = (format.channels(), format.channel(name)?);
         self.subscriber.watch(kind, &channel, wake, by).map_err(on(name))
     }
 
@@ -260,11 +263,11 @@ impl Node {
     /// stands, too, because releases may have been missed until then.
     pub fn follow(
         &self,
-        format: &Redisson,
+        format: &Format,
         name: &LockName,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = (format.channels(), format.channel(name));
+        let (kind, channel) = (format.channels(), format.channel(name)?);
         self.subscriber.follow(kind, &channel, wake).map_err(on(name))
     }
 

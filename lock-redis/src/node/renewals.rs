@@ -3,7 +3,7 @@
 use super::asking::How;
 use super::{Node, on};
 use crate::confirm::Confirming;
-use crate::format::Redisson;
+use crate::format::Format;
 use crate::link::Ask;
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, Renewing};
@@ -12,7 +12,7 @@ impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
     pub fn renew(
         &self,
-        format: &Redisson,
+        format: &Format,
         batch: &[Renewing],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -22,7 +22,7 @@ impl Node {
     pub(super) fn renew_as(
         &self,
         how: How,
-        format: &Redisson,
+        format: &Format,
         batch: &[Renewing],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -39,7 +39,7 @@ impl Node {
     fn renew_confirmed(
         &self,
         how: How,
-        format: &Redisson,
+        format: &Format,
         batch: &[Renewing],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -61,7 +61,7 @@ impl Node {
     fn renew_plainly(
         &self,
         how: How,
-        format: &Redisson,
+        format: &Format,
         chunk: &[Renewing],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
@@ -86,7 +86,7 @@ impl Node {
     fn renew_with_replicas(
         &self,
         how: How,
-        format: &Redisson,
+        format: &Format,
         chunk: &[Renewing],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {

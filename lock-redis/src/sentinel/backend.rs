@@ -4,7 +4,7 @@ use super::council::{Council, Credentials};
 use super::generations::{Generation, Generations};
 use super::lookout::Alarm;
 use super::member::Address;
-use crate::format::Redisson;
+use crate::format::Format;
 use crate::node::{Node, NodeSettings, on};
 use crate::reply::ServerError;
 use crate::scheme;
@@ -58,7 +58,7 @@ impl SentinelBackend {
         let given = address.sentinels.into_iter().map(|(host, port)| Address { host, port });
         let council =
             Council::new(&address.master, given, credentials, &settings, Arc::clone(&alarm))?;
-        let format = Redisson::of(config);
+        let format = Format::of(config, context)?;
         let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
         Ok(Self { generations, alarm })
     }
@@ -195,7 +195,7 @@ impl Backend for SentinelBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        self.generations.format.abilities().replication(Replicates::Listed)
+        self.generations.format.abilities(Replicates::Listed)
     }
 }
 

@@ -10,7 +10,7 @@ use super::freed::Freed;
 use super::lookout::{self, Alarm};
 use super::member::Address;
 use crate::confirm::Listing;
-use crate::format::Redisson;
+use crate::format::Format;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
 use crate::watches::Watches;
@@ -47,7 +47,7 @@ pub(super) struct Generations {
     this: Weak<Self>,
     council: Council,
     settings: NodeSettings,
-    pub(super) format: Redisson,
+    pub(super) format: Format,
     pub(super) watches: Watches,
     freed: Freed,
     /// The last generation that was told what had been given back before. Written by the lookout; 0, by anybody: it is to be
@@ -82,7 +82,7 @@ impl Generations {
     pub(super) fn new(
         council: Council,
         settings: NodeSettings,
-        format: Redisson,
+        format: Format,
         alarm: Arc<Alarm>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {

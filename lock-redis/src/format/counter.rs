@@ -1,0 +1,66 @@
+//! `counter`: `INCR`, and whoever gets 1 has the lock and gives it an expiry; a plain `DEL` frees it. The second form of the
+//! "Pattern: Locking with INCR" that went round, in the three ways in which it is written.
+
+use super::plain::{held, lease};
+use super::unowned::{Talk, after_a_write};
+use crate::reply::Reply;
+use crate::script::COUNT;
+use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
+
+/// How the expiry comes to the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counter {
+    /// By a second command of the winner's. If that never comes, the lock stays for ever.
+    Commands,
+    /// In one transaction, which cannot look at what `INCR` said: whoever loses makes the winner's lease longer.
+    Transaction,
+    /// In a script. What it wrote before an error stays.
+    Script,
+}
+
+impl Counter {
+    pub(super) fn acquire(
+        self,
+        talk: &mut Talk<'_>,
+        attempt: &Attempt<'_>,
+    ) -> Result<Answer, Failure> {
+        let lease = lease(attempt);
+        let key = talk.key.to_owned();
+        let count = match self {
+            Self::Commands => {
+                let count = talk.ask("INCR", &[])?;
+                if count == Reply::Int(1) {
+                    talk.step("EXPIRE");
+                    let done = talk.ask("EXPIRE", &[lease.as_bytes()]).map_err(after_a_write)?;
+                    if done != Reply::Int(1) {
+                        // Somebody deleted it in between: it is not ours.
+                        return Ok(Answer::Busy(None));
+                    }
+                }
+                count
+            }
+            Self::Transaction => {
+                let (key, lease) = (key.as_bytes(), lease.as_bytes());
+                let commands: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
+                match &talk.transact(&commands)?[..] {
+                    [count, Reply::Int(1)] => count.clone(),
+                    _ => return Err(talk.unexpected("EXEC")),
+                }
+            }
+            Self::Script => talk.run(&COUNT, &[lease.as_bytes()])?,
+        };
+        match count {
+            Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
+            Reply::Int(_) => Ok(Answer::Busy(talk.remaining()?)),
+            _ => Err(talk.unexpected("INCR")),
+        }
+    }
+
+    pub(super) fn inspect(self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
+        let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
+        if value.parse::<i64>().is_err() {
+            return Err(talk.foreign(&value, "a number that is counted up"));
+        }
+        held(talk, &value)
+    }
+}

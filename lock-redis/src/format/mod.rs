@@ -1,0 +1,319 @@
+//! [`Format`]: what stands under a lock's key, what is asked to take, keep and free it, and what can be done with it. One
+//! file for each, beside its Lua:
+//!
+//! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
+//! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
+//! - [`plain`], [`timestamp`], [`counter`]: the algorithms of the past, which do not know their owner
+//!
+//! Those that know their owner have the same scripts ([`owned`]); the others send commands one after the other
+//! ([`unowned`]).
+
+mod counter;
+mod owned;
+mod plain;
+mod redisson;
+mod spec;
+mod timestamp;
+mod token;
+mod unowned;
+
+pub(crate) use owned::{Owned, SetAside, Shape};
+pub(crate) use redisson::REDISSON;
+pub(crate) use token::TOKEN;
+pub use unowned::Stops;
+
+use crate::keys;
+use crate::link::{Ask, Server, SharedLink};
+use crate::propose::{Mark, Vote, Voting};
+use crate::refusal::{self, Asked};
+use crate::reply::{Reply, ServerError};
+use crate::script::Script;
+use crate::subscriber::Channels;
+use lock_core::backend::{
+    Abilities, Answer, Attempt, Closing, Failure, LockInfo, Release, Released, Renewal, Renewing,
+    Replicates, TenureId,
+};
+use lock_core::{Config, Context, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange};
+use std::sync::Arc;
+use std::time::Duration;
+use unowned::Unowned;
+
+/// The option that names it.
+pub const OPTION: &str = "format";
+
+/// A wire format, with the settings that it depends on.
+#[derive(Debug)]
+pub struct Format(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Owned(Owned),
+    Unowned(Unowned),
+}
+
+impl Format {
+    /// The one that `config` names, which was checked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] where it names none that there is, or asks it for something that it does not know.
+    pub fn of(config: &Config, context: &Context) -> Result<Self, Error> {
+        spec::read(config, context).map(Self)
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match &self.0 {
+            Kind::Owned(format) => format.shape.name,
+            Kind::Unowned(format) => format.name(),
+        }
+    }
+
+    /// The same, with somebody who is told of every step between two commands, and may hold it up there: for showing what
+    /// can happen in between. Formats that take one step have none.
+    #[must_use]
+    pub fn stopping(self, stops: Arc<dyn Stops>) -> Self {
+        Self(match self.0 {
+            Kind::Unowned(format) => Kind::Unowned(format.stopping(stops)),
+            owned => owned,
+        })
+    }
+
+    /// The same for a cluster: no two keys are named in one request that may live in different slots, or one of which may
+    /// have moved on before the other.
+    #[must_use]
+    pub fn on_cluster(self) -> Self {
+        Self(match self.0 {
+            Kind::Owned(format) => Kind::Owned(format.on_cluster()),
+            unowned => unowned,
+        })
+    }
+
+    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
+    pub fn use_sharded_channels(&self, sharded: bool) {
+        if let Kind::Owned(format) = &self.0 {
+            format.use_sharded_channels(sharded);
+        }
+    }
+
+    /// The slot that everything of a lock lives in.
+    #[must_use]
+    pub fn slot(&self, name: &LockName) -> u16 {
+        keys::slot(&match &self.0 {
+            Kind::Owned(format) => format.keys.lock(name),
+            Kind::Unowned(format) => format.keys.lock(name),
+        })
+    }
+
+    /// What a store of this format can do, where replicas can be asked in this way.
+    #[must_use]
+    pub fn abilities(&self, replication: Replicates) -> Abilities {
+        match &self.0 {
+            Kind::Owned(format) => format.abilities().replication(replication),
+            Kind::Unowned(format) => format.abilities(),
+        }
+    }
+
+    /// Whether its attempts must go on a link with nobody else's commands in between.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        matches!(&self.0, Kind::Unowned(format) if format.is_exclusive())
+    }
+
+    /// This one, where it must know its owner: for stores that cannot do without.
+    fn owned(&self, what: &str) -> Result<&Owned, Failure> {
+        match &self.0 {
+            Kind::Owned(format) => Ok(format),
+            Kind::Unowned(format) => Err(Failure::NotSent(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "the format `{}` does not say who holds a lock, so it cannot {what}",
+                    format.name()
+                ),
+            ))),
+        }
+    }
+
+    /// The kind of the channels on which releases are told.
+    pub(crate) fn channels(&self) -> Channels {
+        match &self.0 {
+            Kind::Owned(format) => format.channels(),
+            Kind::Unowned(_) => Channels::Plain,
+        }
+    }
+
+    /// The channel on which releases of `name` are told; none where nobody tells.
+    pub(crate) fn channel(&self, name: &LockName) -> Result<String, Failure> {
+        self.owned("tell of releases").map(|format| format.channel(name))
+    }
+
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    pub(crate) fn acquire(
+        &self,
+        link: &mut dyn Ask,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        match &self.0 {
+            Kind::Owned(format) => format.acquire(link, attempt, by),
+            Kind::Unowned(format) => format.acquire(link, attempt, by),
+        }
+    }
+
+    /// See [`Backend::release`](lock_core::Backend::release).
+    pub(crate) fn release(
+        &self,
+        link: &mut dyn Ask,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        match &self.0 {
+            Kind::Owned(format) => format.release(link, tenure, closing, by),
+            Kind::Unowned(format) => format.release(link, tenure, by),
+        }
+    }
+
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether our own subscription to a
+    /// channel is one that nobody needs any more.
+    pub(crate) fn submit_release(
+        &self,
+        link: &SharedLink,
+        tenure: &TenureId,
+        closing: Closing,
+        by: Moment,
+        lingers: impl FnOnce(&str) -> bool + Send + 'static,
+        done: Released,
+    ) {
+        match &self.0 {
+            Kind::Owned(format) => format.submit_release(link, tenure, closing, by, lingers, done),
+            Kind::Unowned(format) => {
+                done(link.exchange(by, |link| format.release(link, tenure, by)));
+            }
+        }
+    }
+
+    /// Renews all of `batch` in one request. The answers are as many and in the same order.
+    pub(crate) fn renew(
+        &self,
+        link: &mut dyn Ask,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        self.owned("be renewed")?.renew(link, batch, by)
+    }
+
+    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    pub(crate) fn inspect(
+        &self,
+        link: &mut dyn Ask,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        match &self.0 {
+            Kind::Owned(format) => format.inspect(link, name, by),
+            Kind::Unowned(format) => format.inspect(link, name, by),
+        }
+    }
+
+    /// See [`Backend::force_release`](lock_core::Backend::force_release).
+    pub(crate) fn force(
+        &self,
+        link: &mut dyn Ask,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        match &self.0 {
+            Kind::Owned(format) => format.force(link, name, by),
+            Kind::Unowned(format) => format.force(link, name, by),
+        }
+    }
+
+    /// See [`Owned::propose`].
+    pub(crate) fn propose(
+        &self,
+        link: &mut dyn Ask,
+        attempt: &Attempt<'_>,
+        voting: &Voting<'_>,
+        by: Moment,
+    ) -> Result<Vote, Failure> {
+        self.owned("stand on a quorum")?.propose(link, attempt, Some(voting), by)
+    }
+
+    /// See [`Owned::mark`].
+    pub(crate) fn mark(
+        &self,
+        link: &mut dyn Ask,
+        voting: &Voting<'_>,
+        pause: Option<Duration>,
+        by: Moment,
+    ) -> Result<Mark, Failure> {
+        self.owned("stand on a quorum")?.mark(link, voting, pause, by)
+    }
+}
+
+/// Runs a script; an error that it answers with is a refusal.
+pub(crate) fn run(
+    script: &'static Script,
+    link: &mut dyn Ask,
+    key: &str,
+    keys: &[&[u8]],
+    arguments: &[&[u8]],
+    by: Moment,
+) -> Result<Reply, Failure> {
+    match script.run(link, keys, arguments, by)? {
+        Reply::Error(error) => Err(refused(link, &error, &Asked::Script(script, key))),
+        reply => Ok(reply),
+    }
+}
+
+/// The failure of a request that was answered with an error. A connection to a replica is of no use: its server may have
+/// been the master when it was made, and the server's name may stand for another one by now.
+pub(crate) fn refused(link: &mut dyn Ask, answer: &ServerError, asked: &Asked<'_>) -> Failure {
+    let failure = refusal::refused(link.server(), answer, asked);
+    if refusal::is_by_a_replica(failure.error()) {
+        link.end_for(failure.error());
+    }
+    failure
+}
+
+/// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
+pub(crate) fn unexpected(link: &mut dyn Ask, script: &Script) -> Failure {
+    link.condemn();
+    strange(link.server(), &format!("the script `{}`", script.name()))
+}
+
+pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
+    Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
+}
+
+/// What a script that releases says.
+pub(crate) fn released(reply: &Reply) -> Option<Release> {
+    match reply {
+        Reply::Int(0) => Some(Release::Gone),
+        Reply::Int(more @ 1..) => {
+            Some(Release::FreedFor(u32::try_from(more - 1).unwrap_or(u32::MAX)))
+        }
+        _ => None,
+    }
+}
+
+/// Without our own subscription, if that only `lingers`: nobody of this client waits there any more.
+pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Release {
+    match release {
+        Release::FreedFor(told @ 1..) if lingers() => Release::FreedFor(told - 1),
+        release => release,
+    }
+}
+
+/// What PTTL says: -1 is "for ever"; -2, "not there", is what an owner hears that is closed.
+pub(crate) fn remaining(pttl: i64) -> Option<Duration> {
+    u64::try_from(pttl).ok().map(Duration::from_millis)
+}
+
+/// The token `first` and those that were set aside behind it.
+pub(crate) fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
+    let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
+    let last = first.checked_add(u64::from(reserve))?;
+    TokenRange::new(FencingToken::new(first), FencingToken::new(last))
+}

@@ -1,0 +1,50 @@
+//! `plain`: `SET key value NX EX seconds`, and a plain `DEL`: the first form of a lock on the page of `SET` in the Redis
+//! documentation. Whoever holds it for longer than its lease deletes a successor's.
+
+use super::remaining;
+use super::unowned::{Talk, seconds};
+use crate::reply::Reply;
+use crate::text::Text;
+use lock_core::OwnerText;
+use lock_core::backend::{Answer, Attempt, Failure, Grant, HolderInfo, LockInfo};
+
+/// The value is ours to choose; it says who holds the lock, for people who look, and nothing minds it.
+#[derive(Debug)]
+pub(super) struct Plain;
+
+impl Plain {
+    pub(super) fn acquire(
+        &self,
+        talk: &mut Talk<'_>,
+        attempt: &Attempt<'_>,
+    ) -> Result<Answer, Failure> {
+        let (owner, lease) = (Text::owner(attempt.owner), lease(attempt));
+        match talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])? {
+            Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
+            Reply::Nil => Ok(Answer::Busy(talk.remaining()?)),
+            _ => Err(talk.unexpected("SET")),
+        }
+    }
+
+    pub(super) fn inspect(&self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
+        let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
+        held(talk, &value)
+    }
+}
+
+/// Somebody holds it; the key's TTL says for how long.
+pub(super) fn held(talk: &mut Talk<'_>, value: &str) -> Result<LockInfo, Failure> {
+    match talk.ask("PTTL", &[])? {
+        Reply::Int(-2) => Ok(LockInfo::FREE), // it ended just now
+        Reply::Int(pttl) => {
+            let owner = OwnerText::new(value);
+            Ok(LockInfo::held(HolderInfo::new(owner, remaining(pttl), 1)))
+        }
+        _ => Err(talk.unexpected("PTTL")),
+    }
+}
+
+/// The lease in whole seconds, which these commands count in: never shorter than what was asked for.
+pub(super) fn lease(attempt: &Attempt<'_>) -> Text {
+    Text::number(seconds(attempt.lease.duration()))
+}

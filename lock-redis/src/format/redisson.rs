@@ -1,0 +1,15 @@
+//! `redisson`: a lock as Redisson's `RLock` has it, and the tokens of its `RFencedLock`.
+//!
+//! Under the lock's name stands a hash of one field, `owner -> 1`, whose TTL is the lease; `0` on the lock's channel
+//! says that it was released. Redisson counts re-entries in the value; ours are counted locally, so it is always 1.
+
+use super::Shape;
+use crate::script::scripts;
+
+/// The default.
+pub(crate) static REDISSON: Shape = Shape {
+    name: "redisson",
+    scripts: scripts!(1, "redisson"),
+    channel: "redisson_lock__channel",
+    takes_plainly: false,
+};

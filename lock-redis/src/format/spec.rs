@@ -1,0 +1,141 @@
+//! What `format=` says: the name of a format, and its own settings behind it, as in `format=timestamp,float,poll=10ms`.
+
+use super::counter::Counter;
+use super::owned::Owned;
+use super::plain::Plain;
+use super::timestamp::{Rule, Spelling, Timestamp};
+use super::unowned::{Algorithm, Polls, Unowned};
+use super::{Kind, OPTION, REDISSON, TOKEN};
+use crate::keys::Keys;
+use lock_core::{Config, Context, Error};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What there is, for messages.
+const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
+
+pub(super) fn read(config: &Config, context: &Context) -> Result<Kind, Error> {
+    let text =
+        config.extra().find(|(option, _)| *option == OPTION).map_or("redisson", |(_, it)| it);
+    let (name, settings) = text.split_once(',').unwrap_or((text, ""));
+    let mut settings = Settings { name, left: settings.split(',').collect() };
+    settings.left.retain(|setting| !setting.is_empty());
+    let kind = match name {
+        "redisson" => Kind::Owned(Owned::new(&REDISSON, config)),
+        "token" => Kind::Owned(Owned::new(&TOKEN, config)),
+        "plain" => unowned(config, &mut settings, Algorithm::Plain(Plain))?,
+        "timestamp" => {
+            let algorithm = Algorithm::Timestamp(timestamp(&mut settings, context)?);
+            unowned(config, &mut settings, algorithm)?
+        }
+        "counter" => {
+            let forms = [
+                ("commands", Counter::Commands),
+                ("multi", Counter::Transaction),
+                ("lua", Counter::Script),
+            ];
+            let form = settings.one_of(&forms)?.unwrap_or(Counter::Commands);
+            unowned(config, &mut settings, Algorithm::Counter(form))?
+        }
+        other => {
+            return Err(Error::configuration(format!(
+                "there is no format `{}`; there are {FORMATS}",
+                other.escape_debug()
+            )));
+        }
+    };
+    settings.must_be_used_up()?;
+    Ok(kind)
+}
+
+fn timestamp(settings: &mut Settings<'_>, context: &Context) -> Result<Timestamp, Error> {
+    let spellings = [("seconds", Spelling::Seconds), ("float", Spelling::Float)];
+    let spelling = settings.one_of(&spellings)?.unwrap_or(Spelling::Seconds);
+    let rules = [
+        ("release=delete", Rule::Delete),
+        ("release=not-older", Rule::NotOlder),
+        ("release=compare", Rule::Compare),
+    ];
+    let usual = match spelling {
+        Spelling::Seconds => Rule::Delete,
+        Spelling::Float => Rule::NotOlder,
+    };
+    let rule = settings.one_of(&rules)?.unwrap_or(usual);
+    Ok(Timestamp { spelling, rule, clock: Arc::clone(&context.clock) })
+}
+
+fn unowned(
+    config: &Config,
+    settings: &mut Settings<'_>,
+    algorithm: Algorithm,
+) -> Result<Kind, Error> {
+    let usual = Polls::default();
+    let interval = settings.duration("poll")?.unwrap_or(usual.interval);
+    let jitter = settings.duration("jitter")?.unwrap_or(usual.jitter.min(interval / 4));
+    if interval.is_zero() {
+        return Err(settings.refuse("`poll=0` would ask without a pause"));
+    }
+    let polls = Polls { interval, jitter };
+    Ok(Kind::Unowned(Unowned { keys: Keys::new(config.prefix()), algorithm, polls, stops: None }))
+}
+
+/// What stands behind the name and was not read yet.
+struct Settings<'a> {
+    name: &'a str,
+    left: Vec<&'a str>,
+}
+
+impl Settings<'_> {
+    /// The one of these that is there; two are a contradiction.
+    fn one_of<T: Copy>(&mut self, words: &[(&str, T)]) -> Result<Option<T>, Error> {
+        let mut found = None;
+        for (word, value) in words {
+            while let Some(at) = self.left.iter().position(|setting| setting == word) {
+                self.left.swap_remove(at);
+                if found.replace(*value).is_some() {
+                    let words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+                    return Err(
+                        self.refuse(&format!("only one of {} is possible", words.join(", ")))
+                    );
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn duration(&mut self, name: &str) -> Result<Option<Duration>, Error> {
+        let is_it =
+            |setting: &&str| setting.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+        let Some(at) = self.left.iter().position(is_it) else { return Ok(None) };
+        let setting = self.left.swap_remove(at);
+        let read = humantime::parse_duration(&setting[name.len() + 1..]);
+        read.map(Some).map_err(|_| {
+            self.refuse(&format!(
+                "`{}` is not a duration, as in `{name}=100ms`",
+                setting.escape_debug()
+            ))
+        })
+    }
+
+    fn must_be_used_up(&self) -> Result<(), Error> {
+        match self.left.first() {
+            None => Ok(()),
+            Some(unknown) => Err(self.refuse(&format!(
+                "there is no setting `{}`; {}",
+                unknown.escape_debug(),
+                match self.name {
+                    "redisson" | "token" => "it has none",
+                    "timestamp" => {
+                        "there are `seconds` and `float`, `release=` with `delete`, `not-older` or `compare`, `poll=` and `jitter=`"
+                    }
+                    "counter" => "there are `commands`, `multi` and `lua`, `poll=` and `jitter=`",
+                    _ => "there are `poll=` and `jitter=`",
+                }
+            ))),
+        }
+    }
+
+    fn refuse(&self, complaint: &str) -> Error {
+        Error::configuration(format!("`{OPTION}={}`: {complaint}", self.name))
+    }
+}

@@ -1,0 +1,166 @@
+//! `timestamp`: `SETNX` with the time when the lock ends as its value, and `GETSET` by whoever finds that past: "Design pattern:
+//! Locking with SETNX" in the Redis documentation. The time is the clients' own, and the key never expires.
+//!
+//! It is written in two spellings: whole seconds, with one more than the lease (that page), and as Python prints a float,
+//! without (redis-py 2 and tornado-redis).
+
+use super::unowned::{Talk, seconds};
+use crate::reply::Reply;
+use crate::script::CLEAR;
+use lock_core::backend::{
+    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release, TenureId,
+};
+use lock_core::{Clock, Error, ErrorKind, OwnerText};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a time is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Spelling {
+    /// `1700000031`: now, the lease, and one second more.
+    Seconds,
+    /// `1700000030.0`: now and the lease.
+    Float,
+}
+
+/// What is looked at before the key is deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rule {
+    /// Nothing but our own clock.
+    Delete,
+    /// Whether the time that is stored is no older than ours, before the `DEL`.
+    NotOlder,
+    /// Whether it is ours, in one step with the `DEL`.
+    Compare,
+}
+
+pub(super) struct Timestamp {
+    pub(super) spelling: Spelling,
+    pub(super) rule: Rule,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timestamp")
+            .field("spelling", &self.spelling)
+            .field("rule", &self.rule)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The time that a lock of this format is held until, in seconds since 1970, as a grant wrote it.
+#[derive(Clone, Debug)]
+struct Until(String);
+
+/// What a lock without end is held until: 2^31 + 1, a second more than 32 bits counted.
+const FOREVER: u64 = (1 << 31) + 1;
+
+/// A number below this is no time of our days (2001): it is something else.
+const EARLIEST: f64 = 1e9;
+
+impl Timestamp {
+    pub(super) fn acquire(
+        &self,
+        talk: &mut Talk<'_>,
+        attempt: &Attempt<'_>,
+    ) -> Result<Answer, Failure> {
+        let until = self.until(attempt.lease.duration());
+        let granted =
+            || Ok(Answer::Granted(Grant::new(None).receipt(Receipt::new(Until(until.clone())))));
+        match talk.ask("SETNX", &[until.as_bytes()])? {
+            Reply::Int(1) => return granted(),
+            Reply::Int(0) => {}
+            _ => return Err(talk.unexpected("SETNX")),
+        }
+        talk.step("GET");
+        let stored = talk.get()?;
+        if let Some(left) = self.left(talk, stored.as_deref())? {
+            return Ok(Answer::Busy(left));
+        }
+        talk.step("GETSET");
+        let found = talk.text("GETSET", &[until.as_bytes()])?;
+        // If another was faster, its time has been overwritten with ours, a little later: so the algorithm has it.
+        match self.left(talk, found.as_deref()).map_err(super::unowned::after_a_write)? {
+            None => granted(),
+            Some(left) => Ok(Answer::Busy(left)),
+        }
+    }
+
+    pub(super) fn release(
+        &self,
+        talk: &mut Talk<'_>,
+        tenure: &TenureId,
+    ) -> Result<Release, Failure> {
+        let Some(Until(ours)) = tenure.receipt.get::<Until>() else {
+            return Err(Failure::NotSent(Error::new(
+                ErrorKind::Misuse,
+                "a lock that was never acquired is not released",
+            )));
+        };
+        match self.rule {
+            Rule::Delete => talk.delete(),
+            Rule::NotOlder => {
+                let Some(stored) = talk.get()? else { return Ok(Release::Gone) };
+                let stored = time(talk, &stored)?;
+                if ours.parse::<f64>().is_ok_and(|ours| stored < ours) {
+                    return Ok(Release::Gone);
+                }
+                talk.delete()
+            }
+            Rule::Compare => match talk.run(&CLEAR, &[ours.as_bytes()])? {
+                Reply::Int(0) => Ok(Release::Gone),
+                Reply::Int(_) => Ok(Release::Freed),
+                _ => Err(talk.unexpected("EVALSHA")),
+            },
+        }
+    }
+
+    pub(super) fn inspect(&self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
+        let Some(stored) = talk.look()? else { return Ok(LockInfo::FREE) };
+        Ok(match self.left(talk, Some(&stored))? {
+            None => LockInfo::FREE,
+            Some(left) => LockInfo::held(HolderInfo::new(OwnerText::new(&stored), left, 1)),
+        })
+    }
+
+    /// Until when a lock is held that is taken now, as it is written. In whole seconds upwards, also as a float: those who
+    /// write it so read their own clock in whole seconds.
+    fn until(&self, lease: Duration) -> String {
+        let end = seconds(self.clock.unix_time().saturating_add(lease));
+        let end = match self.spelling {
+            Spelling::Seconds => end + 1,
+            Spelling::Float => end,
+        };
+        let end = end.min(FOREVER);
+        match self.spelling {
+            Spelling::Seconds => end.to_string(),
+            Spelling::Float => format!("{end}.0"),
+        }
+    }
+
+    /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None` if it is free.
+    fn left(
+        &self,
+        talk: &Talk<'_>,
+        stored: Option<&str>,
+    ) -> Result<Option<Option<Duration>>, Failure> {
+        let Some(stored) = stored else { return Ok(None) };
+        let until = time(talk, stored)?;
+        #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
+        if until >= FOREVER as f64 {
+            return Ok(Some(None));
+        }
+        let left = until - self.clock.unix_time().as_secs_f64();
+        Ok((left >= 0.0).then(|| Some(Duration::from_secs_f64(left))))
+    }
+}
+
+/// The time that this says.
+fn time(talk: &Talk<'_>, stored: &str) -> Result<f64, Failure> {
+    let time = stored.parse::<f64>().ok().filter(|time| time.is_finite() && *time >= EARLIEST);
+    time.ok_or_else(|| {
+        talk.foreign(stored, "the time until which it is held, in seconds since 1970")
+    })
+}

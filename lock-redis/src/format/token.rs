@@ -1,0 +1,45 @@
+//! `token`: a lock as most libraries but Redisson have it: a string that only its owner knows, and whose TTL is the lease
+//! (the Redis documentation's "Distributed Locks with Redis", and the last form on the page of its `SET`).
+//!
+//! Ours is taken with a script, which makes its fencing token along with it, in a key beside it; where those are switched
+//! off, by one plain `SET key owner NX PX lease`, as theirs. Whoever only polls sees no difference; who waits with us hears
+//! of our releases on a channel of ours.
+
+use super::{Shape, refused, strange};
+use crate::link::{Ask, Request};
+use crate::refusal::Asked;
+use crate::reply::Reply;
+use crate::script::scripts;
+use crate::text::Text;
+use lock_core::Moment;
+use lock_core::backend::{Attempt, Failure};
+
+/// The one that everybody speaks.
+pub(crate) static TOKEN: Shape = Shape {
+    name: "token",
+    scripts: scripts!(8, "token"),
+    channel: "distlock_lock__channel",
+    takes_plainly: true,
+};
+
+/// Takes the lock as everybody does, if it is free; otherwise nothing happens, and our script knows why: its answer to a copy
+/// of this attempt may have been lost. Unlike the script, this minds no tombstone.
+pub(super) fn take_plainly(
+    link: &mut dyn Ask,
+    key: &str,
+    attempt: &Attempt<'_>,
+    by: Moment,
+) -> Result<bool, Failure> {
+    let (owner, lease) = (Text::owner(attempt.owner), Text::number(attempt.lease.as_millis()));
+    let words: &[&[u8]] =
+        &[b"SET", key.as_bytes(), owner.as_bytes(), b"NX", b"PX", lease.as_bytes()];
+    match link.call(&Request(&[words]), by)? {
+        Reply::Text(_) => Ok(true),
+        Reply::Nil => Ok(false),
+        Reply::Error(error) => Err(refused(link, &error, &Asked::Command("SET", key))),
+        _ => {
+            link.condemn();
+            Err(strange(link.server(), "the command SET"))
+        }
+    }
+}

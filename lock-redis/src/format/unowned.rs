@@ -1,0 +1,298 @@
+//! [`Unowned`]: formats that do not say who holds a lock. They are the algorithms of the time before `SET NX EX` and Lua, each
+//! with the races that it is known for (`docs/ALGORITHMS.md`), here to meet programs that still use them.
+//!
+//! What they cannot do is refused or done another way: a lease is fixed and never renewed, nothing without an answer is
+//! sent again, a release is sent only while the lease lasts by our own clock, and who waits asks again and again.
+
+use super::counter::Counter;
+use super::plain::Plain;
+use super::timestamp::Timestamp;
+use super::{refused, strange};
+use crate::keys::Keys;
+use crate::link::{Ask, Request};
+use crate::refusal::Asked;
+use crate::reply::Reply;
+use crate::script::Script;
+use lock_core::backend::{
+    Abilities, Answer, Attempt, Failure, LockInfo, Release, Replicates, TenureId, Waking,
+};
+use lock_core::{Error, LockName, Moment};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who is told of every step between two commands of a format that has several.
+///
+/// To hold a client up at a step, `at` blocks. It runs on the thread that asks, in the middle of its attempt.
+pub trait Stops: fmt::Debug + Send + Sync {
+    /// This client is about to take `step` with the lock `name`.
+    fn at(&self, step: &'static str, name: &LockName);
+}
+
+/// A format without owners, with the settings that it depends on.
+#[derive(Debug)]
+pub(super) struct Unowned {
+    pub(super) keys: Keys,
+    pub(super) algorithm: Algorithm,
+    pub(super) polls: Polls,
+    pub(super) stops: Option<Arc<dyn Stops>>,
+}
+
+/// How often who waits asks again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Polls {
+    pub(super) interval: Duration,
+    pub(super) jitter: Duration,
+}
+
+impl Default for Polls {
+    /// The interval of the classic loop around Jedis, and a part at random, so that waiters do not march in step.
+    fn default() -> Self {
+        Self { interval: Duration::from_millis(100), jitter: Duration::from_millis(25) }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Algorithm {
+    Plain(Plain),
+    Timestamp(Timestamp),
+    Counter(Counter),
+}
+
+impl Unowned {
+    pub(super) fn name(&self) -> &'static str {
+        match self.algorithm {
+            Algorithm::Plain(_) => "plain",
+            Algorithm::Timestamp(_) => "timestamp",
+            Algorithm::Counter(_) => "counter",
+        }
+    }
+
+    pub(super) fn stopping(self, stops: Arc<dyn Stops>) -> Self {
+        Self { stops: Some(stops), ..self }
+    }
+
+    pub(super) fn abilities(&self) -> Abilities {
+        let Polls { interval, jitter } = self.polls;
+        Abilities::full()
+            .owned(false)
+            .tokens(false)
+            .waking(Waking::Polls { interval, jitter })
+            .replication(Replicates::Never)
+    }
+
+    /// Whether commands must follow each other on a link with nobody else's in between.
+    pub(super) fn is_exclusive(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Counter(Counter::Transaction))
+    }
+
+    pub(super) fn acquire(
+        &self,
+        link: &mut dyn Ask,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let (lease, interval) = (attempt.lease.duration(), self.polls.interval);
+        if interval >= lease {
+            return Err(Failure::NotSent(Error::configuration(format!(
+                "who waits asks every {interval:?}, and the lease of {lease:?} is no longer than that: set `poll` in \
+                 `format={}` below it",
+                self.name()
+            ))));
+        }
+        self.talk(link, attempt.name, by, |talk| match &self.algorithm {
+            Algorithm::Plain(plain) => plain.acquire(talk, attempt),
+            Algorithm::Timestamp(timestamp) => timestamp.acquire(talk, attempt),
+            Algorithm::Counter(counter) => counter.acquire(talk, attempt),
+        })
+    }
+
+    pub(super) fn release(
+        &self,
+        link: &mut dyn Ask,
+        tenure: &TenureId,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.talk(link, &tenure.name, by, |talk| match &self.algorithm {
+            Algorithm::Timestamp(timestamp) => timestamp.release(talk, tenure),
+            Algorithm::Plain(_) | Algorithm::Counter(_) => talk.delete(),
+        })
+    }
+
+    pub(super) fn inspect(
+        &self,
+        link: &mut dyn Ask,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        self.talk(link, name, by, |talk| match &self.algorithm {
+            Algorithm::Plain(plain) => plain.inspect(talk),
+            Algorithm::Timestamp(timestamp) => timestamp.inspect(talk),
+            Algorithm::Counter(counter) => counter.inspect(talk),
+        })
+    }
+
+    /// Only what looks like a lock of this format is deleted. It is looked at first, and may be another's by then: that is
+    /// what these formats are like.
+    pub(super) fn force(
+        &self,
+        link: &mut dyn Ask,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        if self.inspect(link, name, by)?.holder.is_none() {
+            return Ok(false);
+        }
+        self.talk(link, name, by, |talk| talk.delete().map(|release| release == Release::Freed))
+    }
+
+    fn talk<T>(
+        &self,
+        link: &mut dyn Ask,
+        name: &LockName,
+        by: Moment,
+        talk: impl FnOnce(&mut Talk<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let key = self.keys.lock(name);
+        talk(&mut Talk { link, name, key: &key, by, stops: self.stops.as_deref() })
+    }
+}
+
+/// Commands about one lock, one after the other.
+pub(super) struct Talk<'a> {
+    link: &'a mut dyn Ask,
+    name: &'a LockName,
+    pub(super) key: &'a str,
+    by: Moment,
+    stops: Option<&'a dyn Stops>,
+}
+
+impl Talk<'_> {
+    /// Now comes this step.
+    pub(super) fn step(&self, step: &'static str) {
+        if let Some(stops) = self.stops {
+            stops.at(step, self.name);
+        }
+    }
+
+    /// Sends a command about the lock's key.
+    pub(super) fn ask(
+        &mut self,
+        command: &'static str,
+        arguments: &[&[u8]],
+    ) -> Result<Reply, Failure> {
+        let head: &[&[u8]] = &[command.as_bytes(), self.key.as_bytes()];
+        match self.link.call(&Request(&[head, arguments]), self.by)? {
+            Reply::Error(error) => {
+                Err(refused(self.link, &error, &Asked::Command(command, self.key)))
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Runs a script on the lock's key.
+    pub(super) fn run(
+        &mut self,
+        script: &'static Script,
+        arguments: &[&[u8]],
+    ) -> Result<Reply, Failure> {
+        super::run(script, self.link, self.key, &[self.key.as_bytes()], arguments, self.by)
+    }
+
+    /// Sends commands as one transaction; the answers are those of the commands.
+    pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
+        let words: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [*words]).collect();
+        let mut requests = vec![Request(&[&[b"MULTI"]])];
+        requests.extend(words.iter().map(|words| Request(words)));
+        requests.push(Request(&[&[b"EXEC"]]));
+        let (replies, outcome) = self.link.call_many(&requests, self.by);
+        outcome?;
+        // An error of a command that was not even queued says more than that of `EXEC`, which comes of it.
+        for reply in replies {
+            match reply {
+                Reply::Error(error) => {
+                    return Err(refused(self.link, &error, &Asked::Command("MULTI", self.key)));
+                }
+                Reply::Array(answers) => {
+                    if let Some(Reply::Error(error)) =
+                        answers.iter().find(|answer| matches!(answer, Reply::Error(_)))
+                    {
+                        return Err(refused(self.link, error, &Asked::Command("EXEC", self.key)));
+                    }
+                    return Ok(answers);
+                }
+                _ => {}
+            }
+        }
+        Err(self.unexpected("EXEC"))
+    }
+
+    /// How long the key lives yet; `None` for ever.
+    pub(super) fn remaining(&mut self) -> Result<Option<Duration>, Failure> {
+        match self.ask("PTTL", &[])? {
+            Reply::Int(-2) => Ok(Some(Duration::ZERO)), // gone just now
+            Reply::Int(pttl) => Ok(super::remaining(pttl)),
+            _ => Err(self.unexpected("PTTL")),
+        }
+    }
+
+    /// The text under the key, if there is one.
+    pub(super) fn get(&mut self) -> Result<Option<String>, Failure> {
+        self.text("GET", &[])
+    }
+
+    /// The same, and refused by a replica: its master may have something else.
+    pub(super) fn look(&mut self) -> Result<Option<String>, Failure> {
+        self.text("GETEX", &[])
+    }
+
+    /// What a command answers that gives the text under the key.
+    pub(super) fn text(
+        &mut self,
+        command: &'static str,
+        arguments: &[&[u8]],
+    ) -> Result<Option<String>, Failure> {
+        match self.ask(command, arguments)? {
+            Reply::Nil => Ok(None),
+            Reply::Bulk(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            _ => Err(self.unexpected(command)),
+        }
+    }
+
+    /// Deletes the key, whoever's it is.
+    pub(super) fn delete(&mut self) -> Result<Release, Failure> {
+        self.step("DEL");
+        match self.ask("DEL", &[])? {
+            Reply::Int(0) => Ok(Release::Gone),
+            Reply::Int(_) => Ok(Release::Freed),
+            _ => Err(self.unexpected("DEL")),
+        }
+    }
+
+    /// What is there is no lock of this format.
+    pub(super) fn foreign(&self, found: &str, wanted: &str) -> Failure {
+        Failure::Refused(Error::new(
+            lock_core::ErrorKind::ForeignFormat,
+            format!(
+                "{found:?} is under the key {:?}, and a lock of this format is {wanted}",
+                self.key
+            ),
+        ))
+    }
+
+    /// The server answered, but not as to this command.
+    pub(super) fn unexpected(&mut self, command: &str) -> Failure {
+        self.link.condemn();
+        strange(self.link.server(), &format!("the command {command}"))
+    }
+}
+
+/// A failure of a later command: an earlier one has written something already.
+pub(super) fn after_a_write(failure: Failure) -> Failure {
+    Failure::Unknown(failure.into_error())
+}
+
+/// So many whole seconds are no shorter.
+pub(super) fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}

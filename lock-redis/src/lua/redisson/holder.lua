@@ -1,0 +1,5 @@
+-- Owner and hold count; nothing if it is free.
+local function holder(key)
+  return redis.call('HGETALL', key)
+end
+
