@@ -308,7 +308,7 @@ mod tests {
             (
                 "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The user executing the script can't run this command",
                 Configuration,
-                "+hset",
+                "+pexpire",
             ),
             (
                 "ERR Error running script (call to f_0): @user_script:9: ERR syntax error",

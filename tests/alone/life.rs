@@ -16,7 +16,7 @@ fn a_dropped_client_leaves_no_thread_and_no_connection() {
         let server = RedisServer::start();
         let mut probe = server.probe();
         for _ in 0..3 {
-            let (one, two) = (client(&server, "watchdog=200ms"), client(&server, ""));
+            let (one, two) = (client(&server, "watchdog=1500ms"), client(&server, ""));
             let lock = one.mutex("shared").unwrap();
             let guard = lock.lock().unwrap();
             let waiter = thread::spawn(move || drop(two.mutex("shared").unwrap().lock().unwrap()));

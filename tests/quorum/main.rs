@@ -19,6 +19,9 @@ mod harness;
 // Ways through the model, on real nodes.
 mod replay;
 
+// What nobody waits for any more, and what becomes of it.
+mod left;
+
 // What is no quorum.
 mod refused;
 

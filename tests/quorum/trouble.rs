@@ -211,6 +211,10 @@ fn clients_that_disagree_on_the_longest_lease_are_refused() {
     let guard = lock.lock().unwrap();
     let error = guard.extend(Duration::from_secs(3_600)).unwrap_err();
     assert!(error.is_misuse(), "{error:?}");
+    for server in &quorum.servers {
+        let left = server.probe().pttl("a").unwrap_or_default();
+        assert!(left <= Duration::from_secs(600), "no node has heard of it: {left:?}");
+    }
     guard.unlock().unwrap();
     let long = LockOptions::new().lease(Duration::from_secs(601));
     assert!(lock.lock_with(&long).unwrap_err().is_misuse());

@@ -1,7 +1,7 @@
 //! Another server takes the master's place.
 
 use crate::harness::sentinel::{DOWN_AFTER, Group, is_master, keep_a_master};
-use crate::harness::time::{Stopwatch, always, eventually, fairly, ms};
+use crate::harness::time::{Stopwatch, always, eventually, fairly, within};
 use crate::scene::{SOON, await_move, await_usable, builder, client, take};
 use distlock::{DistLock, Event, LockOptions, LossCause};
 use parking_lot::Mutex;
@@ -50,12 +50,10 @@ fn a_lock_whose_lease_is_shorter_than_the_failover_is_reported_lost_at_its_deadl
     let guard = take(&client.mutex("short").unwrap());
     let losses = guard.losses();
     group.servers[0].pause();
-    let left = guard.remaining();
-    let start = Stopwatch::start();
-    let loss = losses.recv_timeout(SOON).unwrap();
+    let told_by = guard.remaining() + Duration::from_secs(1);
+    let loss = within(told_by, || losses.recv_timeout(SOON)).unwrap();
     assert_eq!(loss.cause(), LossCause::Expired);
     assert!(!guard.is_valid());
-    assert!(start.elapsed() < left + ms(1_000), "{:?} of {left:?}", start.elapsed());
     group.servers[0].resume();
 }
 
@@ -89,9 +87,7 @@ fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_noth
     keep_a_master(&group.servers[group.master()]);
     let old = group.fail_over();
     let new = group.await_other_than(old);
-    let start = Stopwatch::start();
-    await_move(&lock, &group.servers[new]);
-    assert!(start.elapsed() < ms(1_500), "{:?}", start.elapsed());
+    within(Duration::from_millis(1_500), || await_move(&lock, &group.servers[new]));
     for _ in 0..100 {
         let guard = take(&lock);
         assert!(group.servers[new].probe().exists("moves"));
@@ -111,7 +107,6 @@ fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
     let lock = client.mutex("zombie").unwrap();
     take(&lock).unlock().unwrap();
     group.servers[0].pause();
-    let start = Stopwatch::start();
     // Its request is on the old master's socket, and will be answered when that wakes up.
     let waiting = thread::spawn({
         let lock = client.mutex("asked").unwrap();
@@ -121,14 +116,9 @@ fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
         }
     });
     let new = group.await_other_than(0);
-    let failed_over = start.elapsed();
     // Not after the command time-out: whoever waits for the old one is told.
-    assert_eq!(waiting.join().unwrap(), (true, true));
-    println!(
-        "failed over after {failed_over:?}, the waiting thread done after {:?}",
-        start.elapsed()
-    );
-    assert!(start.elapsed() < failed_over + ms(3_000), "{:?}", start.elapsed());
+    let outcome = within(Duration::from_secs(3), || waiting.join().unwrap());
+    assert_eq!(outcome, (true, true));
     await_move(&lock, &group.servers[new]);
     group.servers[0].resume();
     // The zombie is a master until it is told otherwise: nobody of ours goes there.
@@ -150,9 +140,8 @@ fn every_call_keeps_its_deadline_while_the_master_is_paused() {
     group.servers[0].pause();
     let start = Stopwatch::start();
     while start.elapsed() < DOWN_AFTER * 6 {
-        let call = Stopwatch::start();
-        let _whatever = lock.try_lock_for(Duration::from_millis(100));
-        assert!(call.elapsed() < ms(1_000), "{:?}", call.elapsed());
+        let _whatever =
+            within(Duration::from_secs(1), || lock.try_lock_for(Duration::from_millis(100)));
     }
     await_usable(&lock);
     group.servers[0].resume();
@@ -178,11 +167,11 @@ fn whoever_waits_looks_again_on_the_new_master() {
         let list = group.servers[new].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);
         list.texts().len() == 1
     });
-    let released = Stopwatch::start();
-    guard.unlock().unwrap();
-    waiting.join().unwrap();
     // Far less than the rest of the lease, which is what a waiter that hears nothing waits for.
-    assert!(released.elapsed() < ms(5_000), "{:?}", released.elapsed());
+    within(Duration::from_secs(5), || {
+        guard.unlock().unwrap();
+        waiting.join().unwrap();
+    });
 }
 
 #[test]
@@ -230,10 +219,8 @@ fn sentinels_that_do_not_agree_make_no_master_and_nobody_waits_for_them_beyond_i
     group.servers[0].kill();
     let start = Stopwatch::start();
     while start.elapsed() < DOWN_AFTER * 4 {
-        let call = Stopwatch::start();
-        let error = lock.try_lock().unwrap_err();
+        let error = within(Duration::from_millis(1_500), || lock.try_lock()).unwrap_err();
         assert!(error.is_unavailable(), "{error:?}");
-        assert!(call.elapsed() < ms(1_500), "{:?}", call.elapsed());
     }
     group.sentinels[1..].iter().for_each(|sentinel| sentinel.resume());
     await_usable(&lock);
@@ -255,8 +242,11 @@ fn a_paused_master_delays_no_renewal_on_another() {
     // So long that their renewals go on failing all the while.
     let ill = client(&groups[1], "watchdog=4s");
     let locks: Vec<_> = (0..20).map(|n| ill.mutex(format!("ill{n}")).unwrap()).collect();
-    let guard = take(&well.mutex("well").unwrap());
+    let lock = well.mutex("well").unwrap();
     fairly(|| {
+        // It may have been left paused, and the lock lost, when the machine was too slow.
+        groups[1].servers[0].resume();
+        let guard = take(&lock);
         let _held: Vec<_> = locks.iter().map(take).collect();
         groups[1].servers[0].pause();
         left.lock().clear();
@@ -266,6 +256,6 @@ fn a_paused_master_delays_no_renewal_on_another() {
         // Sent at a third of the lease, each time: about 600 ms are left then.
         assert!(left.len() >= 8, "{left:?}");
         assert!(left.iter().all(|left| *left > Duration::from_millis(400)), "{left:?}");
+        guard.unlock().unwrap();
     });
-    guard.unlock().unwrap();
 }

@@ -292,8 +292,9 @@ impl Quorum {
 fn undo(core: &Core, ballot: &Ballot, question: &Question) {
     let by = core.by();
     if let Some((receipt, closing)) = ballot.closing(core.number(), Closing::CLEAN) {
-        // What is not answered is remembered there.
-        let _outcome = core.close(&question.tenure(receipt), closing, by);
+        // What is not answered is remembered there. What is freed here a release need not find there any more.
+        let outcome = core.close(&question.tenure(receipt), closing, by);
+        let _noted = outcome.map(|release| ballot.note_release(core.number(), release));
     }
 }
 

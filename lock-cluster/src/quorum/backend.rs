@@ -202,7 +202,11 @@ impl Quorum {
     }
 
     /// The failure of a question that the answers do not decide. It may have been carried out if any node may have.
-    fn undecided<T>(&self, what: &str, answers: &[Option<Result<T, Failure>>]) -> Failure {
+    pub(super) fn undecided<T>(
+        &self,
+        what: &str,
+        answers: &[Option<Result<T, Failure>>],
+    ) -> Failure {
         let outcomes = answers.iter().map(|answer| match answer {
             Some(Ok(_)) => Outcome::Done,
             Some(Err(failure)) => Outcome::Failed(failure.error().clone()),
@@ -302,7 +306,7 @@ fn submit_at(
 }
 
 /// What the nodes said, of those that answered.
-fn answered<T: Copy>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
+pub(super) fn answered<T: Copy>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
     answers.iter().map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().copied())).collect()
 }
 
@@ -312,55 +316,7 @@ impl Backend for QuorumBackend {
     }
 
     fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
-        let quorum = &self.0;
-        let ballots: Vec<_> = batch
-            .iter()
-            .map(|one| one.tenure.receipt.get::<Held>().map(|held| Arc::clone(&held.0)))
-            .collect();
-        let batch: Arc<[Renewing]> = batch.into();
-        let asked = Arc::clone(&batch);
-        let question = move |core: &Core, by| {
-            let there = asked.iter().zip(&ballots).map(|(one, ballot)| {
-                let mut one = one.clone();
-                one.tenure.receipt =
-                    ballot.as_ref().map(|it| it.receipt(core.number())).unwrap_or_default();
-                one
-            });
-            let there: Vec<_> = there.collect();
-            Ok(core.store().renew(Lane::new(0), &there, by))
-        };
-        let by = quorum.by(by);
-        let gathering = Gathering::of(quorum.seats.len());
-        for seat in &quorum.seats {
-            let gathering = Arc::clone(&gathering);
-            seat.ask(Task::Renewal, by, question.clone(), move |core, answer| {
-                gathering.put(core.number(), answer);
-            });
-        }
-        let one = |answers: &[Option<Result<Vec<_>, Failure>>], at: usize| {
-            let of_node = |answer: &Option<Result<Vec<Result<Renewal, Failure>>, Failure>>| {
-                let answers = answer.as_ref()?;
-                Some(match answers {
-                    Ok(answers) => answers.get(at)?.clone(),
-                    Err(failure) => Err(failure.clone()),
-                })
-            };
-            answers.iter().map(of_node).collect::<Vec<_>>()
-        };
-        let is_decided = |answers: &[Option<_>]| {
-            let decided = |at| tally::renewed(&answered(&one(answers, at))).is_some();
-            (0..batch.len()).all(decided).then_some(())
-        };
-        let _all_decided = gathering.wait(quorum.clock.as_ref(), by, is_decided);
-        gathering.look(|answers| {
-            let renewal = |at: usize| {
-                quorum.refuse_beyond_terms(batch[at].tenure.lease).map_err(Failure::Refused)?;
-                let answers = one(answers, at);
-                tally::renewed(&answered(&answers))
-                    .ok_or_else(|| quorum.undecided("renewed it", &answers))
-            };
-            (0..batch.len()).map(renewal).collect()
-        })
+        self.0.renew(batch, by)
     }
 
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {

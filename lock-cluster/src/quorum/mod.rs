@@ -3,6 +3,7 @@
 //! - [`RedlockScheme`]: what `redlock://` URLs lead to
 //! - [`QuorumBackend`]: the store as the engine sees it; one attempt asks all nodes at once
 //! - `attempt`: what an attempt does, and what its answers mean together
+//! - `renewals`: many at once, on all nodes
 //! - `ballot`: what is known of one owner's holding on each node, for as long as it lasts
 //! - `tally`: the questions that a majority decides
 //! - `proposals`: the tokens to propose
@@ -16,6 +17,7 @@ mod ballot;
 mod gathering;
 mod member;
 mod proposals;
+mod renewals;
 mod scheme;
 mod seat;
 mod tally;

@@ -38,6 +38,8 @@ pub(super) struct Core {
     unsettled: Mutex<VecDeque<Unsettled>>,
     /// The watches that are to begin there as soon as it answers again.
     unhung: Mutex<Vec<Unhung>>,
+    /// Wakes the thread for attempts, which looks after all of that, too. Raised by whoever has something for it.
+    attention: Arc<Signal>,
     /// Whether it is known which store it is.
     identified: AtomicBool,
 }
@@ -53,6 +55,7 @@ struct Unsettled {
 struct Line {
     name: String,
     work: Mutex<Work>,
+    /// Raised when there is one more, and when there will be none.
     signal: Arc<Signal>,
 }
 
@@ -96,10 +99,12 @@ impl Seat {
             open: AtomicUsize::new(0),
             unsettled: Mutex::default(),
             unhung: Mutex::default(),
+            attention: Arc::default(),
             identified: AtomicBool::new(false),
         };
-        let line = |what| Arc::new(Line::new(format!("distlock-{what}{number}")));
-        Self { core: Arc::new(core), attempts: line("node"), renewals: line("keep") }
+        let line = |what, signal| Arc::new(Line::new(format!("distlock-{what}{number}"), signal));
+        let attempts = line("node", Arc::clone(&core.attention));
+        Self { core: Arc::new(core), attempts, renewals: line("keep", Arc::default()) }
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -239,6 +244,9 @@ impl Core {
             unsettled.pop_front();
         }
         unsettled.push_back(Unsettled { tenure, until });
+        drop(unsettled);
+        // What nobody waited for is told by whoever reads the connection, while the node's own thread sleeps.
+        self.attention.raise();
     }
 
     /// This watch could not begin there: it is tried again while somebody waits.
@@ -297,8 +305,8 @@ impl Core {
 }
 
 impl Line {
-    fn new(name: String) -> Self {
-        Self { name, work: Mutex::default(), signal: Arc::default() }
+    fn new(name: String, signal: Arc<Signal>) -> Self {
+        Self { name, work: Mutex::default(), signal }
     }
 
     /// Puts a job at the end. It comes back if there is no thread to do it.
@@ -326,6 +334,7 @@ impl Line {
 
     /// Does what there is, and ends when nobody is left to ask for more.
     fn run(&self, core: &Arc<Core>) {
+        // `NEVER` while nothing is left to be done there: what comes to be left then is tried at once.
         let mut settle_at = Moment::NEVER;
         loop {
             let mut work = self.work.lock();
@@ -343,12 +352,13 @@ impl Line {
                 settle_at = if is_silent { settle_at.min(now + RETRY) } else { now };
                 continue;
             }
-            if core.has_errands() && core.clock.now() >= settle_at {
+            let has_errands = core.has_errands();
+            if has_errands && (settle_at == Moment::NEVER || core.clock.now() >= settle_at) {
                 settle_at = catch_unwind(AssertUnwindSafe(|| core.run_errands()))
                     .unwrap_or_else(|_| core.clock.now() + RETRY);
                 continue;
             }
-            let until = if core.has_errands() { settle_at } else { Moment::NEVER };
+            let until = if has_errands { settle_at } else { Moment::NEVER };
             core.clock.wait(&self.signal, until);
         }
     }

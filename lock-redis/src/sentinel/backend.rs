@@ -30,7 +30,6 @@ use std::sync::Arc;
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct SentinelBackend {
     generations: Arc<Generations>,
-    alarm: Arc<Alarm>,
 }
 
 /// What an answer has done in the store.
@@ -59,8 +58,7 @@ impl SentinelBackend {
         let council =
             Council::new(&address.master, given, credentials, &settings, Arc::clone(&alarm))?;
         let format = Format::of(config, context)?;
-        let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
-        Ok(Self { generations, alarm })
+        Ok(Self { generations: Generations::new(council, settings, format, alarm) })
     }
 
     /// How many replicas must acknowledge now if all are to: those that the sentinels know and do not all hold for down.
@@ -199,12 +197,6 @@ impl Backend for SentinelBackend {
     }
 }
 
-impl Drop for SentinelBackend {
-    fn drop(&mut self) {
-        self.alarm.nudge();
-    }
-}
-
 impl fmt::Debug for SentinelBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SentinelBackend")
@@ -278,9 +270,12 @@ mod tests {
     }
 
     fn say(backend: &SentinelBackend, port: u16, epoch: u64, by_majority: bool) {
+        backend.generations.adopt(&verdict(port, epoch, by_majority)).unwrap();
+    }
+
+    fn verdict(port: u16, epoch: u64, by_majority: bool) -> Verdict {
         let master = Address { host: "127.0.0.1".to_owned(), port };
-        let verdict = Verdict { master, epoch, by_majority, replicas: 0 };
-        backend.generations.adopt(&verdict).unwrap();
+        Verdict { master, epoch, by_majority, replicas: 0 }
     }
 
     fn soon() -> Moment {
@@ -378,6 +373,16 @@ mod tests {
             say(&backend, port, epoch, by_majority);
             let followed = backend.generations.number() != before;
             assert_eq!(followed, follows, "port {port}, epoch {epoch}, {by_majority}");
+        }
+    }
+
+    #[test]
+    fn the_replicas_are_counted_by_who_has_heard_of_the_latest_failover() {
+        let backend = named(2, 5);
+        for (epoch, said, known) in [(5, 2, 2), (4, 1, 2), (5, 1, 1), (6, 3, 3)] {
+            let verdict = Verdict { replicas: said, ..verdict(2, epoch, false) };
+            backend.generations.adopt(&verdict).unwrap();
+            assert_eq!(backend.replicas(), Some(known), "{verdict:?}");
         }
     }
 }

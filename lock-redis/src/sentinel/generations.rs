@@ -149,9 +149,10 @@ impl Generations {
     pub(super) fn is_over(&self, generation: &Generation, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(generation) {
-            if now >= self.may_be_asked_at() {
-                self.ask_until(by.min(now + PATIENCE));
-            } else {
+            let have_answered =
+                now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
+            if !have_answered {
+                // Also who has no time left, because it took all of it to connect, say: so does the next one, perhaps.
                 self.doubt();
             }
         }
@@ -165,7 +166,7 @@ impl Generations {
 
     /// Has the sentinels asked.
     pub(super) fn ask_now(&self) {
-        self.ask_until(self.now() + self.settings.bounds().connect);
+        let _whoever_answers = self.ask_until(self.now() + self.settings.bounds().connect);
     }
 
     /// Has the sentinels asked whether the present generation is still the last one: by a question that begins from now
@@ -188,9 +189,11 @@ impl Generations {
         }
     }
 
-    fn ask_until(&self, by: Moment) {
-        if let Turn::Mine(doing) = self.asking.join(&**self.settings.clock(), by) {
-            let _told_whom_it_concerns = self.ask(doing, by);
+    /// Whether they have answered a question that has begun since, until `by`.
+    fn ask_until(&self, by: Moment) -> bool {
+        match self.asking.join(&**self.settings.clock(), by) {
+            Turn::Mine(doing) => self.ask(doing, by).is_ok(),
+            Turn::Told(_) | Turn::Late => false,
         }
     }
 
@@ -244,9 +247,11 @@ impl Generations {
     /// Follows what the sentinels say.
     pub(super) fn adopt(&self, verdict: &Verdict) -> Result<(), Failure> {
         let mut state = self.state.lock();
-        let present = state.present.as_deref();
-        if present.is_some_and(|present| !present.is_followed_by(verdict)) {
-            if present.is_some_and(|present| present.address == verdict.master) {
+        if let Some(present) = &state.present
+            && !present.is_followed_by(verdict)
+        {
+            // Not by one that was cut off before the last failover: it counts what was.
+            if present.is_of(verdict) {
                 state.replicas = Some(verdict.replicas);
             }
             return Ok(());
@@ -254,6 +259,9 @@ impl Generations {
         let Address { host, port } = &verdict.master;
         let node = self.settings.master_on(host, *port).map_err(Failure::Refused)?;
         let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
+        // Whoever only waits asks for nothing that could fail.
+        let alarm = Arc::clone(&self.alarm);
+        node.on_trouble(Arc::new(move || alarm.doubt()));
         let generation = Arc::new(Generation {
             number: self.number() + 1,
             node: Arc::new(node),
@@ -306,7 +314,7 @@ impl Generations {
     }
 
     /// Sees to it that there is a lookout.
-    fn look_out(self: &Arc<Self>) -> Result<(), Failure> {
+    pub(super) fn look_out(self: &Arc<Self>) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if state.has_lookout {
             return Ok(());
@@ -319,6 +327,14 @@ impl Generations {
         drop(state);
         self.council.listen();
         Ok(())
+    }
+}
+
+/// The last user is gone, perhaps somebody to whom an answer came late: so is the lookout. Told any earlier, it would find
+/// that user there still, and sleep on for ever.
+impl Drop for Generations {
+    fn drop(&mut self) {
+        self.alarm.nudge();
     }
 }
 
@@ -353,8 +369,12 @@ impl Generation {
     /// with the same epoch one that calls the servers by other names; unless most of them say so: then somebody has set
     /// them up anew.
     fn is_followed_by(&self, verdict: &Verdict) -> bool {
-        let is_another = (&self.address, self.epoch) != (&verdict.master, verdict.epoch);
-        is_another && (verdict.epoch > self.epoch || verdict.by_majority)
+        !self.is_of(verdict) && (verdict.epoch > self.epoch || verdict.by_majority)
+    }
+
+    /// Whether it is the one that the sentinels speak of.
+    fn is_of(&self, verdict: &Verdict) -> bool {
+        (&self.address, self.epoch) == (&verdict.master, verdict.epoch)
     }
 }
 

@@ -103,3 +103,39 @@ impl Lookout {
         Some(clock.now())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Redisson;
+    use crate::node::NodeSettings;
+    use crate::sentinel::council::{Council, Credentials};
+    use lock_core::{ClientId, Config, Context, SystemClock};
+
+    /// An answer that comes late keeps all of it for a moment, and may be the last to let go.
+    #[test]
+    fn the_lookout_goes_with_the_last_user_whoever_that_is() {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
+        let settings = NodeSettings::new(&config, 0, &context).unwrap();
+        let alarm = Arc::<Alarm>::default();
+        let council =
+            Council::new("m", [], Credentials::default(), &settings, Arc::clone(&alarm)).unwrap();
+        let format = Redisson::of(&config);
+        let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
+        let by = SystemClock.now() + Duration::from_secs(10);
+        let wait_while = |is: &dyn Fn() -> bool| {
+            while is() {
+                assert!(SystemClock.now() < by, "the lookout does not do its part");
+                thread::yield_now();
+            }
+        };
+        generations.look_out().unwrap();
+        // When it has asked nobody who is master, it sleeps.
+        generations.doubt();
+        wait_while(&|| generations.last_asked() == Moment::from_nanos(0));
+        wait_while(&|| Arc::strong_count(&generations) > 1);
+        drop(generations);
+        wait_while(&|| Arc::strong_count(&alarm) > 1);
+    }
+}

@@ -274,6 +274,16 @@ impl RedisServer {
 }
 
 impl RedisServer {
+    /// Puts 2,000 keys on it, and so much into each that questions are answered while another one reads them, or this one
+    /// when it starts: after every 2 MiB (Redis before 7 has no setting for it).
+    pub(crate) fn fill(&self) {
+        const MANY: &str =
+            "for i = 1, 2000 do redis.call('SET', 'key' .. i, string.rep('x', 10000)) end";
+        let mut probe = self.probe();
+        probe.command(&["CONFIG", "SET", "rdbcompression", "no"]);
+        probe.command(&["EVAL", MANY, "0"]);
+    }
+
     /// What the library was refused here; none of it may be.
     pub(crate) fn refused(&self) -> Vec<String> {
         rights::refused(self.port)

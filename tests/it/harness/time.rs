@@ -151,6 +151,12 @@ pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
     outcome
 }
 
+/// The same with a bound as this machine needs it, for a call that is given no time of ours.
+#[track_caller]
+pub(crate) fn within<T>(bound: Duration, call: impl FnOnce() -> T) -> T {
+    timed(u64::try_from(scaled(bound).as_millis()).unwrap(), |_| call())
+}
+
 /// Raised when it goes, also in a panic: who waits for that would wait for ever.
 struct Raised<'a>(&'a AtomicBool);
 

@@ -46,10 +46,10 @@ pub(crate) fn watchdog_outlives_lease(subject: &dyn Subject) {
 /// After the unlock the watchdog brings nothing back.
 pub(crate) fn watchdog_stops_on_unlock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    let guard = take_with(&one, &watched(short()));
-    let_pass(short());
+    let guard = take_with(&one, &watched(kept()));
+    let_pass(kept());
     guard.unlock().expect("it is ours");
-    always("it stays free", short() * 2, || !subject.probe(one.name()).held);
+    always("it stays free", kept(), || !subject.probe(one.name()).held);
     drop(take(&other));
 }
 

@@ -1,0 +1,72 @@
+//! What a client has left on nodes that did not answer in time, and nobody waits for any more. The leases here are longer
+//! than every test: what is gone was given back.
+
+use crate::harness::process::free_port;
+use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
+use crate::harness::resp::Kind;
+use crate::harness::time::{eventually, let_pass, ms, scaled};
+use crate::scene::{Servers, place, url};
+use distlock::DistLock;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+const STEADY: &str = "max_lease=10m&node_timeout=300ms&watchdog=60s&command_timeout=1s";
+
+#[test]
+fn a_grant_that_comes_when_the_others_have_decided_is_given_back() {
+    // A second is long for a message, and short for a node's time.
+    let patient = "max_lease=10m&node_timeout=5s&watchdog=60s&command_timeout=10s";
+    let quorum = Servers::with(3, 0, patient);
+    let [one, other, third] = [0, 1, 2].map(|at| quorum.servers[at].port());
+    let holder = distlock::connect(&url(&[one, other, free_port()].map(place), patient)).unwrap();
+    let guard = holder.mutex("a").unwrap().lock().unwrap();
+    let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(1_000)));
+    let proxy = Proxy::new(third, Arc::new(late));
+    let rival = distlock::connect(&url(&[one, other, proxy.port()].map(place), patient)).unwrap();
+    let lock = rival.mutex("a").unwrap();
+    assert!(lock.try_lock().unwrap().is_none(), "two have said that it is held");
+    eventually("the third grants it all the same", SOON, || {
+        quorum.servers[2].probe().exists("redisson_lock_token:{a}")
+    });
+    eventually("it is given back", SOON, || !quorum.servers[2].probe().exists("a"));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn what_nodes_were_asked_while_they_were_frozen_is_closed_when_they_answer_again() {
+    let quorum = Servers::with(5, 0, STEADY);
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    quorum.servers[1].pause();
+    quorum.servers[2].pause();
+    lock.lock().unwrap().unlock().unwrap();
+    // They have had their time to answer, and then that to be told that it is not wanted any more.
+    let_pass(scaled(ms(1_000)));
+    quorum.servers[1].resume();
+    quorum.servers[2].resume();
+    for at in [1, 2] {
+        let mut probe = quorum.servers[at].probe();
+        eventually("it is closed there", SOON, || {
+            !probe.exists("a") && !probe.keys("distlock_closed:*").is_empty()
+        });
+    }
+}
+
+#[test]
+fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more() {
+    let quorum = Servers::with(3, 0, STEADY);
+    let lost = Sometimes::new(Some(Kind::Release), Turn::Only(1), Fault::SwallowRequest);
+    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(lost));
+    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    let client = distlock::connect(&url(&places, STEADY)).unwrap();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
+    // Its answer is on its way, or here.
+    let_pass(ms(50));
+    drop(guard);
+    // The client asks nothing else: what is to be done there is not done along with something.
+    eventually("it is freed there, too", SOON, || !quorum.servers[2].probe().exists("a"));
+    assert_eq!(proxy.count(Kind::Release, Fault::SwallowRequest), 1, "{}", proxy.account());
+}
