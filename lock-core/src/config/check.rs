@@ -25,6 +25,10 @@ impl Config {
                 let refused = Lease::watched(self.watchdog).time().err()?;
                 Some(format!("watchdog {:?}: {refused}", self.watchdog))
             }
+            "lease" => {
+                let refused = Lease::Fixed(self.lease?).time().err()?;
+                Some(format!("lease {:?}: {refused}", self.lease?))
+            }
             "outage_limit" => {
                 let limit = self.outage_limit?;
                 (limit < Duration::from_millis(1)).then(|| {

@@ -52,6 +52,7 @@ use std::time::Duration;
 pub struct Config {
     address: Address,
     watchdog: Duration,
+    lease: Option<Duration>,
     outage_limit: Option<Duration>,
     hand_off: Duration,
     connect_timeout: Duration,
@@ -169,6 +170,15 @@ impl Config {
         self
     }
 
+    /// A fixed lease for locks that are taken without one: the watchdog leaves those alone, and each ends after this time
+    /// unless it is given back before. Formats that do not know who holds a lock have no other. Default: none, locks are
+    /// watched.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
     /// For how long `lock()`, which waits without end, puts up with a store that cannot be reached before it says so.
     /// Default: one lease.
     #[must_use]
@@ -266,6 +276,12 @@ impl Config {
         self.address.password.as_ref()
     }
 
+    /// See [`with_lease`](Self::with_lease).
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
+
     /// See [`with_watchdog`](Self::with_watchdog).
     #[must_use]
     pub fn watchdog(&self) -> Duration {
@@ -338,6 +354,7 @@ impl Default for Config {
         Self {
             address: Address::memory(),
             watchdog: Self::DEFAULT_WATCHDOG,
+            lease: None,
             outage_limit: None,
             hand_off: Self::DEFAULT_HAND_OFF,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,

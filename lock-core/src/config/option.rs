@@ -7,8 +7,9 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 12] = [
+pub(super) const OPTIONS: [&str; 13] = [
     "watchdog",
+    "lease",
     "outage_limit",
     "hand_off",
     "connect_timeout",
@@ -53,6 +54,7 @@ impl Config {
     pub(super) fn set(&mut self, option: &str, value: &str, place: &Place) -> Result<(), String> {
         match option {
             "watchdog" => self.watchdog = duration(option, value)?,
+            "lease" => self.lease = Some(duration(option, value)?),
             "outage_limit" => self.outage_limit = Some(duration(option, value)?),
             "hand_off" => self.hand_off = duration(option, value)?,
             "connect_timeout" => self.connect_timeout = duration(option, value)?,

@@ -102,7 +102,8 @@ impl Engine {
     ) -> Result<Arc<Alive>, Error> {
         let abilities = backend.abilities();
         shortfall::refuse(&config.replication(), &abilities)?;
-        let lease = Lease::watched(config.watchdog());
+        let watched = Lease::watched(config.watchdog());
+        let lease = config.lease().map_or(watched, Lease::Fixed);
         let settings = Settings {
             lease,
             lease_time: lease.time()?,

@@ -107,7 +107,7 @@ impl Lookout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Redisson;
+    use crate::format::Format;
     use crate::node::NodeSettings;
     use crate::sentinel::council::{Council, Credentials};
     use lock_core::{ClientId, Config, Context, SystemClock};
@@ -121,7 +121,7 @@ mod tests {
         let alarm = Arc::<Alarm>::default();
         let council =
             Council::new("m", [], Credentials::default(), &settings, Arc::clone(&alarm)).unwrap();
-        let format = Redisson::of(&config);
+        let format = Format::of(&config, &context).unwrap();
         let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {

@@ -9,6 +9,7 @@ fn value(config: &Config, setting: &str) -> String {
     let duration = |time: Duration| humantime::format_duration(time).to_string();
     match setting {
         "watchdog" => duration(config.watchdog()),
+        "lease" => config.lease().map_or_else(|| "none".to_owned(), duration),
         "outage_limit" if config.outage_limit() == config.watchdog() => "one `watchdog`".to_owned(),
         "outage_limit" => duration(config.outage_limit()),
         "hand_off" => duration(config.hand_off()),
@@ -64,7 +65,7 @@ fn the_table_of_settings_is_what_the_code_does() {
             }
         }
     }
-    assert_eq!(limits, 12, "limits that are written as options are");
+    assert_eq!(limits, 13, "limits that are written as options are");
     assert_eq!(rows[0][3], "2^53 - 1 ms", "the longest lease");
     let longest = (1_u64 << 53) - 1;
     assert!(is_taken("watchdog", &format!("{longest}ms")));
