@@ -1,7 +1,7 @@
 //! [`Redirect`]: what a node of a cluster answers instead of doing what it was asked. Nothing has happened there.
 
+use crate::address::Address;
 use crate::reply::ServerError;
-use crate::shards::Address;
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
