@@ -27,8 +27,10 @@ impl Address {
         Some(Self::new(bare.unwrap_or(host), port.parse().ok().filter(|port| *port > 0)?))
     }
 
-    /// The same, and where the host is left open, it is that of the node that said so.
-    pub(crate) fn said_by(mut self, teller: &str) -> Self {
+    /// The same, and where the host is left open, or is one that the teller does not know itself (`?`), it is that of the
+    /// node that said so.
+    #[must_use]
+    pub fn said_by(mut self, teller: &str) -> Self {
         if self.host.is_empty() || self.host == "?" {
             teller.clone_into(&mut self.host);
         }

@@ -9,7 +9,7 @@ use std::error::Error as _;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
-    /// Another node serves the slot. Its host is empty where it is that of the node which said so.
+    /// Another node serves the slot. Its host may be left open: see [`Address::said_by`].
     Moved(Address),
     /// The slot is just moving to another node, which has this key already, or will make it.
     Ask(Address),

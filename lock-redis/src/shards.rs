@@ -39,6 +39,22 @@ pub struct Shard {
     pub replicas: Vec<Address>,
 }
 
+impl Shards {
+    /// A cluster of these.
+    #[must_use]
+    pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
+        Self { epoch, shards, sharded_channels: true }
+    }
+}
+
+impl Shard {
+    /// A master that serves these slots, without replicas.
+    #[must_use]
+    pub fn new(master: Address, slots: RangeInclusive<u16>) -> Self {
+        Self { slots: vec![slots], master, replicas: Vec::new() }
+    }
+}
+
 /// Which of a node's two ports is ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Port {
