@@ -112,6 +112,10 @@ impl Timer {
             let now = self.clock.now();
             let mut state = self.state.lock();
             state.wheel.expire(now, &mut due);
+            // A batch costs the more, the more it lacks: it is filled up with what is due at the next tick. So batches that
+            // are full stay together, and the rest of one joins the next.
+            let room = due.len().next_multiple_of(RENEW_BATCH) - due.len();
+            state.wheel.expire_early(room, &mut due);
             let until = match state.wheel.next() {
                 _ if state.stopping => break,
                 Some(next) => {
@@ -135,15 +139,17 @@ impl Timer {
                 continue;
             }
             let Some(engine) = engine.upgrade() else { break };
-            for entry in due.drain(..) {
-                // A backend's panic must not end the watchdog of all other locks.
-                let found = catch_unwind(AssertUnwindSafe(|| engine.look_after(&entry)));
-                renewals.extend(found.ok().flatten());
-                if renewals.len() >= RENEW_BATCH {
-                    send(&engine, &mut renewals);
+            while !due.is_empty() {
+                let some = due.len().saturating_sub(RENEW_BATCH);
+                Entry::fetch(&due[some..]);
+                let now = self.clock.now();
+                for entry in due.drain(some..) {
+                    // A backend's panic must not end the watchdog of all other locks.
+                    let found = catch_unwind(AssertUnwindSafe(|| engine.look_after(entry, now)));
+                    renewals.extend(found.ok().flatten());
                 }
+                send(&engine, &mut renewals);
             }
-            send(&engine, &mut renewals);
         }
         // The last entries go outside the lock: dropping one may drop whatever it holds.
         let rest =
