@@ -139,17 +139,21 @@ impl Timer {
                 continue;
             }
             let Some(engine) = engine.upgrade() else { break };
-            while !due.is_empty() {
-                let some = due.len().saturating_sub(RENEW_BATCH);
-                Entry::fetch(&due[some..]);
+            let mut rest = due.drain(..); // the longest overdue first
+            while !rest.as_slice().is_empty() {
+                let room = RENEW_BATCH - renewals.len();
+                Entry::fetch(rest.as_slice().iter().take(room));
                 let now = self.clock.now();
-                for entry in due.drain(some..) {
+                for entry in rest.by_ref().take(room) {
                     // A backend's panic must not end the watchdog of all other locks.
                     let found = catch_unwind(AssertUnwindSafe(|| engine.look_after(entry, now)));
                     renewals.extend(found.ok().flatten());
                 }
-                send(&engine, &mut renewals);
+                if renewals.len() == RENEW_BATCH {
+                    send(&engine, &mut renewals);
+                }
             }
+            send(&engine, &mut renewals);
         }
         // The last entries go outside the lock: dropping one may drop whatever it holds.
         let rest =
