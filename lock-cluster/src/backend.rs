@@ -3,7 +3,7 @@
 use crate::address_map::AddressMap;
 use crate::again::{Again, Job};
 use crate::map::{Makers, Member, Trouble};
-use crate::route::{Router, Target, over, said_by};
+use crate::route::{Router, Target, over};
 use crate::topology::{Channels, Desk, Topology};
 use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
@@ -13,6 +13,9 @@ use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use lock_redis::parts::{Address, Format, NodeSettings, Redirect};
 use std::fmt;
 use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
 
 /// The port where a URL names none.
 const PORT: u16 = 6379;
@@ -169,7 +172,7 @@ impl Backend for ClusterBackend {
         });
         let answer = answer.and_then(|answer| answer.believed(slot, &self.router.0));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
-            self.router.0.fell_short();
+            self.router.0.ask();
         }
         settled(answer)
     }
@@ -179,8 +182,10 @@ impl Backend for ClusterBackend {
         let mut renewals = vec![Err(Failure::NotSent(nobody)); batch.len()];
         let mut groups = Vec::new();
         for (place, one) in batch.iter().enumerate() {
-            if let Some(owner) = self.router.0.look(self.format.slot(&one.tenure.name)) {
-                add(&mut groups, owner, false, place);
+            match self.router.0.look(self.format.slot(&one.tenure.name)) {
+                Some(owner) => add(&mut groups, owner, false, place),
+                // Somebody may serve it by the next time.
+                None => self.router.0.ask(),
             }
         }
         for _ in 0..HOPS {
@@ -198,9 +203,9 @@ impl Backend for ClusterBackend {
                         outcome = Err(Failure::Unknown(over(&group.member)));
                     }
                     let redirect = outcome.as_ref().err().and_then(Redirect::of);
-                    let said = |to| said_by(&group.member, to);
+                    let said = |to: Address| to.said_by(&group.member.address.host);
                     if matches!(outcome, Ok(Renewal::Unacknowledged(_))) {
-                        self.router.0.fell_short();
+                        self.router.0.ask();
                     }
                     failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
                         || matches!(redirect, Some(Redirect::Down));
@@ -240,21 +245,22 @@ impl Backend for ClusterBackend {
         let Some(owner) = self.router.0.look(slot) else {
             return done(self.release(tenure, closing, by));
         };
-        let (again, member, id) = (self.again.clone(), Arc::clone(&owner), tenure.clone());
-        // Not the cluster itself: what waits for an answer on one of its connections must not keep it.
-        let (shared, member) = (Arc::downgrade(&self.router.0), Arc::downgrade(&member));
+        let (again, id, number) = (self.again.clone(), tenure.clone(), owner.number);
+        // Neither the cluster itself nor the node: what waits for an answer on one of its connections must not keep it.
+        let (shared, member) = (Arc::downgrade(&self.router.0), Arc::downgrade(&owner));
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
-            let (Some(shared), Some(member)) = (shared.upgrade(), member.upgrade()) else {
-                return done(settled(outcome));
-            };
-            let is_over = || shared.look(slot).is_some_and(|now| !Arc::ptr_eq(&now, &member));
+            let Some(shared) = shared.upgrade() else { return done(settled(outcome)) };
+            // By its number: the node itself may be forgotten already when its answer comes.
+            let is_over = || shared.look(slot).is_some_and(|now| now.number != number);
             // Not sent on from here: this is in the middle of another's call.
             let redirected = outcome.as_ref().err().and_then(Redirect::of).is_some();
             if redirected || (outcome.is_ok() && is_over()) {
                 let router = Router(shared);
                 return again.send(Job { router, tenure: id, closing, by, done, said: outcome });
             }
-            if let Err(Failure::NotSent(_) | Failure::Unknown(_)) = &outcome {
+            if let Err(Failure::NotSent(_) | Failure::Unknown(_)) = &outcome
+                && let Some(member) = member.upgrade()
+            {
                 shared.suspect(&member);
             }
             done(outcome);
@@ -263,12 +269,13 @@ impl Backend for ClusterBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let slot = self.format.slot(name);
         let ask = || {
-            let info = self.router.route(self.format.slot(name), by, |target| match target {
+            let info = self.router.route(slot, by, |target| match target {
                 Target::Owner(node) => node.inspect(&self.format, name, by),
                 Target::Asking(node) => node.inspect(&self.format, name, by),
             });
-            settled(info.map(|info| info.answer))
+            settled(info.and_then(|info| info.believed(slot, &self.router.0)))
         };
         match ask() {
             // It changes nothing, so it may be asked again where the node went away: its successor may be known by now.
@@ -281,11 +288,12 @@ impl Backend for ClusterBackend {
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let freed = self.router.route(self.format.slot(name), by, |target| match target {
+        let slot = self.format.slot(name);
+        let freed = self.router.route(slot, by, |target| match target {
             Target::Owner(node) => node.force_release(&self.format, name, by),
             Target::Asking(node) => node.force_release(&self.format, name, by),
         });
-        settled(freed.map(|freed| freed.answer))
+        settled(freed.and_then(|freed| freed.believed(slot, &self.router.0)))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
@@ -314,95 +322,5 @@ impl Backend for ClusterBackend {
 impl fmt::Debug for ClusterBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterBackend").field("topology", &self.topology).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use lock_core::{ClientId, SystemClock};
-
-    fn open(url: &str) -> Result<ClusterBackend, Error> {
-        let context = Context::new(Arc::new(SystemClock), ClientId::random());
-        ClusterBackend::new(&Config::from_url(url).unwrap(), &context)
-    }
-
-    #[test]
-    fn an_address_that_is_no_cluster_is_refused() {
-        for (url, says) in [
-            ("redis+cluster://", "10.0.0.1:7000"),
-            ("redis+cluster://a/1", "no database but 0"),
-            ("redis+cluster://a?channels=x", "`channels=x`"),
-            ("redis+cluster://a?address_map=x", "`address_map`"),
-        ] {
-            let error = open(url).unwrap_err();
-            assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
-        }
-        open("redis+cluster://a,[::1]:7000/0").unwrap();
-    }
-
-    /// Told only of the time that was under way, it would sleep until its deadline.
-    #[test]
-    fn who_asks_for_the_cluster_while_it_is_asked_for_is_told_of_the_next_time() {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = silent.local_addr().unwrap().port();
-        let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
-        let backend = backend.unwrap();
-        let shared = &backend.router.0;
-        let ask = || {
-            let began = shared.clock().now();
-            let outcome = shared.refreshed(began + std::time::Duration::from_secs(60));
-            (outcome, shared.clock().now().since(began))
-        };
-        std::thread::scope(|scope| {
-            let first = scope.spawn(ask);
-            silent.set_nonblocking(true).unwrap();
-            let _asked = loop {
-                if let Ok(asked) = silent.accept() {
-                    break asked;
-                }
-                assert!(!first.is_finished(), "it was not asked: {:?}", first.join());
-                std::thread::yield_now();
-            };
-            let (outcome, took) = ask();
-            outcome.unwrap_err();
-            assert!(took < std::time::Duration::from_secs(30), "{took:?}");
-            first.join().unwrap().0.unwrap_err();
-        });
-    }
-
-    /// What is still under way then, as a release that is sent on, would wait until its deadline for a thread that has ended.
-    #[test]
-    fn nobody_waits_for_the_cluster_when_the_last_handle_is_gone() {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = silent.local_addr().unwrap().port();
-        let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
-        let backend = backend.unwrap();
-        let shared = Arc::clone(&backend.router.0);
-        let asks = || {
-            let began = shared.clock().now();
-            let _trouble = shared.refreshed(began + std::time::Duration::from_secs(60));
-            let took = shared.clock().now().since(began);
-            assert!(took < std::time::Duration::from_secs(30), "{took:?}");
-        };
-        std::thread::scope(|scope| {
-            let first = scope.spawn(asks);
-            let _asked = silent.accept().unwrap();
-            let next = scope.spawn(asks);
-            // For the next time it waits by now; and should it not, it sees that there will be none.
-            let soon = shared.clock().now() + std::time::Duration::from_millis(50);
-            shared.clock().wait(&Arc::default(), soon);
-            drop(backend);
-            first.join().unwrap();
-            next.join().unwrap();
-            asks();
-        });
-    }
-
-    #[test]
-    fn nothing_is_dialled_and_nothing_secret_shown() {
-        let backend = open("redis+cluster://me:s3cret@192.0.2.1:7000").unwrap();
-        let shown = format!("{backend:?}");
-        assert!(!shown.contains("s3cret"), "{shown}");
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Member {
     replicas: Arc<Listed>,
     /// Something went wrong there that was not followed by an answer: others are asked for the cluster first.
     suspect: AtomicBool,
+    /// A node has listed it as a master of slots. Set under the lock of the map.
+    listed: AtomicBool,
 }
 
 impl Member {
@@ -166,6 +168,7 @@ impl Map {
             node,
             replicas,
             suspect: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
         }))
     }
 
@@ -181,13 +184,8 @@ impl Map {
         Ok(Arc::clone(&self.members[usize::from(place)]))
     }
 
-    /// Takes over what a node says of the whole cluster. Who serves nothing any more is forgotten. Returns those of them that
-    /// are held for down, or unknown by now: no answer is to be expected of them.
-    pub(crate) fn take_over(
-        &mut self,
-        told: &Shards,
-        makers: &Makers,
-    ) -> Result<Vec<Arc<Member>>, Error> {
+    /// Takes over what a node says of the whole cluster. Who serves nothing any more is forgotten.
+    pub(crate) fn take_over(&mut self, told: &Shards, makers: &Makers) -> Result<Left, Error> {
         let mut members = Vec::new();
         let mut owners = vec![NOBODY; SLOTS.into()];
         for (place, shard) in told.shards.iter().enumerate() {
@@ -201,13 +199,26 @@ impl Map {
         }
         let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
         self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
-        let is_well = |member: &Member| {
-            members.iter().any(|other| other.number == member.number)
-                || self.replicas.contains(&member.address)
+        // One that has only been named by another, as the next node of a slot that is just moving, this one may not know of
+        // yet, and it may have no slot yet: that is no reason to end what is under way there.
+        let is_gone = |member: &Member| {
+            member.listed.load(Ordering::Relaxed)
+                && !members.iter().any(|other| other.number == member.number)
+                && !self.replicas.contains(&member.address)
         };
-        let gone = self.members.extract_if(.., |member| !is_well(member)).collect();
-        (self.members, self.owners) = (members, owners);
+        let gone = self.members.extract_if(.., |member| is_gone(member)).collect();
+        members.iter().for_each(|member| member.listed.store(true, Ordering::Relaxed));
+        let forgotten = std::mem::replace(&mut self.members, members);
+        self.owners = owners;
         (self.epoch, self.known) = (told.epoch, true);
-        Ok(gone)
+        Ok(Left { gone, _forgotten: forgotten })
     }
+}
+
+/// Members that the map has no more. To be dropped where it is not locked: what is told then to those who wait on their
+/// connections is not ours, and may look here.
+pub(crate) struct Left {
+    /// Those that are held for down, or unknown by now: no answer is to be expected of them.
+    pub(crate) gone: Vec<Arc<Member>>,
+    _forgotten: Vec<Arc<Member>>,
 }

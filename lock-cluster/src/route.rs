@@ -8,7 +8,7 @@ use crate::map::Member;
 use crate::topology::Shared;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Signal};
-use lock_redis::parts::{Address, AskingNode, Node, Redirect};
+use lock_redis::parts::{AskingNode, Node, Redirect};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,14 +117,16 @@ impl Router {
     ) -> Result<Next, Failure> {
         match (Redirect::of(&failure), &failure) {
             (Some(Redirect::Moved(to)), _) => {
-                let to = said_by(member, to);
+                let to = to.said_by(&member.address.host);
                 // A node that names itself, as one behind an address that it does not know of.
                 if to == member.address {
                     return Ok(Next::Later);
                 }
                 self.0.moved(slot, &to).map(Next::To)
             }
-            (Some(Redirect::Ask(to)), _) => self.0.member(&said_by(member, to)).map(Next::Ask),
+            (Some(Redirect::Ask(to)), _) => {
+                self.0.member(&to.said_by(&member.address.host)).map(Next::Ask)
+            }
             (Some(Redirect::TryAgain), _) => Ok(Next::Later),
             (Some(_), _) | (None, Failure::NotSent(_)) => {
                 self.0.suspect(member);
@@ -142,11 +144,6 @@ impl Router {
             (None, _) => Err(failure),
         }
     }
-}
-
-/// A node that leaves the host open means the one where it was asked.
-pub(crate) fn said_by(member: &Member, to: Address) -> Address {
-    if to.host.is_empty() { Address::new(&member.address.host, to.port) } else { to }
 }
 
 fn late(slot: u16) -> Error {

@@ -17,6 +17,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
 /// How often the cluster is asked for while it is in use and nothing is wrong.
 const REFRESH: Duration = Duration::from_secs(5);
 /// The pause between two times when something is wrong; it doubles, and half of it is at random.
@@ -196,8 +199,8 @@ impl Shared {
         self.desk.ask();
     }
 
-    /// Too few replicas have confirmed something: there may be others by now, or one of them less.
-    pub(crate) fn fell_short(&self) {
+    /// What we know may be over: too few replicas have confirmed something, or nobody serves a slot. Does not wait.
+    pub(crate) fn ask(&self) {
         self.desk.ask();
     }
 
@@ -236,6 +239,11 @@ impl Shared {
             drop(state);
             self.clock.wait(&signal, by);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.desk.state.lock().asked
     }
 
     fn is_known(&self) -> bool {
@@ -351,10 +359,10 @@ impl Shared {
                 Channels::Sharded => true,
             });
         });
-        let gone = self.map.write().take_over(told, &self.makers).map_err(Failure::Refused)?;
+        let left = self.map.write().take_over(told, &self.makers).map_err(Failure::Refused)?;
         self.follow();
         // Whoever waits there, as for one that hangs, has somebody else to ask now.
-        gone.iter().for_each(|member| member.node.retire());
+        left.gone.iter().for_each(|member| member.node.retire());
         Ok(())
     }
 

@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod backend;
 mod confirm;
 mod format;
@@ -49,11 +50,12 @@ pub use sentinel::SentinelBackend;
 /// own and not a crate of its own, because everything else here would have to move there with it.
 #[doc(hidden)]
 pub mod parts {
+    pub use crate::address::Address;
     pub use crate::confirm::Listing;
     pub use crate::format::{Format, OPTION as FORMAT, Stops};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
-    pub use crate::shards::{Address, SLOTS, Shard, Shards};
+    pub use crate::shards::{SLOTS, Shard, Shards};
     pub use crate::voter::{Terms, Voter};
     pub use crate::watches::{Moving, Watches};
 }

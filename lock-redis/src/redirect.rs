@@ -1,7 +1,7 @@
 //! [`Redirect`]: what a node of a cluster answers instead of doing what it was asked. Nothing has happened there.
 
+use crate::address::Address;
 use crate::reply::ServerError;
-use crate::shards::Address;
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
@@ -9,7 +9,7 @@ use std::error::Error as _;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
-    /// Another node serves the slot. Its host is empty where it is that of the node which said so.
+    /// Another node serves the slot. Its host may be left open: see [`Address::said_by`].
     Moved(Address),
     /// The slot is just moving to another node, which has this key already, or will make it.
     Ask(Address),

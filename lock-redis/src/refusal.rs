@@ -5,7 +5,6 @@ use crate::reply::ServerError;
 use crate::script::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
-use std::error::Error as _;
 
 /// Scripts of ours that end in an error on an older one.
 const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
@@ -36,8 +35,8 @@ pub(crate) fn refused(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
 
 /// Whether this is the error of a server that takes no writes because it is a replica.
 pub(crate) fn is_by_a_replica(error: &Error) -> bool {
-    let answer = error.source().and_then(|source| source.downcast_ref::<ServerError>());
-    answer.is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
+    ServerError::behind(error)
+        .is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
 }
 
 /// What the error means, and what to do about it.

@@ -1,5 +1,7 @@
 //! [`Reply`]: what a server answers, in our own words.
 
+use lock_core::Error;
+use std::error::Error as _;
 use std::fmt;
 
 /// One answer, in the terms of RESP2.
@@ -63,6 +65,11 @@ impl ServerError {
     pub(crate) fn parse(text: &str) -> Self {
         let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
         Self { code: code.to_owned(), detail: detail.to_owned() }
+    }
+
+    /// The answer that this error comes of, if it comes of one.
+    pub(crate) fn behind(error: &Error) -> Option<&Self> {
+        error.source().and_then(|source| source.downcast_ref())
     }
 
     /// An older server does not know this form of a command.

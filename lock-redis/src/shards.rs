@@ -4,60 +4,16 @@
 //! not known, `CLUSTER SLOTS` must do. Where it names two masters for the same slots, as it may in the middle of a
 //! failover, that one decides.
 
+use crate::address::Address;
 use crate::link::{Ask, Request};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
 use lock_core::Moment;
 use lock_core::backend::Failure;
-use std::fmt;
 use std::ops::RangeInclusive;
 
 /// How many hash slots a cluster has.
 pub const SLOTS: u16 = 16_384;
-
-/// Where a node is, by the word of the cluster.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[non_exhaustive]
-pub struct Address {
-    /// A name, or an address without brackets.
-    pub host: String,
-    /// The port for the kind of connection that we use.
-    pub port: u16,
-}
-
-impl Address {
-    /// This host and port.
-    #[must_use]
-    pub fn new(host: &str, port: u16) -> Self {
-        Self { host: host.to_owned(), port }
-    }
-
-    /// Reads `host:port`; the host may be an address of IPv6, with brackets or without.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        Some(Self::new(bare.unwrap_or(host), port.parse().ok().filter(|port| *port > 0)?))
-    }
-
-    /// The same, and where the host is left open, it is that of the node that said so.
-    pub(crate) fn said_by(mut self, teller: &str) -> Self {
-        if self.host.is_empty() || self.host == "?" {
-            teller.clone_into(&mut self.host);
-        }
-        self
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
 
 /// A cluster, by the word of one of its nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,6 +37,22 @@ pub struct Shard {
     pub master: Address,
     /// The replicas that are not held for down.
     pub replicas: Vec<Address>,
+}
+
+impl Shards {
+    /// A cluster of these.
+    #[must_use]
+    pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
+        Self { epoch, shards, sharded_channels: true }
+    }
+}
+
+impl Shard {
+    /// A master that serves these slots, without replicas.
+    #[must_use]
+    pub fn new(master: Address, slots: RangeInclusive<u16>) -> Self {
+        Self { slots: vec![slots], master, replicas: Vec::new() }
+    }
 }
 
 /// Which of a node's two ports is ours.

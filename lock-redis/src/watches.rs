@@ -137,3 +137,40 @@ impl std::fmt::Debug for Moving {
         f.debug_struct("Moving").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::NodeSettings;
+    use lock_core::{ClientId, Config, Context, SystemClock};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[derive(Default)]
+    struct Calls(AtomicU32);
+
+    impl Wake for Calls {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// To be woken when the subscription stands would be soon enough as a rule, and too late on a node that does not answer.
+    #[test]
+    fn whoever_waits_is_woken_at_once_when_its_lock_lives_elsewhere_and_only_then() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url("redis://127.0.0.1").unwrap();
+        let settings = NodeSettings::new(&config, 0, &context).unwrap();
+        let nodes = [(); 2].map(|()| Arc::new(settings.guest_on("127.0.0.1", port).unwrap()));
+        let (format, watches) = (Redisson::of(&config), Watches::default());
+        let (name, calls) = (LockName::new("a").unwrap(), Arc::<Calls>::default());
+        let _moving = watches.register(&name, Arc::clone(&calls) as _);
+        for (home, woken) in [(0, 1), (0, 1), (1, 2), (0, 3)] {
+            watches.relocate(&format, |_| Some(Arc::clone(&nodes[home])));
+            assert_eq!(calls.0.load(Ordering::SeqCst), woken);
+        }
+        watches.relocate(&format, |_| None);
+        assert_eq!(calls.0.load(Ordering::SeqCst), 3, "nobody knows better");
+    }
+}

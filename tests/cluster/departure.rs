@@ -123,6 +123,42 @@ fn nothing_waits_for_one_that_hangs() {
     });
 }
 
+/// As to one server: attempts and releases of all threads share one, renewals have one, and one hears of releases. Who is
+/// asked for the cluster now and then has one for that.
+#[test]
+fn a_node_has_three_connections_of_a_client_and_none_before_it_is_needed() {
+    let cluster = Cluster::start_with(&["--cluster-node-timeout", "5000"]);
+    let clients = ["one", "other"]
+        .map(|name| client_with(&cluster.url(), &format!("watchdog=3s&client_name={name}")));
+    let name = cluster.name_on(0, "counted");
+    let [one, other] = [&clients[0], &clients[1]];
+    use_everything(&cluster, &name, [one, other]);
+    use_everything(&cluster, &name, [other, one]);
+    thread::scope(|scope| {
+        for thread in 0..16 {
+            let (clients, name) = (&clients, format!("{thread}:{{{name}}}"));
+            scope.spawn(move || {
+                for round in 0..20 {
+                    turn(&clients[round % 2], &name);
+                }
+            });
+        }
+    });
+    for client in ["one", "other"] {
+        for node in 0..cluster.len() {
+            let lines = cluster.node(node).probe().clients();
+            let ours = lines.iter().filter(|line| line.contains(&format!(" name={client} ")));
+            let (ask, work): (Vec<_>, Vec<_>) = ours.partition(|it| it.contains(" cmd=cluster|"));
+            assert!(ask.len() <= 1, "{ask:#?}");
+            assert_eq!(
+                work.len(),
+                if node == 0 { 3 } else { 0 },
+                "of {client} to {node}: {work:#?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_client_that_is_dropped_takes_its_threads_and_connections_with_it() {
     alone(

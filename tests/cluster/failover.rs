@@ -231,3 +231,46 @@ fn a_cluster_that_is_down_is_unavailable_until_it_is_up_again() {
     let_pass(Duration::ZERO);
     always("it stays up", ms(300), || lock.is_locked().is_ok());
 }
+
+/// A master that reads its data says so, and that is no answer: its successor may serve by now, so the others are asked.
+#[test]
+fn a_master_that_is_loading_is_unavailable_and_keeps_what_is_held() {
+    // Long enough that nobody takes its place meanwhile.
+    let patient = ["--cluster-node-timeout", "60000", "--rdbcompression", "no"];
+    let cluster =
+        Cluster::start_with(&[&patient[..], &["--enable-debug-command", "local"]].concat());
+    let name = cluster.name_on(0, "loading");
+    let client = client_with(&cluster.url(), "watchdog=60s&command_timeout=1s");
+    let held = take(&client, &name);
+    let mut probe = cluster.node(0).probe();
+    let many = "for i = 1, 1000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 10000)) end";
+    probe.command(&["EVAL", many, "1", &format!("{{{name}}}")]);
+    // For five seconds, in which questions are answered from time to time.
+    for (name, value) in
+        [("key-load-delay", "5000"), ("loading-process-events-interval-bytes", "65536")]
+    {
+        assert_eq!(probe.command(&["CONFIG", "SET", name, value]).text(), "OK");
+    }
+    let free = client.mutex(format!("free:{{{name}}}")).unwrap();
+    let try_it = || free.try_lock_for(Duration::from_millis(100));
+    let asked = || -> u64 {
+        (1..cluster.len()).map(|it| cluster.node(it).probe().command_calls("cluster|shards")).sum()
+    };
+    thread::scope(|scope| {
+        let loads = scope.spawn(|| probe.try_command(&["DEBUG", "RELOAD"]));
+        eventually("it says that it is loading", LONG, || {
+            let error = try_it().err()?;
+            assert!(error.is_unavailable(), "{error:?}");
+            error.to_string().contains("still reading its data").then_some(())
+        });
+        let before = asked();
+        eventually("the others are asked each time", LONG, || {
+            assert!(!loads.is_finished(), "{} times in all that time", asked() - before);
+            try_it().is_err() && asked() > before + 4
+        });
+        assert!(held.is_valid());
+    });
+    free.try_lock_for(LONG).unwrap().expect("nobody has it").unlock().unwrap();
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    held.unlock().unwrap();
+}

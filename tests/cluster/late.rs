@@ -2,7 +2,7 @@
 
 use crate::harness::cluster::Cluster;
 use crate::harness::proxy::{Fault, Plan, Proxy};
-use crate::harness::resp::{Kind, Request};
+use crate::harness::resp::Request;
 use crate::harness::time::eventually;
 use crate::harness::wall::Wall;
 use crate::scene::{LONG, backend};
@@ -22,7 +22,7 @@ impl Plan for Answers {
     }
 
     fn answered(&self, request: &Request, _: &[u8], _: Fault) {
-        if request.kind() != Kind::Other {
+        if request.has("EVALSHA") || request.has("EVAL") {
             drop(self.0.read());
         }
     }
@@ -56,22 +56,26 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
     let tenure = |of| TenureId::new(name(of), owner, lease, Receipt::default());
     let release = |of| backend.release(&tenure(of), Closing::CLEAN, by);
     let renew = |of| backend.renew(backend.lane(&name(of)), &[Renewing::new(tenure(of))], by);
-    for held in ["renewed", "released", "submitted"] {
+    for held in ["renewed", "released", "submitted", "forced"] {
         acquire(held).unwrap();
     }
     // Each script is known there, and each connection.
     renew("renewed").remove(0).unwrap();
     acquire("free").unwrap();
     release("free").unwrap();
+    backend.inspect(&name("free"), by).unwrap();
+    backend.force_release(&name("free"), by).unwrap();
     let lane = backend.lane(&name("free"));
     let submitted = cluster.node(old).probe().hgetall(name("submitted").as_str());
     let mut probe = cluster.node(old).probe();
-    let before = probe.command_calls("pexpire");
+    let (before, looks) = (probe.command_calls("pexpire"), probe.command_calls("hgetall"));
     let held_back = answers.0.write();
     thread::scope(|scope| {
         let acquired = scope.spawn(|| acquire("free").map(drop));
         let released = scope.spawn(|| release("released"));
         let renewed = scope.spawn(|| renew("renewed").remove(0).map(drop));
+        let forced = scope.spawn(|| backend.force_release(&name("forced"), by).map(drop));
+        let inspected = scope.spawn(|| backend.inspect(&name("renewed"), by));
         let (done, told) = crossbeam_channel::bounded(1);
         let tell = Box::new(move |outcome: Result<_, _>| done.send(outcome).unwrap());
         backend.submit_release(&tenure("submitted"), Closing::CLEAN, by, tell);
@@ -79,6 +83,8 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
         eventually("it is acquired", LONG, || exists("free"));
         eventually("it is released", LONG, || !exists("released"));
         eventually("so is the other", LONG, || !exists("submitted"));
+        eventually("one is made to be free", LONG, || !exists("forced"));
+        eventually("it is looked at", LONG, || probe.command_calls("hgetall") > looks);
         eventually("it is renewed", LONG, || probe.command_calls("pexpire") > before + 1);
 
         // Nobody tells the client of anything until the old master is a replica, as which it need not be left at once.
@@ -94,20 +100,29 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
         for (field, value) in &submitted {
             probe.command(&["HSET", name("submitted").as_str(), field, value]);
         }
+        // As if somebody had made it free since.
+        probe.command(&["DEL", name("renewed").as_str()]);
         walls.iter().for_each(Wall::open);
         eventually("the map has learnt it", LONG, || backend.lane(&name("free")) != lane);
-        for answer in [acquired.is_finished(), released.is_finished(), renewed.is_finished()] {
-            assert!(!answer, "its connections are as they were");
+        assert!(!inspected.is_finished(), "its connections are as they were");
+        for call in [&acquired, &renewed, &forced] {
+            assert!(!call.is_finished(), "so are the others");
         }
         drop(held_back);
-        let outcomes =
-            [acquired.join().unwrap(), released.join().unwrap().map(drop), renewed.join().unwrap()];
-        for outcome in outcomes {
+        let released = released.join().unwrap().map(drop);
+        for outcome in [acquired, renewed, forced]
+            .map(|call| call.join().unwrap())
+            .into_iter()
+            .chain([released])
+        {
             let failure = outcome.unwrap_err();
             assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
             let said = failure.error().to_string();
             assert!(said.contains("serves the slot no longer"), "{said}");
         }
+        // A look changes nothing, so it is taken once more, where it counts.
+        let info = inspected.join().unwrap().unwrap();
+        assert!(info.holder.is_none(), "{info:?}");
         let outcome = told.recv_timeout(LONG).unwrap().unwrap();
         assert_ne!(outcome, Release::Gone);
         assert!(!probe.exists(name("submitted").as_str()), "freed where it counts");

@@ -4,11 +4,12 @@ use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::scene::{Dead, Servers};
 use distlock::{
-    Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, QuorumBackend, SystemClock,
-    builder, schemes,
+    Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, Moment, QuorumBackend,
+    SystemClock, builder, schemes,
 };
 use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +72,11 @@ impl Subject for MemoryQuorum {
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
-        majority_of(self.alive.iter().map(|store| Seen::of(store, lock)), self.nodes())
+        let holders = self.alive.iter().filter_map(|store| {
+            let holder = store.inspect(lock, Moment::NEVER).expect("it is in memory").holder?;
+            Some((holder.owner.as_str().to_owned(), holder.remaining))
+        });
+        majority_of(holders.collect(), self.nodes())
     }
 
     fn lose(&self, lock: &LockName) {
@@ -79,11 +84,18 @@ impl Subject for MemoryQuorum {
     }
 }
 
-/// What a quorum says, from what is seen on the nodes that are there.
-fn majority_of(seen: impl Iterator<Item = Seen>, nodes: usize) -> Seen {
-    let mut left: Vec<_> = seen.filter(|seen| seen.held).map(|seen| seen.remaining).collect();
-    left.sort_unstable_by(|a, b| b.cmp(a));
-    left.get(nodes / 2).map_or(Seen::FREE, |left| Seen::held(*left))
+/// What a quorum says, from who has it on the nodes that are there, and for how long yet. Two who have a node each, one of
+/// whom is late to give it back and the other to be told that it is too late, are no majority.
+fn majority_of(holders: Vec<(String, Option<Duration>)>, nodes: usize) -> Seen {
+    let mut by_owner: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (owner, left) in holders {
+        by_owner.entry(owner).or_default().push(left);
+    }
+    let least = by_owner.into_values().find_map(|mut left| {
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        left.get(nodes / 2).copied()
+    });
+    least.map_or(Seen::FREE, Seen::held)
 }
 
 /// A quorum of Redis servers of its own.
@@ -123,15 +135,13 @@ impl Subject for RedisQuorum {
     fn probe(&self, lock: &LockName) -> Seen {
         let mut probes = self.probes.lock();
         let nodes = probes.len() + self.dead;
-        let seen = probes.iter_mut().map(|probe| {
+        let holders = probes.iter_mut().filter_map(|probe| {
             let holders = probe.hgetall(lock.as_str());
             assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
-            match (holders.len(), probe.pttl(lock.as_str())) {
-                (1, Some(left)) => Seen::held(Some(left)),
-                _ => Seen::FREE,
-            }
+            let left = probe.pttl(lock.as_str())?;
+            Some((holders.into_keys().next()?, Some(left)))
         });
-        majority_of(seen, nodes)
+        majority_of(holders.collect(), nodes)
     }
 
     fn lose(&self, lock: &LockName) {

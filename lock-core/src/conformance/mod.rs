@@ -35,6 +35,7 @@
 mod broken;
 mod cases;
 mod desk;
+mod fair;
 mod matrix;
 mod mischief;
 mod replicas;
@@ -43,6 +44,7 @@ mod subject;
 mod table;
 
 pub use broken::{Broken, Flaw};
+pub use fair::fairly;
 pub use matrix::Matrix;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
@@ -107,7 +109,8 @@ pub fn cases() -> &'static [Case] {
     crate::__conformance_table! { __conformance_list () }
 }
 
-/// Lets `subject` sit one case. A case that the subject says it [cannot](Subject::cannot) sit is printed and left out.
+/// Lets `subject` sit one case, [fairly]: once more if it fails on a machine that has no time for it. A case that the subject
+/// says it [cannot](Subject::cannot) sit is printed and left out.
 ///
 /// # Panics
 ///
@@ -124,9 +127,12 @@ pub fn sit(case: &str, subject: impl Subject + 'static) {
             return;
         }
     }
-    let name = subject.name();
-    if let Err(panic) = case.check(Arc::new(subject), case.name) {
-        println!("{name} failed {}", case.name);
-        resume_unwind(panic);
-    }
+    // Dropped in the panic that ends this, so that what it owns can see that the case has failed.
+    let subject: Arc<dyn Subject> = Arc::new(subject);
+    fairly(|| {
+        if let Err(panic) = case.check(Arc::clone(&subject), case.name) {
+            println!("{} failed {}", subject.name(), case.name);
+            resume_unwind(panic);
+        }
+    });
 }

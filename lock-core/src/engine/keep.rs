@@ -30,27 +30,27 @@ enum Finding {
 impl Engine {
     /// The timer of this name has fired: see to whatever is due there, and arm it again if anything is held. Returns the
     /// renewal that is due, to be [sent](Self::send_renewals) with others.
-    pub(crate) fn look_after(&self, entry: &Arc<Entry>) -> Option<RenewJob> {
+    ///
+    /// `now` was read shortly before. What is over since is found at the next look, or when the answer to the renewal comes.
+    pub(crate) fn look_after(&self, entry: Arc<Entry>, now: Moment) -> Option<RenewJob> {
         let mut state = entry.lock();
         state.timer = None;
         let tenure = state.current().filter(|tenure| !tenure.has_ended()).map(Arc::clone)?;
-        let finding = self.examine(&tenure);
+        let finding = Self::examine(&tenure, now);
         let next = match &finding {
             Finding::Fine(next) | Finding::Renew(_, next) | Finding::UsedUp(next) => *next,
             Finding::Over(cause) => {
                 let cause = *cause;
                 drop(state);
-                self.declare_lost(entry, &tenure, cause);
+                self.declare_lost(&entry, &tenure, cause);
                 return None;
             }
         };
         // The timer's thread is running: it is the one that called us.
-        let _armed = self.timer.arm(entry, &mut state, next);
+        let _armed = self.timer.arm(&entry, &mut state, next);
         drop(state);
         match finding {
-            Finding::Renew(lease, _) => {
-                Some(RenewJob { entry: Arc::clone(entry), tenure, lease, reply: None })
-            }
+            Finding::Renew(lease, _) => Some(RenewJob { entry, tenure, lease, reply: None }),
             Finding::UsedUp(end) => {
                 let left = end.since(self.clock.now());
                 self.events.emit(|| Event::RenewalsUsedUp { lock: tenure.name.clone(), left });
@@ -60,9 +60,9 @@ impl Engine {
         }
     }
 
-    fn examine(&self, tenure: &Tenure) -> Finding {
+    fn examine(tenure: &Tenure, now: Moment) -> Finding {
         let mut inner = tenure.lock();
-        let (now, end) = (self.clock.now(), tenure.valid_until());
+        let end = tenure.valid_until();
         if now >= end {
             return Finding::Over(LossCause::Expired);
         }

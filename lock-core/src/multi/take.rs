@@ -6,7 +6,6 @@ use super::members::{Leaf, Members, worst};
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberResult, Outcome};
 use crate::guard::LockGuard;
-use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::replication::OnShortfall;
@@ -36,8 +35,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Takes the locks as `options` say; `None` if they were busy until the end of the wait.
 pub(super) fn take(members: &Members, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
     let signal = Arc::new(Signal::new());
-    let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
-    Taking::new(members, options, &signal, interrupt)?.run()
+    // It ends a pause. Whether it was fired each member looks before it does anything.
+    let _registered = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+    Taking::new(members, options, &signal)?.run()
 }
 
 /// One thread's attempt to take several locks.
@@ -46,7 +46,6 @@ struct Taking<'a> {
     options: &'a LockOptions,
     clock: Arc<dyn Clock>,
     signal: &'a Arc<Signal>,
-    interrupt: Option<Registration<'a>>,
     /// `None`: wait for ever.
     deadline: Option<Moment>,
     /// The lease that all must have in the end, if it is one that ends by itself.
@@ -85,7 +84,6 @@ impl<'a> Taking<'a> {
         members: &'a Members,
         options: &'a LockOptions,
         signal: &'a Arc<Signal>,
-        interrupt: Option<Registration<'a>>,
     ) -> Result<Self, Error> {
         let leaves = members.group().leaves();
         let clock = Arc::clone(&leaves.first().expect("a lock is made of locks").engine.clock);
@@ -94,17 +92,7 @@ impl<'a> Taking<'a> {
             Some(Lease::Watched { .. }) | None => None,
         };
         let deadline = options.wait.map(|wait| clock.now() + wait);
-        Ok(Self {
-            members,
-            options,
-            clock,
-            signal,
-            interrupt,
-            deadline,
-            lease,
-            given_back: 0,
-            outage: None,
-        })
+        Ok(Self { members, options, clock, signal, deadline, lease, given_back: 0, outage: None })
     }
 
     fn run(mut self) -> Result<Option<LockGuard>, Error> {
@@ -137,7 +125,6 @@ impl<'a> Taking<'a> {
         // What hangs would cost each taking a command time-out: it comes last, and not at all if the others are enough.
         order.sort_by_key(|at| self.is_ailing(**at) && Some(**at) != wait_for);
         for &at in order {
-            self.check_interrupt()?;
             if round.count().taken >= self.members.need() && self.is_ailing(at) {
                 break;
             }
@@ -300,13 +287,8 @@ impl<'a> Taking<'a> {
         let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
         let until = self.clock.now() + pause;
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
-        // An interrupt raises the signal; the next round sees it.
+        // An interrupt raises the signal; the first member that is asked then says so.
         let _woken: Woken = self.clock.wait(self.signal, until);
-    }
-
-    fn check_interrupt(&self) -> Result<(), Error> {
-        let check = self.interrupt.as_ref().map_or(Ok(()), Registration::check);
-        check.map_err(|_| interrupted())
     }
 }
 

@@ -112,6 +112,10 @@ impl Timer {
             let now = self.clock.now();
             let mut state = self.state.lock();
             state.wheel.expire(now, &mut due);
+            // A batch costs the more, the more it lacks: it is filled up with what is due at the next tick. So batches that
+            // are full stay together, and the rest of one joins the next.
+            let room = due.len().next_multiple_of(RENEW_BATCH) - due.len();
+            state.wheel.expire_early(room, &mut due);
             let until = match state.wheel.next() {
                 _ if state.stopping => break,
                 Some(next) => {
@@ -135,11 +139,17 @@ impl Timer {
                 continue;
             }
             let Some(engine) = engine.upgrade() else { break };
-            for entry in due.drain(..) {
-                // A backend's panic must not end the watchdog of all other locks.
-                let found = catch_unwind(AssertUnwindSafe(|| engine.look_after(&entry)));
-                renewals.extend(found.ok().flatten());
-                if renewals.len() >= RENEW_BATCH {
+            let mut rest = due.drain(..); // the longest overdue first
+            while !rest.as_slice().is_empty() {
+                let room = RENEW_BATCH - renewals.len();
+                Entry::fetch(rest.as_slice().iter().take(room));
+                let now = self.clock.now();
+                for entry in rest.by_ref().take(room) {
+                    // A backend's panic must not end the watchdog of all other locks.
+                    let found = catch_unwind(AssertUnwindSafe(|| engine.look_after(entry, now)));
+                    renewals.extend(found.ok().flatten());
+                }
+                if renewals.len() == RENEW_BATCH {
                     send(&engine, &mut renewals);
                 }
             }

@@ -1,117 +1,113 @@
 //! A hashed timer wheel: what is due when, with scheduling and cancelling in constant time.
 //!
 //! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, the one that Netty and so Redisson
-//! use: a ring of slots, one for each tick; a timer hangs in the slot of its tick modulo the size of the ring and is
-//! passed over until its own round has come.
+//! use: a ring of slots, one for each tick; a timer stands in the slot of its tick modulo the size of the ring and is
+//! passed over until its own round has come. A slot is an array and no list: with a hundred thousand timers each step from
+//! one node of a list to the next waits for the memory, and steps through an array do not.
 
 use crate::clock::Moment;
 use std::time::Duration;
 
-/// How many slots the ring has. A power of two, so that 64 of them fit a word of the occupancy map.
-const SLOTS: usize = 512;
+/// How many slots the ring has: more than there are ticks in a third of the default lease, so that none of its renewals is
+/// passed over. A power of two, so that 64 of them fit a word of the occupancy map.
+const SLOTS: usize = 1024;
 
-/// "No node": the end of a list.
+/// An empty slot keeps memory for as many timers. One in which very many were due at once gives it back.
+const KEPT: usize = 256;
+
+/// "No place": the end of the free ones.
 const NIL: u32 = u32::MAX;
 
 /// Which timer. Keys of timers that fired or were cancelled match nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimerKey {
+    slot: u32,
     index: u32,
-    generation: u32,
+    serial: u32,
 }
 
-/// The wheel. Timers of one slot form a list through `nodes`; nodes are used again.
+/// The wheel.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     start: Moment,
-    tick: Duration,
+    /// In nanoseconds.
+    tick: u64,
     /// The first tick that was not processed yet.
     cursor: u64,
-    heads: [u32; SLOTS],
+    slots: Vec<Slot<T>>,
     /// One bit for each slot that has a timer.
     occupied: [u64; SLOTS / 64],
-    nodes: Vec<Node<T>>,
+    /// Of the last timer that was scheduled.
+    serial: u32,
+}
+
+/// Timers whose ticks are the same, modulo the size of the ring. They keep their places; free ones are used again.
+#[derive(Debug)]
+struct Slot<T> {
+    places: Vec<Place<T>>,
+    /// The first of the free places, which are linked.
     free: u32,
+    taken: u32,
 }
 
 #[derive(Debug)]
-struct Node<T> {
+struct Place<T> {
     item: Option<T>,
     due: u64,
-    generation: u32,
-    previous: u32,
-    next: u32,
+    serial: u32,
+    next_free: u32,
 }
 
 impl<T> Wheel<T> {
     /// An empty wheel that begins at `start`.
     pub(crate) fn new(start: Moment, tick: Duration) -> Self {
-        Self {
-            start,
-            tick,
-            cursor: 0,
-            heads: [NIL; SLOTS],
-            occupied: [0; SLOTS / 64],
-            nodes: Vec::new(),
-            free: NIL,
-        }
+        let tick = u64::try_from(tick.as_nanos()).expect("a tick is short");
+        let slots = (0..SLOTS).map(|_| Slot::new()).collect();
+        Self { start, tick, cursor: 0, slots, occupied: [0; SLOTS / 64], serial: 0 }
     }
 
     /// Hands `item` out at the first tick that is not before `due`.
     pub(crate) fn schedule(&mut self, due: Moment, item: T) -> TimerKey {
-        let ticks = due.since(self.start).as_nanos().div_ceil(self.tick.as_nanos());
-        let due = u64::try_from(ticks).unwrap_or(u64::MAX).max(self.cursor);
-        let index = self.free_node();
-        let slot = slot_of(due);
-        let head = self.heads[slot];
-        let node = &mut self.nodes[index as usize];
-        node.item = Some(item);
-        node.due = due;
-        node.previous = NIL;
-        node.next = head;
-        let key = TimerKey { index, generation: node.generation };
-        if head != NIL {
-            self.nodes[head as usize].previous = index;
-        }
-        self.heads[slot] = index;
+        let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
+        self.serial = self.serial.wrapping_add(1);
+        let (slot, serial) = (slot_of(due), self.serial);
+        let index = self.slots[slot].put(Place { item: Some(item), due, serial, next_free: NIL });
         self.occupied[slot / 64] |= 1 << (slot % 64);
-        key
+        TimerKey { slot: u32::try_from(slot).expect("smaller than the ring"), index, serial }
     }
 
     /// Takes a timer out; `None` if it is not there any more.
     pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        let node = self.nodes.get(key.index as usize)?;
-        if node.generation != key.generation || node.item.is_none() {
+        let slot = key.slot as usize;
+        let place = self.slots[slot].places.get(key.index as usize)?;
+        if place.serial != key.serial {
             return None;
         }
-        self.remove(key.index)
+        let item = self.slots[slot].take(key.index as usize)?;
+        self.note_if_empty(slot);
+        Some(item)
     }
 
     /// Moves everything that is due at `now` into `expired`.
     pub(crate) fn expire(&mut self, now: Moment, expired: &mut Vec<T>) {
-        let Ok(now) = u64::try_from(now.since(self.start).as_nanos() / self.tick.as_nanos()) else {
-            return;
-        };
+        let now = self.nanos_to(now) / self.tick;
         if now < self.cursor {
             return;
         }
         // After a long sleep every slot is looked at once, not once for each tick that was slept through.
         let first = self.cursor.max((now + 1).saturating_sub(SLOTS as u64));
         for tick in first..=now {
-            let mut index = self.heads[slot_of(tick)];
-            while index != NIL {
-                let node = &self.nodes[index as usize];
-                let next = node.next;
-                if node.due <= now {
-                    expired.extend(self.remove(index));
-                }
-                index = next;
-            }
+            self.take_due(slot_of(tick), now, usize::MAX, expired);
         }
         self.cursor = now + 1;
     }
 
-    /// Until when one may sleep: the next tick whose slot is not empty. What hangs there may be due rounds later.
+    /// Moves up to `most` of what is due at the next tick into `expired`: a tick early.
+    pub(crate) fn expire_early(&mut self, most: usize, expired: &mut Vec<T>) {
+        self.take_due(slot_of(self.cursor), self.cursor, most, expired);
+    }
+
+    /// Until when one may sleep: the next tick whose slot is not empty. What stands there may be due rounds later.
     pub(crate) fn next(&self) -> Option<Moment> {
         let here = slot_of(self.cursor);
         let ahead = (0..=SLOTS / 64).find_map(|step| {
@@ -126,46 +122,77 @@ impl<T> Wheel<T> {
             (bits != 0).then_some((slot + SLOTS - here) % SLOTS)
         })?;
         let ticks = self.cursor + ahead as u64;
-        let nanos = self.tick.as_nanos().saturating_mul(u128::from(ticks));
-        Some(self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        Some(self.start + Duration::from_nanos(self.tick.saturating_mul(ticks)))
     }
 
     /// Everything that is scheduled, in no order.
     #[cfg(test)]
     fn items(&self) -> impl Iterator<Item = &T> {
-        self.nodes.iter().filter_map(|node| node.item.as_ref())
+        self.slots.iter().flat_map(|slot| &slot.places).filter_map(|place| place.item.as_ref())
     }
 
-    fn free_node(&mut self) -> u32 {
+    fn nanos_to(&self, moment: Moment) -> u64 {
+        moment.as_nanos().saturating_sub(self.start.as_nanos())
+    }
+
+    /// Moves up to `most` of what is due at tick `now` in this slot into `expired`.
+    fn take_due(&mut self, at: usize, now: u64, most: usize, expired: &mut Vec<T>) {
+        if self.occupied[at / 64] & (1 << (at % 64)) == 0 {
+            return;
+        }
+        let slot = &mut self.slots[at];
+        let enough = expired.len().saturating_add(most);
+        for index in 0..slot.places.len() {
+            if expired.len() == enough {
+                break;
+            }
+            if slot.places[index].due <= now {
+                expired.extend(slot.take(index));
+            }
+        }
+        self.note_if_empty(at);
+    }
+
+    fn note_if_empty(&mut self, slot: usize) {
+        if self.slots[slot].taken == 0 {
+            self.slots[slot].clear();
+            self.occupied[slot / 64] &= !(1 << (slot % 64));
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    fn new() -> Self {
+        Self { places: Vec::new(), free: NIL, taken: 0 }
+    }
+
+    fn put(&mut self, place: Place<T>) -> u32 {
+        self.taken += 1;
         if self.free == NIL {
-            let index = u32::try_from(self.nodes.len()).expect("fewer than 2^32 locks are held");
-            self.nodes.push(Node { item: None, due: 0, generation: 0, previous: NIL, next: NIL });
+            let index = u32::try_from(self.places.len()).expect("fewer than 2^32 locks are held");
+            self.places.push(place);
             return index;
         }
         let index = self.free;
-        self.free = self.nodes[index as usize].next;
+        let free = &mut self.places[index as usize];
+        self.free = free.next_free;
+        *free = place;
         index
     }
 
-    fn remove(&mut self, index: u32) -> Option<T> {
-        let node = &mut self.nodes[index as usize];
-        let item = node.item.take()?;
-        let (previous, next, slot) = (node.previous, node.next, slot_of(node.due));
-        node.generation = node.generation.wrapping_add(1);
-        node.next = self.free;
-        self.free = index;
-        if next != NIL {
-            self.nodes[next as usize].previous = previous;
-        }
-        if previous != NIL {
-            self.nodes[previous as usize].next = next;
-        } else {
-            self.heads[slot] = next;
-            if next == NIL {
-                self.occupied[slot / 64] &= !(1 << (slot % 64));
-            }
-        }
+    fn take(&mut self, index: usize) -> Option<T> {
+        let place = &mut self.places[index];
+        let item = place.item.take()?;
+        place.next_free = self.free;
+        self.free = u32::try_from(index).expect("fewer than 2^32 locks are held");
+        self.taken -= 1;
         Some(item)
+    }
+
+    fn clear(&mut self) {
+        self.places.clear();
+        self.places.shrink_to(KEPT);
+        self.free = NIL;
     }
 }
 
@@ -208,10 +235,40 @@ mod tests {
     fn a_timer_waits_for_its_own_round() {
         let mut wheel = wheel();
         wheel.schedule(at(20), 1);
-        wheel.schedule(at(20 + 5120), 2);
+        wheel.schedule(at(20 + 10 * SLOTS as u64), 2);
         assert_eq!(expired(&mut wheel, 5000), [1]);
-        assert_eq!(expired(&mut wheel, 5139), []);
-        assert_eq!(expired(&mut wheel, 5140), [2]);
+        assert_eq!(expired(&mut wheel, 10_259), []);
+        assert_eq!(expired(&mut wheel, 10_260), [2]);
+    }
+
+    #[test]
+    fn only_what_is_due_at_the_next_tick_comes_early_and_no_more_than_was_asked_for() {
+        let mut wheel = wheel();
+        assert_eq!(expired(&mut wheel, 20), []);
+        for item in 0..3 {
+            wheel.schedule(at(30), item);
+        }
+        wheel.schedule(at(30 + 10 * SLOTS as u64), 3); // of the same slot, a round later
+        wheel.schedule(at(40), 4);
+        let mut items = Vec::new();
+        wheel.expire_early(2, &mut items);
+        assert_eq!(items.len(), 2);
+        wheel.expire_early(2, &mut items);
+        items.sort_unstable();
+        assert_eq!(items, [0, 1, 2]);
+        assert_eq!(expired(&mut wheel, 30), []);
+        assert_eq!(expired(&mut wheel, 40), [4]);
+        assert_eq!(expired(&mut wheel, 30 + 10 * SLOTS as u64), [3]);
+    }
+
+    #[test]
+    fn a_slot_in_which_very_many_were_due_gives_its_memory_back() {
+        let mut wheel = wheel();
+        for item in 0..10_000 {
+            wheel.schedule(at(50), item);
+        }
+        assert_eq!(expired(&mut wheel, 50).len(), 10_000);
+        assert!(wheel.slots.iter().map(|slot| slot.places.capacity()).max().unwrap() <= KEPT);
     }
 
     #[test]
@@ -221,7 +278,7 @@ mod tests {
         assert_eq!(wheel.cancel(keys[1]), Some(1));
         assert_eq!(wheel.cancel(keys[1]), None);
         let again = wheel.schedule(at(50), 9);
-        assert_eq!(wheel.cancel(keys[1]), None, "the node is used again, the key is not");
+        assert_eq!(wheel.cancel(keys[1]), None, "the place is used again, the key is not");
         assert_eq!(wheel.cancel(again), Some(9));
         assert_eq!(expired(&mut wheel, 50), [0, 2]);
     }

@@ -1,5 +1,6 @@
 //! [`Place`]: where a server is; and how its socket in the file system is connected to.
 
+use crate::address::write_address;
 use lock_core::backend::no_descriptor;
 use lock_core::{Clock, Error, Moment};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -40,8 +41,7 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Tcp { host, port } => write_address(f, host, *port),
             Self::Unix(path) => path.display().fmt(f),
         }
     }

@@ -3,7 +3,7 @@
 use super::council::{Council, Credentials};
 use super::generations::{Generation, Generations};
 use super::lookout::Alarm;
-use super::member::Address;
+use crate::address::Address;
 use crate::format::Format;
 use crate::node::{Node, NodeSettings, on};
 use crate::reply::ServerError;
@@ -13,7 +13,6 @@ use lock_core::backend::{
     Renewing, Replicates, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ impl SentinelBackend {
         let settings = NodeSettings::new(config, address.database, context)?;
         let credentials = Credentials { user: address.user, password: address.password };
         let alarm = Arc::new(Alarm::default());
-        let given = address.sentinels.into_iter().map(|(host, port)| Address { host, port });
+        let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
         let council =
             Council::new(&address.master, given, credentials, &settings, Arc::clone(&alarm))?;
         let format = Format::of(config, context)?;
@@ -212,8 +211,7 @@ fn is_freed(release: &Release) -> bool {
 /// Whether this failure may mean that another server is master by now.
 fn may_be_over(failure: &Failure) -> bool {
     let error = failure.error();
-    let answer = error.source().and_then(|source| source.downcast_ref::<ServerError>());
-    match (failure, answer) {
+    match (failure, ServerError::behind(error)) {
         (Failure::Refused(_), Some(answer)) => {
             // The last: it has too few replicas left, because it is cut off from them, or has been replaced.
             matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN" | "LOADING" | "NOREPLICAS")
@@ -274,7 +272,7 @@ mod tests {
     }
 
     fn verdict(port: u16, epoch: u64, by_majority: bool) -> Verdict {
-        let master = Address { host: "127.0.0.1".to_owned(), port };
+        let master = Address::new("127.0.0.1", port);
         Verdict { master, epoch, by_majority, replicas: 0 }
     }
 

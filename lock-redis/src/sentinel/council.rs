@@ -1,7 +1,8 @@
 //! [`Council`]: all sentinels together. Whoever has heard of the latest failover is right about the master.
 
 use super::lookout::Alarm;
-use super::member::{Address, Member, Opinion, Said};
+use super::member::{Member, Opinion, Said};
+use crate::address::Address;
 use crate::link::Place;
 use crate::node::NodeSettings;
 use lock_core::backend::{Failure, no_thread};

@@ -8,7 +8,7 @@
 use super::council::{Council, Verdict};
 use super::freed::Freed;
 use super::lookout::{self, Alarm};
-use super::member::Address;
+use crate::address::Address;
 use crate::confirm::Listing;
 use crate::format::Format;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};

@@ -1,6 +1,7 @@
 //! [`Member`]: one sentinel, and what it says about a master.
 
 use super::lookout::Alarm;
+use crate::address::Address;
 use crate::link::{Dialer, Link, Request};
 use crate::pool::Slot;
 use crate::reply::{Reply, ServerError};
@@ -9,18 +10,9 @@ use lock_core::backend::{Failure, Watch};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::error::Error as _;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// A server's host, as a sentinel calls it, and its port.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
-}
 
 /// What a sentinel says about the master.
 #[derive(Clone, Debug)]
@@ -172,9 +164,8 @@ impl Member {
 
     /// What the failure means, coming from a sentinel.
     fn explain(&self, failure: Failure) -> Failure {
-        let error = failure.error();
-        let source = error.source().and_then(|source| source.downcast_ref::<ServerError>());
-        let (Some(answer), server) = (source, self.dialer.server()) else { return failure };
+        let (answer, server) = (ServerError::behind(failure.error()), self.dialer.server());
+        let Some(answer) = answer else { return failure };
         let message = match answer.code.as_str() {
             "NOAUTH" => format!(
                 "{server}, a sentinel, asks for a password: give it as `sentinel_password=..`, it has nothing to do \
@@ -203,21 +194,11 @@ impl Member {
     }
 }
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
-
-impl Address {
-    fn of(host: Option<&str>, port: Option<&str>) -> Option<Self> {
-        let host = host.filter(|host| !host.is_empty())?;
-        let port = port?.parse().ok().filter(|port| *port != 0)?;
-        Some(Self { host: host.to_owned(), port })
-    }
+/// A server, as a sentinel calls it.
+fn named(host: Option<&str>, port: Option<&str>) -> Option<Address> {
+    let host = host.filter(|host| !host.is_empty())?;
+    let port = port?.parse().ok().filter(|port| *port != 0)?;
+    Some(Address::new(host, port))
 }
 
 fn text(reply: &Reply) -> Option<&str> {
@@ -240,7 +221,7 @@ fn each(reply: &Reply) -> impl Iterator<Item = HashMap<&str, String>> {
 
 fn master_address(reply: &Reply) -> Option<Address> {
     let [host, port] = reply.as_array()? else { return None };
-    Address::of(text(host), text(port))
+    named(text(host), text(port))
 }
 
 /// A replica, if it is not held for down. One that cannot be reached at the moment counts until it is, because it may be
@@ -250,10 +231,10 @@ fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     let field = |name| fields.get(name).map(String::as_str);
     let is_down = field("flags")?.split(',').any(|flag| matches!(flag, "s_down" | "o_down"));
     let was_heard = field("master-host") != Some("?");
-    Address::of(field("ip"), field("port")).filter(|_| was_heard && !is_down)
+    named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
 }
 
 fn other(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
     let field = |name| fields.get(name).map(String::as_str);
-    Some((Address::of(field("ip"), field("port"))?, field("runid")?.to_owned()))
+    Some((named(field("ip"), field("port"))?, field("runid")?.to_owned()))
 }

@@ -1,5 +1,6 @@
 //! The exam, mounted on every store; and the exam of the exam.
 
+mod formats;
 mod replicated;
 mod selfcheck;
 pub(crate) mod subjects;
@@ -68,4 +69,22 @@ mod cluster_with_tags {
 // The same as a user who may do no more than the documentation asks for.
 mod cluster_with_the_least_rights {
     lock_core::conformance_tests!(super::subjects::ClusterSubject::with_the_least_rights());
+}
+
+// What others write under the key, with our tokens beside it and without, on one server and on a cluster.
+mod token {
+    use super::formats::{FormatSubject, TOKEN};
+    lock_core::conformance_tests!(FormatSubject::on_redis(TOKEN));
+}
+mod token_on_a_cluster {
+    use super::formats::{FormatSubject, TOKEN};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(TOKEN));
+}
+mod bare_token {
+    use super::formats::{BARE_TOKEN, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_redis(BARE_TOKEN));
+}
+mod bare_token_on_a_cluster {
+    use super::formats::{BARE_TOKEN, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(BARE_TOKEN));
 }

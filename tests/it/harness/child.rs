@@ -286,6 +286,7 @@ fn build(name: &str) -> PathBuf {
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--example", name, "--profile", profile, "--target-dir"]);
     build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    build.args(["--no-default-features", "--features", &features().join(",")]);
     // Of the package whose test this is. There are build scripts that run again, and have all that follows built again, in
     // the middle of the tests, if these are other ones than the last time.
     for (variable, _) in std::env::vars_os() {
@@ -305,4 +306,18 @@ fn build(name: &str) -> PathBuf {
         Ok(_) | Err(_) => assert!(binary.exists(), "there is no {}", binary.display()),
     }
     binary
+}
+
+/// Those that this test was built with. With others the whole library would be built once more, in the middle of the tests:
+/// on a busy machine that was taken for a test that hangs.
+fn features() -> Vec<&'static str> {
+    let all = [
+        ("default", cfg!(feature = "default")),
+        ("redis", cfg!(feature = "redis")),
+        ("cluster", cfg!(feature = "cluster")),
+        ("tracing", cfg!(feature = "tracing")),
+        ("toml", cfg!(feature = "toml")),
+        ("tls", cfg!(feature = "tls")),
+    ];
+    all.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect()
 }

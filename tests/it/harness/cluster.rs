@@ -53,6 +53,24 @@ const SETTINGS: [&str; 6] = [
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct View(BTreeMap<u16, Shard>);
 
+/// What the nodes said that did not name the right owner of a slot, to be shown where a test waits in vain.
+struct Said {
+    slot: u16,
+    port: u16,
+    nodes: Vec<String>,
+}
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!(
+                "slot {} is not that of {} by the word of {:#?}",
+                self.slot, self.port, self.nodes
+            );
+        }
+    }
+}
+
 /// The slots of a master, from and to, and the ports of its replicas.
 type Shard = (BTreeSet<(i64, i64)>, BTreeSet<u16>);
 
@@ -338,9 +356,17 @@ impl Cluster {
     /// Waits until all nodes that run say that `node` serves the slot.
     pub(crate) fn wait_for_owner(&self, slot: u16, node: usize) {
         let port = self.nodes[node].port();
+        let mut said = Said { slot, port, nodes: Vec::new() };
         eventually("all know who serves a slot", TAKEOVER, || {
-            self.running()
-                .all(|node| View::of(&mut node.probe()).is_some_and(|view| view.serves(port, slot)))
+            said.nodes.clear();
+            for node in self.running() {
+                let mut probe = node.probe();
+                if !View::of(&mut probe).is_some_and(|view| view.serves(port, slot)) {
+                    let known = probe.command(&["CLUSTER", "NODES"]);
+                    said.nodes.push(format!("{}: {known:?}", node.port()));
+                }
+            }
+            said.nodes.is_empty()
         });
     }
 
@@ -353,8 +379,22 @@ impl Cluster {
         new
     }
 
+    /// Waits until the next node of a slot has heard of the epoch of the one before. When it takes the slot it gives itself a
+    /// new epoch only if it knows of one as new as its own; and with an older one than the slot had nobody ever believes it.
+    /// The one before may be in a new epoch only since a moment ago, because it has just got the slot from the other.
+    fn wait_for_epoch(&self, from: usize, to: usize) {
+        let epoch = |node: usize, field| {
+            info(&mut self.nodes[node].probe(), field).and_then(|epoch| epoch.parse::<u64>().ok())
+        };
+        let newest = epoch(from, "cluster_my_epoch");
+        eventually("the next node knows the epoch of the one before", AGREEMENT, || {
+            epoch(to, "cluster_current_epoch") >= newest
+        });
+    }
+
     /// Begins to move a slot: keys that are not there any more are asked for at its new node.
     pub(crate) fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+        self.wait_for_epoch(from, to);
         let (slot, source, target) = (slot.to_string(), self.id(from), self.id(to));
         ok(&mut self.nodes[to].probe(), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
         ok(&mut self.nodes[from].probe(), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
@@ -389,6 +429,7 @@ impl Cluster {
 
     /// Moves many slots, each with its keys, one after the other, over the same two connections.
     pub(crate) fn move_slots(&self, slots: &[u16], from: usize, to: usize) {
+        self.wait_for_epoch(from, to);
         let (source, target) = (self.id(from), self.id(to));
         let port = self.nodes[to].port_for_nodes().to_string();
         let (mut left, mut right) = (self.nodes[from].probe(), self.nodes[to].probe());

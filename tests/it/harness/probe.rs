@@ -106,6 +106,14 @@ impl Probe {
 
     /// The fields of a hash and their values; empty if there is none.
     #[track_caller]
+    /// The text under a key, if there is one.
+    pub(crate) fn get(&mut self, key: &str) -> Option<String> {
+        match self.command(&["GET", key]) {
+            Value::Nil => None,
+            value => Some(value.text()),
+        }
+    }
+
     pub(crate) fn hgetall(&mut self, key: &str) -> BTreeMap<String, String> {
         let words = self.command(&["HGETALL", key]).texts();
         words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()

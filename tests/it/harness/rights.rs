@@ -15,8 +15,12 @@ pub(crate) fn documented() -> Vec<&'static str> {
 
 /// The same with what is needed on a cluster.
 pub(crate) fn documented_for_cluster() -> Vec<&'static str> {
-    let more = rule("locker +").into_iter().skip(1);
-    documented().into_iter().chain(more).collect()
+    with("locker +cluster", documented())
+}
+
+/// This rule, and what stands in the document behind the name of the user in the one that begins like that.
+fn with(begin: &str, rule_so_far: Vec<&'static str>) -> Vec<&'static str> {
+    rule_so_far.into_iter().chain(rule(begin).into_iter().skip(1)).collect()
 }
 
 /// The rule that begins like this.
@@ -29,8 +33,11 @@ fn rule(begin: &str) -> Vec<&'static str> {
 
 /// The rule for locks of any name, as the document says to write it where there is no prefix.
 pub(super) fn without_prefix() -> Vec<&'static str> {
-    of_any_name(documented())
+    of_any_name(with(FORMATS, documented()))
 }
+
+/// How the rule begins of what formats need that are asked for.
+const FORMATS: &str = "locker &distlock";
 
 fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
     let (keys, mut rest): (Vec<_>, Vec<_>) =
@@ -42,7 +49,7 @@ fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
 
 /// The same on a node of a cluster.
 pub(super) fn on_cluster() -> Vec<&'static str> {
-    let mut rule = of_any_name(documented_for_cluster());
+    let mut rule = of_any_name(with(FORMATS, documented_for_cluster()));
     // As the document says of servers that do not know them.
     let is_sharded = |word: &str| ["+spublish", "+ssubscribe", "+sunsubscribe"].contains(&word);
     rule.retain(|word| !is_before_7() || !is_sharded(word));

@@ -226,6 +226,8 @@ impl Group {
     /// Has the sentinels make another server the master, while the old one is well. Returns the old one's place when the
     /// first sentinel names the other.
     pub(crate) fn fail_over(&self) -> usize {
+        // The new one may be silent for a while on a busy machine, and would be replaced by the old one in its turn.
+        self.set_down_after(STEADY);
         let old = self.master();
         let mut probe = self.sentinels[0].probe();
         eventually("a failover comes about", BOUND, || {

@@ -1,7 +1,7 @@
 //! Waiting with a bound. The only place of the suite that sleeps.
 
+pub(crate) use lock_core::conformance::fairly;
 use lock_core::{Clock, Moment, Signal, SystemClock};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -12,9 +12,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// How often [`timed`] sees whether threads are woken in time.
 const BEAT: Duration = Duration::from_millis(5);
-
-/// How late a thread may be woken on a machine that has time for its tests.
-const UNFAIR: Duration = Duration::from_millis(20);
 
 /// `DISTLOCK_TEST_SCALE`: what every bound is multiplied with, for machines that are slow or busy.
 static SCALE: LazyLock<f64> = LazyLock::new(|| match std::env::var("DISTLOCK_TEST_SCALE") {
@@ -164,40 +161,6 @@ impl Drop for Raised<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
-}
-
-/// Runs a test of times, and once more if it fails while the machine kept a thread waiting that does nothing but keep
-/// time: twice at most. On a machine that keeps its time a failure is a failure.
-pub(crate) fn fairly<T>(mut test: impl FnMut() -> T) -> T {
-    for _ in 0..2 {
-        let (outcome, late) = with_lateness(|| catch_unwind(AssertUnwindSafe(&mut test)));
-        match outcome {
-            Ok(result) => return result,
-            Err(_) if late > UNFAIR => {
-                println!("a thread that only keeps time was {late:.1?} late: once more");
-            }
-            Err(panic) => resume_unwind(panic),
-        }
-    }
-    test()
-}
-
-/// How late a thread that only keeps time was at most while `work` ran.
-fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let (done, lateness) = (AtomicBool::new(false), AtomicU64::new(0));
-    let result = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::SeqCst) {
-                let due = SystemClock.now() + BEAT;
-                pause(BEAT);
-                let late = SystemClock.now().since(due).as_nanos();
-                lateness.fetch_max(u64::try_from(late).unwrap(), Ordering::SeqCst);
-            }
-        });
-        let _done = Raised(&done);
-        work()
-    });
-    (result, Duration::from_nanos(lateness.into_inner()))
 }
 
 /// How long this thread has been ready to run and waited for a processor, by the system's account; zero where it keeps

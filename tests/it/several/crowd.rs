@@ -32,8 +32,9 @@ fn one_of_the_processes() {
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
     let end = SystemClock.now() + Duration::from_secs(seconds.parse().unwrap());
     let clients: Vec<_> = words.map(|url| distlock::connect(url).unwrap()).collect();
-    let locks: Vec<_> = (0..clients.len() * NAMES)
-        .map(|n| clients[n % clients.len()].mutex(format!("lock:{n}")).unwrap())
+    // The same names on each server: of those no order can be told but the one in which they are given.
+    let locks: Vec<_> = (0..NAMES)
+        .flat_map(|n| clients.iter().map(move |client| client.mutex(format!("lock:{n}")).unwrap()))
         .collect();
     let log = &Log::create(Path::new(file));
     thread::scope(|scope| {
@@ -62,7 +63,8 @@ fn visit(locks: &[Mutex], holder: &str, log: &Log) {
     let to = SystemClock.now();
     for (number, (name, token)) in chosen.into_iter().zip(guard.fencing_tokens()) {
         assert_eq!(name.as_str(), locks[number].name().as_str());
-        let (lock, token) = (name.to_string(), token.unwrap().get());
+        let server = number % (locks.len() / NAMES);
+        let (lock, token) = (format!("{name}@{server}"), token.unwrap().get());
         log.write(&Claim { lock, holder: holder.to_owned(), token, asked, from, to });
     }
     guard.unlock().expect("it was ours until now");

@@ -4,8 +4,8 @@ use crate::backend::Backend;
 use crate::client::Client;
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::conformance::desk::{
-    client, connect, elsewhere, eventually, fresh_name, is_busy, join, let_pass, ms, mutex,
-    mutexes, now, patience, short, spawn, take, take_soon, take_with, watched,
+    client, connect, elsewhere, eventually, fresh_name, is_busy, join, kept, let_pass, ms, mutex,
+    mutexes, now, patience, spawn, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::event::Event;
@@ -67,8 +67,8 @@ pub(crate) fn a_lock_of_an_ended_thread_frees(subject: &dyn Subject) {
 /// Holds, renews, waits, is woken: everything that starts a thread.
 fn lead_a_life(subject: &dyn Subject, ours: &Client, name: &LockName) {
     let (lock, other) = (mutex(ours, name), mutex(&client(subject), name));
-    let held = take_with(&lock, &watched(short()));
-    let_pass(short());
+    let held = take_with(&lock, &watched(kept()));
+    let_pass(kept() / 2);
     held.unlock().expect("it is ours");
     let held = take(&other);
     thread::scope(|scope| {

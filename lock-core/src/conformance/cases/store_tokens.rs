@@ -36,9 +36,8 @@ pub(crate) fn tokens_grow_however_the_lock_came_free(subject: &dyn Subject) {
     for round in 0..8 {
         let line = if round % 2 == 0 { &one } else { &other };
         let lease = if round == 3 { short() } else { long() };
-        let owner = line.owner();
-        let tokens = grant(line.acquire(&name, owner, lease)).tokens.expect("tokens");
-        seen.push(tokens.first());
+        let (owner, grant) = line.hold_soon(&name, lease);
+        seen.push(grant.tokens.expect("tokens").first());
         match round % 4 {
             0 => assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed),
             1 => assert!(other.force_release(&name)),

@@ -167,6 +167,7 @@ fn an_interrupt_in_the_middle_leaves_nothing() {
     });
     three.until_waiting_for(1);
     interrupt.fire();
+    eventually("it ends", || thread.is_finished());
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.is_interrupted() && error.lock() == Some(three.all().name()), "{error}");
     drop(busy);

@@ -1,0 +1,106 @@
+//! What needs no cluster.
+
+use super::*;
+use lock_core::backend::Receipt;
+use lock_core::{ClientId, LeaseTime, OwnerId, SystemClock};
+use std::time::Duration;
+
+fn open(url: &str) -> Result<ClusterBackend, Error> {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    ClusterBackend::new(&Config::from_url(url).unwrap(), &context)
+}
+
+#[test]
+fn an_address_that_is_no_cluster_is_refused() {
+    for (url, says) in [
+        ("redis+cluster://", "10.0.0.1:7000"),
+        ("redis+cluster://a/1", "no database but 0"),
+        ("redis+cluster://a?channels=x", "`channels=x`"),
+        ("redis+cluster://a?address_map=x", "`address_map`"),
+    ] {
+        let error = open(url).unwrap_err();
+        assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
+    }
+    open("redis+cluster://a,[::1]:7000/0").unwrap();
+}
+
+/// Told only of the time that was under way, it would sleep until its deadline.
+#[test]
+fn who_asks_for_the_cluster_while_it_is_asked_for_is_told_of_the_next_time() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
+    let backend = backend.unwrap();
+    let shared = &backend.router.0;
+    let ask = || {
+        let began = shared.clock().now();
+        let outcome = shared.refreshed(began + Duration::from_secs(60));
+        (outcome, shared.clock().now().since(began))
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(ask);
+        silent.set_nonblocking(true).unwrap();
+        let _asked = loop {
+            if let Ok(asked) = silent.accept() {
+                break asked;
+            }
+            assert!(!first.is_finished(), "it was not asked: {:?}", first.join());
+            std::thread::yield_now();
+        };
+        let (outcome, took) = ask();
+        outcome.unwrap_err();
+        assert!(took < Duration::from_secs(30), "{took:?}");
+        first.join().unwrap().0.unwrap_err();
+    });
+}
+
+/// What is still under way then, as a release that is sent on, would wait until its deadline for a thread that has ended.
+#[test]
+fn nobody_waits_for_the_cluster_when_the_last_handle_is_gone() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
+    let backend = backend.unwrap();
+    let shared = Arc::clone(&backend.router.0);
+    let asks = || {
+        let began = shared.clock().now();
+        let _trouble = shared.refreshed(began + Duration::from_secs(60));
+        let took = shared.clock().now().since(began);
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(asks);
+        let _asked = silent.accept().unwrap();
+        let next = scope.spawn(asks);
+        // For the next time it waits by now; and should it not, it sees that there will be none.
+        let soon = shared.clock().now() + Duration::from_millis(50);
+        shared.clock().wait(&Arc::default(), soon);
+        drop(backend);
+        first.join().unwrap();
+        next.join().unwrap();
+        asks();
+    });
+}
+
+#[test]
+fn nothing_is_dialled_and_nothing_secret_shown() {
+    let backend = open("redis+cluster://me:s3cret@192.0.2.1:7000").unwrap();
+    let shown = format!("{backend:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+}
+
+/// Otherwise it would be asked for only when it is time again, and the lock may not live until then.
+#[test]
+fn a_renewal_that_nobody_is_known_for_has_the_cluster_asked_for() {
+    let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
+    let shared = &backend.router.0;
+    assert!(!shared.is_asked_for());
+    let (name, lease) =
+        (LockName::new("a").unwrap(), LeaseTime::new(Duration::from_secs(9)).unwrap());
+    let owner = OwnerId::new(ClientId::random(), 1);
+    let tenure = TenureId::new(name.clone(), owner, lease, Receipt::default());
+    let by = shared.clock().now() + Duration::from_secs(9);
+    let renewal = backend.renew(backend.lane(&name), &[Renewing::new(tenure)], by).remove(0);
+    assert!(matches!(renewal, Err(Failure::NotSent(_))), "{renewal:?}");
+    assert!(shared.is_asked_for());
+}

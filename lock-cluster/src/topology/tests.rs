@@ -1,0 +1,59 @@
+//! What needs no cluster.
+
+use super::*;
+use crate::address_map::AddressMap;
+use crate::map::Trouble;
+use lock_core::{ClientId, Config, Context, SystemClock};
+use lock_redis::parts::{NodeSettings, Shard};
+
+/// A topology that nobody has told of anything, and that dials nobody.
+fn topology() -> Topology {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let config = Config::from_url("redis+cluster://127.0.0.1:1").unwrap();
+    let makers = Makers {
+        settings: NodeSettings::new(&config, 0, &context).unwrap(),
+        addresses: AddressMap::default(),
+        trouble: Trouble(Arc::new(|| ())),
+    };
+    let format = Arc::new(Redisson::of(&config).on_cluster());
+    let bound = Duration::from_secs(1);
+    Topology::new(makers, Arc::default(), Vec::new(), bound, format, Channels::Plain)
+}
+
+fn at(port: u16) -> Address {
+    Address::new("127.0.0.1", port)
+}
+
+/// A dead one that is asked first costs all who wait its patience.
+#[test]
+fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
+    let topology = topology();
+    let shared = topology.shared();
+    let members: Vec<_> = (1..6).map(|port| shared.member(&at(port)).unwrap()).collect();
+    let last = || shared.tellers().last().map(|member| member.number);
+    shared.suspect(&members[2]);
+    assert!(shared.is_asked_for(), "and at once, by the others");
+    for _ in 0..50 {
+        assert_eq!(last(), Some(members[2].number));
+    }
+    members[2].set_suspect(false);
+    assert!((0..1_000).any(|_| last() != Some(members[2].number)), "they take turns");
+}
+
+/// A slot on its way may go to a node that has none yet, or that whoever is asked has not heard of.
+#[test]
+fn what_is_under_way_on_a_node_that_was_only_named_goes_on() {
+    let topology = topology();
+    let shared = topology.shared();
+    let take_over = |port| {
+        let told = Shards::new(1, vec![Shard::new(at(port), 0..=9)]);
+        let left = shared.map.write().take_over(&told, &shared.makers).unwrap();
+        left.gone.iter().map(|member| member.address.port).collect::<Vec<_>>()
+    };
+    assert_eq!(take_over(1), []);
+    shared.member(&at(2)).unwrap();
+    assert_eq!(take_over(1), [], "the next node of a slot that is just moving");
+    shared.moved(9, &at(3)).unwrap();
+    assert_eq!(take_over(1), [], "where a slot has gone");
+    assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
+}

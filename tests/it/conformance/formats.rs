@@ -1,0 +1,141 @@
+//! Wire formats that sit the exam, each on one Redis server and on a cluster.
+
+use crate::harness::cluster::Cluster;
+use crate::harness::probe::Probe;
+use crate::harness::process::RedisServer;
+use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
+use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A format, how its locks are read, and what it cannot do.
+#[derive(Clone, Copy)]
+pub(crate) struct Format {
+    /// What stands behind the `?` of the URL.
+    options: &'static str,
+    seen: fn(Probe, &str) -> Seen,
+    cannot: fn() -> Vec<(&'static str, &'static str)>,
+}
+
+/// What others write, with our tokens beside it.
+pub(crate) const TOKEN: Format =
+    Format { options: "format=token", seen: expiring, cannot: || NEEDS_REPLICAS.to_vec() };
+
+/// Exactly what others write.
+pub(crate) const BARE_TOKEN: Format = Format {
+    options: "format=token&tokens=off",
+    seen: expiring,
+    cannot: || [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_TOMBSTONES].concat(),
+};
+
+/// A string whose TTL is the lease.
+fn expiring(mut probe: Probe, key: &str) -> Seen {
+    match (probe.exists(key), probe.pttl(key)) {
+        (true, Some(left)) => Seen::held(Some(left)),
+        _ => Seen::FREE,
+    }
+}
+
+/// A string that says until when, in seconds since 1970.
+fn dated(mut probe: Probe, key: &str) -> Seen {
+    let Some(until) = probe.get(key).map(|text| text.parse::<f64>().unwrap()) else {
+        return Seen::FREE;
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let left = until - now.as_secs_f64();
+    if left < 0.0 { Seen::FREE } else { Seen::held(Some(Duration::from_secs_f64(left))) }
+}
+
+/// A store of a format.
+pub(crate) struct FormatSubject {
+    format: Format,
+    place: Place,
+    url: String,
+    cannot: Vec<(&'static str, &'static str)>,
+}
+
+enum Place {
+    Server(RedisServer),
+    Cluster(Arc<Cluster>),
+}
+
+impl FormatSubject {
+    /// On a server of its own.
+    pub(crate) fn on_redis(format: Format) -> Self {
+        let server = RedisServer::start();
+        let url = format!("{}?{}", server.url(), format.options);
+        Self { format, place: Place::Server(server), url, cannot: (format.cannot)() }
+    }
+
+    /// On a cluster that all share.
+    pub(crate) fn on_cluster(format: Format) -> Self {
+        let cluster = Cluster::shared();
+        let url = format!("{}?{}", cluster.url(), format.options);
+        Self { format, place: Place::Cluster(cluster), url, cannot: (format.cannot)() }
+    }
+
+    fn probe_of(&self, key: &str) -> Probe {
+        match &self.place {
+            Place::Server(server) => server.probe(),
+            Place::Cluster(cluster) => cluster.probe(key),
+        }
+    }
+}
+
+impl Subject for FormatSubject {
+    fn name(&self) -> String {
+        self.url.split_once('?').map(|(_, options)| options.to_owned()).unwrap_or_default()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        schemes().open(&Config::from_url(&self.url).unwrap(), context).unwrap()
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        (self.format.seen)(self.probe_of(lock.as_str()), lock.as_str())
+    }
+
+    fn lose(&self, lock: &LockName) {
+        super::subjects::lose(self.probe_of(lock.as_str()), lock.as_str());
+    }
+
+    fn cannot(&self) -> &[(&str, &str)] {
+        &self.cannot
+    }
+}
+
+const OFF: &str = "its tokens are switched off";
+
+/// What is asked of tokens.
+const NEEDS_TOKENS: &[(&str, &str)] = &[
+    ("reentry_keeps_the_token", OFF),
+    ("fencing_grows", OFF),
+    ("fencing_grows_in_a_crowd", OFF),
+    ("a_late_holder_has_the_smaller_token", OFF),
+    ("fencing_grows_across_amnesia", OFF),
+    ("every_grant_has_a_token", OFF),
+    ("tokens_grow_however_the_lock_came_free", OFF),
+    ("tokens_grow_across_amnesia", OFF),
+    ("a_reserved_range_is_never_given_again", OFF),
+    ("a_repeated_attempt_keeps_its_token", OFF),
+    ("a_repeated_attempt_has_the_same_range", OFF),
+    ("the_last_token_used_is_written_back", OFF),
+    ("a_used_token_is_never_given_again", OFF),
+    ("a_late_write_back_is_ignored", OFF),
+    ("a_refused_attempt_leaves_the_holders_token", OFF),
+];
+
+const PLAINLY: &str = "it takes a free lock by one plain SET, which minds no tombstone";
+
+/// What a plain SET cannot: turn itself down.
+const NEEDS_TOMBSTONES: &[(&str, &str)] = &[
+    ("a_late_copy_locks_for_nobody", PLAINLY),
+    ("a_late_copy_of_a_used_lock_locks_for_nobody", PLAINLY),
+    ("a_closed_owner_is_never_granted_again", PLAINLY),
+    ("an_owner_that_holds_nothing_can_be_closed", PLAINLY),
+    ("a_tombstone_lives_for_a_lease", PLAINLY),
+];
