@@ -92,7 +92,8 @@ pub(super) fn context() -> Context {
 
 /// A process of its own, whose watchdog's lease is [`long`].
 pub(super) fn client(subject: &dyn Subject) -> Process<'_> {
-    let clients = subject.clients(&context()).into_iter().map(connect).collect();
+    let builders = subject.clients(&context()).into_iter();
+    let clients = builders.map(|builder| connect(subject, builder)).collect();
     Process { subject, clients }
 }
 
@@ -151,9 +152,10 @@ impl Locks for Process<'_> {
 
 /// The same from a builder that was prepared. A request may take longer than whatever is to be [`prompt`], so that a
 /// store which keeps it waiting is told from one that is slow.
-pub(super) fn connect(builder: ClientBuilder) -> Client {
+pub(super) fn connect(subject: &dyn Subject, builder: ClientBuilder) -> Client {
     builder
         .configure(|config| config.with_watchdog(long()).with_command_timeout(ms(2_000)))
+        .configure(|config| subject.settings(config))
         .connect()
         .expect("the store can be opened")
 }

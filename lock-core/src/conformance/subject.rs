@@ -4,6 +4,7 @@ use super::replicas::ReplicaSet;
 use crate::backend::Backend;
 use crate::client::{Client, ClientBuilder};
 use crate::clock::{Clock, SystemClock};
+use crate::config::Config;
 use crate::lock::DistLock;
 use crate::name::LockName;
 use crate::scheme::Context;
@@ -24,6 +25,11 @@ pub trait Subject: Send + Sync {
     /// A client on a backend of its own. Override it where there is more between the two, such as a scheme and its URL.
     fn client(&self, context: &Context) -> ClientBuilder {
         Client::builder().clock(Arc::clone(&context.clock)).backend(self.backend(context))
+    }
+
+    /// Settings that all clients need on this store, as a fixed lease where there is no other.
+    fn settings(&self, config: Config) -> Config {
+        config
     }
 
     /// The clients of one process, on backends of their own: one, but where the exam is sat by locks that are made of

@@ -41,6 +41,8 @@ pub(super) struct Plan {
     /// `None`: wait for ever.
     deadline: Option<Moment>,
     lease: Lease,
+    /// Whether the options said so, and not the settings.
+    is_asked: bool,
     pub(super) time: LeaseTime,
     pub(super) replication: Replication,
     /// What the options said of it, if anything.
@@ -156,7 +158,8 @@ impl Engine {
         let start = self.clock.now();
         let deadline = options.wait.map(|wait| start + wait);
         let asked_replication = options.replication;
-        Ok(Plan { start, deadline, lease, time, replication, asked_replication })
+        let is_asked = options.lease.is_some();
+        Ok(Plan { start, deadline, lease, is_asked, time, replication, asked_replication })
     }
 }
 

@@ -171,10 +171,15 @@ impl Engine {
         let left =
             if inner.overlong { inner.lease.duration() } else { tenure.valid_until().since(now) };
         drop(inner);
+        let then = if self.abilities.owned {
+            "it is tried on in the background"
+        } else {
+            "it is not sent again, because it could free another's lock"
+        };
         Error::new(
             cause.kind(),
             format!(
-                "the release was not confirmed: it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
+                "the release was not confirmed: {then}, and the lease ends the lock within about {left:.1?} in any case"
             ),
         )
         .with_source(cause.clone())

@@ -4,7 +4,7 @@ use crate::harness::cluster::Cluster;
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
-use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
+use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_REPLICAS, Seen, Subject};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +27,74 @@ pub(crate) const BARE_TOKEN: Format = Format {
     seen: expiring,
     cannot: || [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_TOMBSTONES].concat(),
 };
+
+/// `SET NX EX` and `DEL`.
+pub(crate) const PLAIN: Format =
+    Format { options: "format=plain,poll=20ms", seen: expiring, cannot: not_owned };
+
+/// `SETNX`, `GETSET`, and the time that it ends as the value.
+pub(crate) const TIMESTAMP: Format =
+    Format { options: "format=timestamp,poll=20ms", seen: dated, cannot: dated_ahead };
+
+/// The same as Python writes it, and deletes it only if it is its own.
+pub(crate) const FLOAT: Format = Format {
+    options: "format=timestamp,float,release=compare,poll=20ms",
+    seen: dated,
+    cannot: dated_ahead,
+};
+
+/// `INCR` and `EXPIRE`.
+pub(crate) const COUNTER: Format =
+    Format { options: "format=counter,poll=20ms", seen: expiring, cannot: nameless };
+pub(crate) const COUNTER_MULTI: Format =
+    Format { options: "format=counter,multi,poll=20ms", seen: expiring, cannot: nameless };
+pub(crate) const COUNTER_LUA: Format =
+    Format { options: "format=counter,lua,poll=20ms", seen: expiring, cannot: nameless };
+
+fn not_owned() -> Vec<(&'static str, &'static str)> {
+    [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_AN_OWNER].concat()
+}
+
+/// Where it is written in whole seconds, upwards, when the lock ends, and the key never does.
+fn dated_ahead() -> Vec<(&'static str, &'static str)> {
+    const SECONDS: &str =
+        "it counts in whole seconds, upwards, and so a lease may be longer than asked";
+    let mut cannot = nameless();
+    cannot.extend([
+        ("a_lease_is_as_long_as_asked", SECONDS),
+        ("busy_says_for_how_long", SECONDS),
+        ("queries_agree_with_the_store", SECONDS),
+        ("the_remaining_time_runs_down", SECONDS),
+        ("takes_a_lock_that_expires", SECONDS),
+        ("a_release_after_the_lease_says_gone", "its key stays when the lease is over"),
+    ]);
+    cannot
+}
+
+/// Where whoever asks in vain makes the lease longer.
+fn prolonged() -> Vec<(&'static str, &'static str)> {
+    const LOSERS: &str =
+        "whoever asks in vain gives the lock another lease, so it ends only if nobody asks";
+    let mut cannot = nameless();
+    let cases = [
+        "a_fixed_lease_stays_fixed_inside",
+        "an_abandoned_lock_frees_after_its_lease",
+        "busy_says_for_how_long",
+        "an_unlock_that_cannot_be_sent_is_told",
+        "late_release_does_not_free_the_next_holder",
+        "lease_expires_unrenewed",
+        "takes_a_lock_that_expires",
+    ];
+    cannot.extend(cases.map(|case| (case, LOSERS)));
+    cannot
+}
+
+/// Where the value is a time or a number.
+fn nameless() -> Vec<(&'static str, &'static str)> {
+    let mut cannot = not_owned();
+    cannot.push(("the_holder_is_named", "its value does not say who holds the lock"));
+    cannot
+}
 
 /// A string whose TTL is the lease.
 fn expiring(mut probe: Probe, key: &str) -> Seen {
@@ -74,6 +142,10 @@ impl FormatSubject {
         Self { format, place: Place::Cluster(cluster), url, cannot: (format.cannot)() }
     }
 
+    fn is_owned(&self) -> bool {
+        self.format.options.starts_with("format=token")
+    }
+
     fn probe_of(&self, key: &str) -> Probe {
         match &self.place {
             Place::Server(server) => server.probe(),
@@ -93,6 +165,10 @@ impl Subject for FormatSubject {
 
     fn client(&self, context: &Context) -> ClientBuilder {
         builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
+    }
+
+    fn settings(&self, config: Config) -> Config {
+        if self.is_owned() { config } else { config.with_lease(Duration::from_secs(60)) }
     }
 
     fn probe(&self, lock: &LockName) -> Seen {

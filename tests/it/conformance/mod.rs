@@ -88,3 +88,51 @@ mod bare_token_on_a_cluster {
     use super::formats::{BARE_TOKEN, FormatSubject};
     lock_core::conformance_tests!(FormatSubject::on_cluster(BARE_TOKEN));
 }
+mod plain {
+    use super::formats::{FormatSubject, PLAIN};
+    lock_core::conformance_tests!(FormatSubject::on_redis(PLAIN));
+}
+mod plain_on_a_cluster {
+    use super::formats::{FormatSubject, PLAIN};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(PLAIN));
+}
+mod timestamp {
+    use super::formats::{FormatSubject, TIMESTAMP};
+    lock_core::conformance_tests!(FormatSubject::on_redis(TIMESTAMP));
+}
+mod timestamp_on_a_cluster {
+    use super::formats::{FormatSubject, TIMESTAMP};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(TIMESTAMP));
+}
+mod float {
+    use super::formats::{FLOAT, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_redis(FLOAT));
+}
+mod float_on_a_cluster {
+    use super::formats::{FLOAT, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(FLOAT));
+}
+mod counter {
+    use super::formats::{COUNTER, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_redis(COUNTER));
+}
+mod counter_on_a_cluster {
+    use super::formats::{COUNTER, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(COUNTER));
+}
+mod counter_multi {
+    use super::formats::{COUNTER_MULTI, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_redis(COUNTER_MULTI));
+}
+mod counter_multi_on_a_cluster {
+    use super::formats::{COUNTER_MULTI, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(COUNTER_MULTI));
+}
+mod counter_lua {
+    use super::formats::{COUNTER_LUA, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_redis(COUNTER_LUA));
+}
+mod counter_lua_on_a_cluster {
+    use super::formats::{COUNTER_LUA, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(COUNTER_LUA));
+}

@@ -25,7 +25,7 @@ pub(crate) fn dropping_the_client_stops_threads(subject: &dyn Subject) {
         let context = Context::new(Arc::new(clock.clone()), ClientId::random());
         let signing = clock.clone();
         let events = Arc::new(move |_: &Event| signing.sign());
-        let client = connect(subject.client(&context).events(events));
+        let client = connect(subject, subject.client(&context).events(events));
         lead_a_life(subject, &client, &name);
         assert!(clock.present() > 0, "the threads of a living client are seen");
     });
@@ -38,7 +38,7 @@ pub(crate) fn dropping_the_client_drops_the_backend(subject: &dyn Subject) {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let backend = subject.backend(&context);
     let alive: Weak<dyn Backend> = Arc::downgrade(&backend);
-    let client = connect(Client::builder().clock(context.clock).backend(backend));
+    let client = connect(subject, Client::builder().clock(context.clock).backend(backend));
     lead_a_life(subject, &client, &name);
     assert!(alive.upgrade().is_some());
     drop(client);

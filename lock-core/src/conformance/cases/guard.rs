@@ -1,8 +1,8 @@
 //! What a guard promises: to release, to know how long it may be trusted, to say when it is lost.
 
 use crate::conformance::desk::{
-    Line, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short, shown, take,
-    take_soon, take_with, watched,
+    Line, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short, take, take_soon,
+    take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::engine::tenure::GuardState;
@@ -33,7 +33,7 @@ pub(crate) fn releases_on_panic(subject: &dyn Subject) {
     }));
     assert!(panicked.is_err());
     drop(take(&other));
-    let _tokens = one.run(shown).expect("the lock is free");
+    one.run(|_| ()).expect("the lock is free");
 }
 
 /// An unlock that the store confirmed says so, and one of a lock that is gone says that it was lost.
@@ -74,7 +74,7 @@ pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
     let guard = take_with(&one, &watched(kept()));
     assert_eq!(guard.state(), GuardState::Held);
     guard.ensure(Duration::ZERO).expect("it is held");
-    let (losses, token) = (guard.losses(), shown(&guard));
+    let (losses, tokens) = (guard.losses(), guard.fencing_tokens());
     subject.lose(one.name());
     let loss = losses.recv_timeout(patience()).expect("the holder is told");
     assert_eq!(loss.cause(), LossCause::Gone);
@@ -82,7 +82,7 @@ pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
     assert!(!guard.is_valid() && !one.is_held_by_current_thread());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(guard.ensure(Duration::ZERO).expect_err("it is lost").is_lost());
-    assert_eq!(shown(&guard), token);
+    assert_eq!(guard.fencing_tokens(), tokens);
     assert!(guard.unlock().expect_err("it is lost").is_lost());
 }
 

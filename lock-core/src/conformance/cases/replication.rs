@@ -22,7 +22,7 @@ use std::thread;
 /// A lock of a client under this policy.
 fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
     let builder = subject.client(&context());
-    mutex(&connect(builder.configure(|config| config.with_replication(policy))), name)
+    mutex(&connect(subject, builder.configure(|config| config.with_replication(policy))), name)
 }
 
 /// Where a store has no replicas, a policy is refused by name, and "all" where it does not know how many it should have.
@@ -98,7 +98,10 @@ pub(crate) fn an_accepted_shortfall_is_held_and_told(subject: &dyn Subject) {
     };
     let policy = impatient(count).on_shortfall(OnShortfall::Accept);
     let builder = subject.client(&context()).events(Arc::new(handler));
-    let lock = mutex(&connect(builder.configure(|config| config.with_replication(policy))), &name);
+    let lock = mutex(
+        &connect(subject, builder.configure(|config| config.with_replication(policy))),
+        &name,
+    );
     let _held_back = hold_back(replicas, 1);
     let is_told = |what: &str, token| {
         let expected = (token, Shortfall::new(count - 1, count));
@@ -166,7 +169,10 @@ pub(crate) fn a_lost_grant_is_confirmed_when_it_is_found(subject: &dyn Subject) 
     let network = Mischief::on(subject.backend(&context));
     let policy = impatient(replicas.count()).on_shortfall(OnShortfall::Fail);
     let builder = Client::builder().clock(context.clock).backend(Arc::clone(&network) as _);
-    let lock = mutex(&connect(builder.configure(|config| config.with_replication(policy))), &name);
+    let lock = mutex(
+        &connect(subject, builder.configure(|config| config.with_replication(policy))),
+        &name,
+    );
     let held_back = hold_back(replicas, 1);
     network.lose_acquire_answers(1);
     let error = lock.try_lock_for(patience()).expect_err("one of them is missing");

@@ -73,7 +73,7 @@ impl Queue {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         };
-        let client = connect(subject.client(&context()).events(Arc::new(counting)));
+        let client = connect(subject, subject.client(&context()).events(Arc::new(counting)));
         Self { lock: mutex(&client, name), contended }
     }
 

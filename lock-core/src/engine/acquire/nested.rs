@@ -48,6 +48,8 @@ impl Engine {
             }
             (Some(watch), Lease::Watched { .. }) => (plan.time > watch.ttl).then_some(plan.time),
             (None, Lease::Watched { .. }) => None,
+            // Nobody asked for it here: what the outer one got will do.
+            (_, Lease::Fixed(_)) if !plan.is_asked => None,
             (_, Lease::Fixed(_)) => {
                 let wanted = self.clock.now() + plan.time.validity();
                 (wanted > tenure.valid_until()).then_some(plan.time)
