@@ -47,7 +47,7 @@ pub(crate) const FLOAT: Format = Format {
 pub(crate) const COUNTER: Format =
     Format { options: "format=counter,poll=20ms", seen: expiring, cannot: nameless };
 pub(crate) const COUNTER_MULTI: Format =
-    Format { options: "format=counter,multi,poll=20ms", seen: expiring, cannot: nameless };
+    Format { options: "format=counter,multi,poll=20ms", seen: expiring, cannot: prolonged };
 pub(crate) const COUNTER_LUA: Format =
     Format { options: "format=counter,lua,poll=20ms", seen: expiring, cannot: nameless };
 
