@@ -7,6 +7,7 @@ use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, HolderInfo, LockInfo};
+use std::time::Duration;
 
 /// The value is ours to choose; it says who holds the lock, for people who look, and nothing minds it.
 #[derive(Debug)]
@@ -21,7 +22,11 @@ impl Plain {
         let (owner, lease) = (Text::owner(attempt.owner), lease(attempt));
         match talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])? {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Nil => Ok(Answer::Busy(talk.remaining()?)),
+            // Anything at all that is there keeps us out; what is no text is no lock of this format.
+            Reply::Nil => match talk.look()? {
+                Some(_) => Ok(Answer::Busy(talk.remaining()?)),
+                None => Ok(Answer::Busy(Some(Duration::ZERO))),
+            },
             _ => Err(talk.unexpected("SET")),
         }
     }

@@ -139,3 +139,74 @@ impl Settings<'_> {
         Error::configuration(format!("`{OPTION}={}`: {complaint}", self.name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::*;
+    use lock_core::backend::{Replicates, Waking};
+    use lock_core::{ClientId, SystemClock};
+
+    fn format(text: &str) -> Result<Format, Error> {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url(&format!("redis://h?format={text}")).unwrap();
+        Format::of(&config, &context)
+    }
+
+    #[test]
+    fn every_format_is_found_by_its_name_and_says_what_it_can() {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let usual = Format::of(&Config::from_url("redis://h").unwrap(), &context).unwrap();
+        assert_eq!(usual.name(), "redisson");
+        for (text, name, owned) in [
+            ("redisson", "redisson", true),
+            ("token", "token", true),
+            ("plain", "plain", false),
+            ("plain,poll=10ms,jitter=0ms", "plain", false),
+            ("timestamp", "timestamp", false),
+            ("timestamp,seconds,release=not-older", "timestamp", false),
+            ("timestamp,release=compare,float,poll=10ms", "timestamp", false),
+            ("counter", "counter", false),
+            ("counter,multi", "counter", false),
+            ("counter,poll=1s,lua", "counter", false),
+        ] {
+            let format = format(text).unwrap();
+            assert_eq!(format.name(), name, "{text}");
+            let abilities = format.abilities(Replicates::Counted);
+            assert_eq!(abilities.owned, owned, "{text}");
+            assert_eq!(abilities.tokens, owned, "{text}");
+            assert_eq!(abilities.waking == Waking::Publishes, owned, "{text}");
+            assert_eq!(abilities.replication == Replicates::Counted, owned, "{text}");
+        }
+        let polls = format("plain,poll=40ms,jitter=7ms").unwrap().abilities(Replicates::Never);
+        let [interval, jitter] = [40, 7].map(Duration::from_millis);
+        assert_eq!(polls.waking, Waking::Polls { interval, jitter });
+    }
+
+    #[test]
+    fn what_is_no_format_or_none_of_its_settings_is_refused_by_name() {
+        for (text, says) in [
+            ("", "there is no format ``; there are `redisson`"),
+            ("Redisson", "no format `Redisson`"),
+            ("plain,", ""),
+            ("token,poll=1s", "`format=token`: there is no setting `poll=1s`; it has none"),
+            ("plain,lua", "no setting `lua`"),
+            ("counter,float", "there are `commands`, `multi` and `lua`"),
+            ("counter,lua,multi", "only one of `commands`, `multi`, `lua`"),
+            ("timestamp,float,seconds", "only one of"),
+            ("timestamp,release=never", "`release=` with `delete`"),
+            ("plain,poll=soon", "`poll=soon` is not a duration"),
+            ("plain,poll=0s", "without a pause"),
+            ("plain,poll=1s,poll=2s", "no setting `poll="),
+        ] {
+            match format(text) {
+                Ok(_) => assert_eq!(says, "", "{text}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(error.is_configuration() && !says.is_empty(), "{text}: {said}");
+                    assert!(said.contains(says), "{text}: {said}");
+                }
+            }
+        }
+    }
+}

@@ -45,10 +45,15 @@ pub(super) struct Polls {
     pub(super) jitter: Duration,
 }
 
+/// The interval of the classic loop around Jedis.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// So that waiters do not march in step.
+const JITTER: Duration = Duration::from_millis(25);
+
 impl Default for Polls {
-    /// The interval of the classic loop around Jedis, and a part at random, so that waiters do not march in step.
     fn default() -> Self {
-        Self { interval: Duration::from_millis(100), jitter: Duration::from_millis(25) }
+        Self { interval: INTERVAL, jitter: JITTER }
     }
 }
 

@@ -110,7 +110,8 @@ fn the_table_of_the_schemes_options_has_those_that_they_take() {
         };
         let unknown = format!("there is no option `{option}`");
         assert!(!said(&format!("{scheme}x")).contains(&unknown), "{option}");
-        assert!(said("redis://x").contains(&unknown), "{option}");
+        // One of memory's, which has none of these.
+        assert!(said("memory://x").contains(&unknown), "{option}");
         let quoted = code(&row);
         let [file, text] = quoted.as_slice() else { panic!("{row:?}") };
         assert!(squeezed(&read(file)).contains(text), "{file} has no `{text}`: {option}");

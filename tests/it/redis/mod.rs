@@ -1,6 +1,7 @@
 //! What can only be seen on a real Redis server: what is sent and what is stored.
 
 mod clients;
+mod formats;
 mod handoff;
 mod replication;
 mod requests;
