@@ -42,5 +42,8 @@ mod servers_clock;
 // The documents' numbers and names.
 mod documents;
 
+// The races of old algorithms, seen to happen and seen cured.
+mod gallery;
+
 // What nobody can promise, seen to fail.
 mod guarantees;

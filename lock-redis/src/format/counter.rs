@@ -2,7 +2,7 @@
 //! "Pattern: Locking with INCR" that went round, in the three ways in which it is written.
 
 use super::plain::{held, lease};
-use super::unowned::{Talk, after_a_write};
+use super::unowned::Talk;
 use crate::reply::Reply;
 use crate::script::COUNT;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
@@ -30,12 +30,7 @@ impl Counter {
             Self::Commands => {
                 let count = talk.ask("INCR", &[])?;
                 if count == Reply::Int(1) {
-                    talk.step("EXPIRE");
-                    let done = talk.ask("EXPIRE", &[lease.as_bytes()]).map_err(after_a_write)?;
-                    if done != Reply::Int(1) {
-                        // Somebody deleted it in between: it is not ours.
-                        return Ok(Answer::Busy(None));
-                    }
+                    talk.expire_in(lease.as_bytes())?;
                 }
                 count
             }

@@ -1,5 +1,6 @@
 //! `plain`: `SET key value NX EX seconds`, and a plain `DEL`: the first form of a lock on the page of `SET` in the Redis
-//! documentation. Whoever holds it for longer than its lease deletes a successor's.
+//! documentation. Whoever holds it for longer than its lease deletes a successor's. And what was there before `SET` could do
+//! both: `SETNX` and `EXPIRE`.
 
 use super::remaining;
 use super::unowned::{Talk, seconds};
@@ -10,17 +11,33 @@ use lock_core::backend::{Answer, Attempt, Failure, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
 /// The value is ours to choose; it says who holds the lock, for people who look, and nothing minds it.
-#[derive(Debug)]
-pub(super) struct Plain;
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plain {
+    /// In one command.
+    Set,
+    /// In two. If the second never comes, the lock stays for ever.
+    Commands,
+}
 
 impl Plain {
     pub(super) fn acquire(
-        &self,
+        self,
         talk: &mut Talk<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         let (owner, lease) = (Text::owner(attempt.owner), lease(attempt));
-        match talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])? {
+        let reply = match self {
+            Self::Set => talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?,
+            Self::Commands => match talk.ask("SETNX", &[owner.as_bytes()])? {
+                Reply::Int(0) => Reply::Nil,
+                Reply::Int(1) => {
+                    talk.expire_in(lease.as_bytes())?;
+                    Reply::Text(String::new())
+                }
+                other => other,
+            },
+        };
+        match reply {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
             // Anything at all that is there keeps us out; what is no text is no lock of this format.
             Reply::Nil => match talk.look()? {
@@ -31,7 +48,7 @@ impl Plain {
         }
     }
 
-    pub(super) fn inspect(&self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
+    pub(super) fn inspect(self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
         let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
         held(talk, &value)
     }

@@ -3,7 +3,7 @@
 use super::counter::Counter;
 use super::owned::Owned;
 use super::plain::Plain;
-use super::timestamp::{Rule, Spelling, Timestamp};
+use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
 use super::unowned::{Algorithm, Polls, Unowned};
 use super::{Kind, OPTION, REDISSON, TOKEN};
 use crate::keys::Keys;
@@ -23,7 +23,11 @@ pub(super) fn read(config: &Config, context: &Context) -> Result<Kind, Error> {
     let kind = match name {
         "redisson" => Kind::Owned(Owned::new(&REDISSON, config)),
         "token" => Kind::Owned(Owned::new(&TOKEN, config)),
-        "plain" => unowned(config, &mut settings, Algorithm::Plain(Plain))?,
+        "plain" => {
+            let forms = [("set", Plain::Set), ("commands", Plain::Commands)];
+            let form = settings.one_of(&forms)?.unwrap_or(Plain::Set);
+            unowned(config, &mut settings, Algorithm::Plain(form))?
+        }
         "timestamp" => {
             let algorithm = Algorithm::Timestamp(timestamp(&mut settings, context)?);
             unowned(config, &mut settings, algorithm)?
@@ -61,7 +65,9 @@ fn timestamp(settings: &mut Settings<'_>, context: &Context) -> Result<Timestamp
         Spelling::Float => Rule::NotOlder,
     };
     let rule = settings.one_of(&rules)?.unwrap_or(usual);
-    Ok(Timestamp { spelling, rule, clock: Arc::clone(&context.clock) })
+    let takeovers = [("takeover=getset", Takeover::GetSet), ("takeover=delete", Takeover::Delete)];
+    let takeover = settings.one_of(&takeovers)?.unwrap_or(Takeover::GetSet);
+    Ok(Timestamp { spelling, takeover, rule, clock: Arc::clone(&context.clock) })
 }
 
 fn unowned(
@@ -126,10 +132,10 @@ impl Settings<'_> {
                 match self.name {
                     "redisson" | "token" => "it has none",
                     "timestamp" => {
-                        "there are `seconds` and `float`, `release=` with `delete`, `not-older` or `compare`, `poll=` and `jitter=`"
+                        "there are `seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` with `delete`, `not-older` or `compare`, `poll=` and `jitter=`"
                     }
                     "counter" => "there are `commands`, `multi` and `lua`, `poll=` and `jitter=`",
-                    _ => "there are `poll=` and `jitter=`",
+                    _ => "there are `set` and `commands`, `poll=` and `jitter=`",
                 }
             ))),
         }
@@ -163,6 +169,8 @@ mod tests {
             ("token", "token", true),
             ("plain", "plain", false),
             ("plain,poll=10ms,jitter=0ms", "plain", false),
+            ("plain,commands", "plain", false),
+            ("timestamp,takeover=delete", "timestamp", false),
             ("timestamp", "timestamp", false),
             ("timestamp,seconds,release=not-older", "timestamp", false),
             ("timestamp,release=compare,float,poll=10ms", "timestamp", false),

@@ -4,7 +4,7 @@
 //! It is written in two spellings: whole seconds, with one more than the lease (that page), and as Python prints a float,
 //! without (redis-py 2 and tornado-redis).
 
-use super::unowned::{Talk, seconds};
+use super::unowned::{Talk, after_a_write, seconds};
 use crate::reply::Reply;
 use crate::script::CLEAR;
 use lock_core::backend::{
@@ -35,8 +35,18 @@ pub(super) enum Rule {
     Compare,
 }
 
+/// How a lock is taken over that was held until a time that is past.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Takeover {
+    /// Its time is changed for ours, and whoever gets the old one for it has the lock.
+    GetSet,
+    /// It is deleted, and then it is anybody's: what one would do first, and the page warns of.
+    Delete,
+}
+
 pub(super) struct Timestamp {
     pub(super) spelling: Spelling,
+    pub(super) takeover: Takeover,
     pub(super) rule: Rule,
     pub(super) clock: Arc<dyn Clock>,
 }
@@ -45,6 +55,7 @@ impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timestamp")
             .field("spelling", &self.spelling)
+            .field("takeover", &self.takeover)
             .field("rule", &self.rule)
             .finish_non_exhaustive()
     }
@@ -79,10 +90,19 @@ impl Timestamp {
         if let Some(left) = self.left(talk, stored.as_deref())? {
             return Ok(Answer::Busy(left));
         }
+        if self.takeover == Takeover::Delete {
+            talk.delete()?;
+            talk.step("SETNX");
+            return match talk.ask("SETNX", &[until.as_bytes()]).map_err(after_a_write)? {
+                Reply::Int(1) => granted(),
+                Reply::Int(_) => Ok(Answer::Busy(None)),
+                _ => Err(talk.unexpected("SETNX")),
+            };
+        }
         talk.step("GETSET");
         let found = talk.text("GETSET", &[until.as_bytes()])?;
         // If another was faster, its time has been overwritten with ours, a little later: so the algorithm has it.
-        match self.left(talk, found.as_deref()).map_err(super::unowned::after_a_write)? {
+        match self.left(talk, found.as_deref()).map_err(after_a_write)? {
             None => granted(),
             Some(left) => Ok(Answer::Busy(left)),
         }

@@ -232,6 +232,16 @@ impl Talk<'_> {
         Err(self.unexpected("EXEC"))
     }
 
+    /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is what a failure says.
+    pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<(), Failure> {
+        self.step("EXPIRE");
+        match self.ask("EXPIRE", &[seconds]).map_err(after_a_write)? {
+            // If somebody has deleted it in between, nobody can tell, here as in the programs that do this.
+            Reply::Int(_) => Ok(()),
+            _ => Err(self.unexpected("EXPIRE")),
+        }
+    }
+
     /// How long the key lives yet; `None` for ever.
     pub(super) fn remaining(&mut self) -> Result<Option<Duration>, Failure> {
         match self.ask("PTTL", &[])? {

@@ -1,0 +1,31 @@
+//! The races that the lock algorithms of the past are known for, seen to happen, and seen not to happen with the format that
+//! cures them. Every one is the format that this library ships, held up between two of its commands. Starts `redis-server`
+//! for itself.
+//!
+//! ```sh
+//! cargo run --example race_gallery
+//! ```
+
+mod races;
+mod stage;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut all_as_told = true;
+    for (number, race) in races::all().iter().enumerate() {
+        println!("{}. {}", number + 1, race.title);
+        for step in race.story {
+            println!("     {step}");
+        }
+        for (cast, is_to_happen) in [(&race.happens, true), (&race.cured, false)] {
+            let seen = (race.play)(cast);
+            let word = if seen { "it happens" } else { "it does not happen" };
+            let note = if seen == is_to_happen { "" } else { "  <- NOT as told" };
+            all_as_told &= seen == is_to_happen;
+            println!("   {:45} {word}{note}", cast.told());
+        }
+        println!();
+    }
+    if all_as_told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

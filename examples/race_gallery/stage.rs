@@ -1,0 +1,293 @@
+//! What the races are played on: servers of our own, and clients that can be held up between two commands.
+
+use distlock::backend::{Answer, Attempt, Closing, Receipt, Release, TenureId, Tokens};
+use distlock::{
+    Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
+    Replication, Signal, SystemClock, Woken,
+};
+use lock_redis::RedisBackend;
+use lock_redis::parts::Stops;
+use parking_lot::{Condvar, Mutex};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long anything here may take that is only waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = soon();
+    while !is_so() {
+        assert!(SystemClock.now() < end, "waited in vain for this: {what}");
+        SystemClock.wait(&Arc::new(Signal::new()), SystemClock.now() + Duration::from_millis(5));
+    }
+}
+
+/// A Redis server without any data, for as long as this lives.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("it is bound").port();
+        drop(free);
+        Self::start_on(port)
+    }
+
+    fn start_on(port: u16) -> Self {
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let process = Command::new(&binary)
+            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {binary}: {error}; install redis-server"));
+        let server = Self { process, port };
+        until("the server answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        server
+    }
+
+    /// Kills it, and starts an empty one in its place.
+    pub(crate) fn start_again(&mut self) {
+        self.stop();
+        *self = Self::start_on(self.port);
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+
+    /// Sends a line, and returns the first line of the answer.
+    pub(crate) fn ask(&self, line: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is up");
+        stream.write_all(format!("{line}\r\n").as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).expect("it answers");
+        answer.trim_end().to_owned()
+    }
+
+    pub(crate) fn has_the_lock(&self) -> bool {
+        self.ask("EXISTS x") == ":1"
+    }
+
+    /// What is left of the key in milliseconds; -1 for ever.
+    pub(crate) fn left(&self) -> i64 {
+        self.ask("PTTL x")[1..].parse().expect("a number")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The machine's clock, with another time of day.
+#[derive(Debug)]
+enum Time {
+    /// So many seconds ahead, or behind.
+    Ahead(i64),
+    /// It stands.
+    Still(Duration),
+}
+
+impl Clock for Time {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn unix_time(&self) -> Duration {
+        let now = SystemClock.unix_time();
+        match self {
+            Self::Ahead(seconds) if *seconds < 0 => {
+                now - Duration::from_secs(seconds.unsigned_abs())
+            }
+            Self::Ahead(seconds) => now + Duration::from_secs(seconds.unsigned_abs()),
+            Self::Still(time) => *time,
+        }
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        SystemClock.wait(signal, until)
+    }
+}
+
+/// Where a client is held up.
+#[derive(Debug, Default)]
+struct Hold {
+    state: Mutex<Held>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    at: &'static [&'static str],
+    is_there: bool,
+    may_go: bool,
+}
+
+impl Stops for Hold {
+    fn at(&self, step: &'static str, _: &LockName) {
+        let mut state = self.state.lock();
+        if !state.at.contains(&step) {
+            return;
+        }
+        state.is_there = true;
+        while !state.may_go {
+            self.changed.wait(&mut state);
+        }
+        *state = Held::default();
+    }
+}
+
+/// What a client was given.
+#[derive(Clone, Debug)]
+struct Granted {
+    receipt: Receipt,
+    /// Its fencing token, where the format has any.
+    token: Option<FencingToken>,
+}
+
+/// A client that wants the lock `x`, and talks to the store by the backend alone: what a lock's owner knows of itself, its
+/// deadline, is left out here, because a paused process does not look at its clock.
+#[derive(Clone)]
+pub(crate) struct Client {
+    backend: Arc<dyn Backend>,
+    owner: OwnerId,
+    lease: Duration,
+    replication: Replication,
+    hold: Arc<Hold>,
+    held: Arc<Mutex<Option<Granted>>>,
+}
+
+impl Client {
+    /// One of this server, with this format.
+    pub(crate) fn new(server: &Server, format: &str) -> Self {
+        Self::with(server, format, Time::Ahead(0))
+    }
+
+    /// The same with a clock that is so many seconds ahead, or behind.
+    pub(crate) fn ahead(server: &Server, format: &str, seconds: i64) -> Self {
+        Self::with(server, format, Time::Ahead(seconds))
+    }
+
+    /// The same with a clock that stands.
+    pub(crate) fn still(server: &Server, format: &str, time: Duration) -> Self {
+        Self::with(server, format, Time::Still(time))
+    }
+
+    fn with(server: &Server, format: &str, time: Time) -> Self {
+        Self::at(&format!("redis://127.0.0.1:{}?format={format}", server.port), time)
+    }
+
+    /// One whose right to let keys expire was taken away.
+    pub(crate) fn without_expire(server: &Server, format: &str) -> Self {
+        server.ask("ACL SETUSER limited on >secret ~* &* +@all -expire -pexpire");
+        let url = format!("redis://limited:secret@127.0.0.1:{}?format={format}", server.port);
+        Self::at(&url, Time::Ahead(0))
+    }
+
+    fn at(url: &str, time: Time) -> Self {
+        let (hold, id) = (Arc::<Hold>::default(), ClientId::random());
+        let context = Context::new(Arc::new(time), id);
+        let config = Config::from_url(url).expect("a good URL");
+        let backend = RedisBackend::new(&config, &context).expect("a good URL");
+        Self::on(Arc::new(backend.stopping(Arc::clone(&hold) as _)), id, hold)
+    }
+
+    fn on(backend: Arc<dyn Backend>, id: ClientId, hold: Arc<Hold>) -> Self {
+        let (owner, lease) = (OwnerId::new(id, 1), Duration::from_secs(60));
+        let (replication, held) = (Replication::off(), Arc::default());
+        Self { backend, owner, lease, replication, hold, held }
+    }
+
+    pub(crate) fn lease(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
+
+    pub(crate) fn replication(self, replication: Replication) -> Self {
+        Self { replication, ..self }
+    }
+
+    /// Tries to get the lock.
+    pub(crate) fn take(&self) -> bool {
+        let (name, lease) = (name(), LeaseTime::new(self.lease).expect("an ordinary lease"));
+        let tokens = if !self.backend.abilities().tokens {
+            Tokens::None
+        } else {
+            Tokens::Assign { reserve: 0 }
+        };
+        let attempt = Attempt::new(&name, self.owner, lease).tokens(tokens);
+        let attempt = attempt.replication(self.replication);
+        match self.backend.acquire(&attempt, soon()) {
+            Ok(Answer::Granted(grant)) => {
+                let token = grant.tokens.map(|tokens| tokens.first());
+                *self.held.lock() = Some(Granted { receipt: grant.receipt, token });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The token of what it was given.
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        self.held.lock().as_ref().and_then(|held| held.token)
+    }
+
+    /// Gives the lock back, and says whether it was its own, by what the store says.
+    pub(crate) fn give_back(&self) -> bool {
+        let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
+        let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
+        let tenure = TenureId::new(name(), self.owner, lease, receipt.unwrap_or_default());
+        let release = self.backend.release(&tenure, Closing::CLEAN, soon());
+        matches!(release, Ok(Release::Freed | Release::FreedFor(_)))
+    }
+
+    /// Begins something, and returns when it has come to one of these steps, or to its end.
+    pub(crate) fn until(
+        &self,
+        steps: &'static [&'static str],
+        begin: impl FnOnce(&Self) -> bool + Send + 'static,
+    ) -> Begun {
+        *self.hold.state.lock() = Held { at: steps, ..Held::default() };
+        let client = self.clone();
+        let thread = std::thread::spawn(move || begin(&client));
+        until("it is there, or done", || self.hold.state.lock().is_there || thread.is_finished());
+        Begun { hold: Arc::clone(&self.hold), thread }
+    }
+}
+
+/// Something that was begun.
+pub(crate) struct Begun {
+    hold: Arc<Hold>,
+    thread: JoinHandle<bool>,
+}
+
+impl Begun {
+    /// Whether it was held up.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.hold.state.lock().is_there
+    }
+
+    /// Lets it go on, and returns what came of it.
+    pub(crate) fn go_on(self) -> bool {
+        self.hold.state.lock().may_go = true;
+        self.hold.changed.notify_all();
+        self.thread.join().expect("it does not panic")
+    }
+}
+
+pub(crate) fn name() -> LockName {
+    LockName::new("x").expect("a good name")
+}
+
+fn soon() -> Moment {
+    SystemClock.now() + PATIENCE
+}
