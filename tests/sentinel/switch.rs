@@ -8,7 +8,7 @@ use crate::harness::process::RedisServer;
 use crate::harness::sentinel::is_master;
 use crate::harness::time::{Stopwatch, always, eventually, fairly, ms, within};
 use crate::liar::Liar;
-use crate::scene::{SOON, await_usable, connect, take};
+use crate::scene::{SOON, await_move, await_usable, connect, take};
 use distlock::{Client, DistLock};
 use std::thread;
 use std::time::Duration;
@@ -266,6 +266,23 @@ fn what_the_old_master_freed_and_the_new_one_does_not_know_of_is_freed_there_too
     eventually("the new one has, too", SOON, || held(&two.new) == [false, false, true]);
     kept.verify().unwrap();
     kept.unlock().unwrap();
+}
+
+/// Where nothing says whose a lock is, giving it back once more would free another's.
+#[test]
+fn what_has_no_owner_is_not_freed_once_more_on_the_new_master() {
+    let two = Two::start("format=plain&lease=60s");
+    follow(&two.new, Some(&two.old));
+    let guard = take(&two.client.mutex("unlocked").unwrap());
+    eventually("the replica has it", SOON, || two.new.probe().exists("unlocked"));
+    follow(&two.new, None);
+    guard.unlock().unwrap();
+    two.new.probe().command(&["SET", "unlocked", "another's", "EX", "60"]);
+    two.liar.name(two.new.port(), 2);
+    two.liar.tell();
+    await_move(&two.client.mutex("moved").unwrap(), &two.new);
+    let stays = || two.new.probe().get("unlocked").as_deref() == Some("another's");
+    always("it is another's", Duration::from_millis(500), stays);
 }
 
 #[test]

@@ -115,6 +115,11 @@ impl Format {
         }
     }
 
+    /// Whether it says whose a lock is.
+    pub(crate) fn knows_owners(&self) -> bool {
+        matches!(self.0, Kind::Owned(_))
+    }
+
     /// Whether its attempts must go on a link with nobody else's commands in between.
     pub(crate) fn is_exclusive(&self) -> bool {
         matches!(&self.0, Kind::Unowned(format) if format.is_exclusive())

@@ -286,7 +286,12 @@ impl Generations {
     ///
     /// Not noted before that is sure: what is still being given back would be given back twice on a new master, and the second
     /// answer would be "gone".
+    ///
+    /// Not noted at all where the format does not say whose a lock is: on the new master it may be another's by then.
     pub(super) fn gave_back(&self, tenure: &TenureId, number: u64) {
+        if !self.format.knows_owners() {
+            return;
+        }
         self.freed.note(tenure, self.now());
         if self.number() != number {
             // There is a new one since. If that has been told what to give back, this was not among it.
