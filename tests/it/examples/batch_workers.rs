@@ -50,6 +50,31 @@ fn thirty_two_threads_in_memory_are_exact() {
     assert!(output.contains("tokens   grew with every sale"), "{output}");
 }
 
+/// Those that do not know their owner too, as long as nobody is slower than the lease.
+#[test]
+fn every_format_is_exact_within_its_leases() {
+    let server = RedisServer::start();
+    for format in [
+        "token",
+        "token&tokens=off",
+        "plain,poll=5ms",
+        "timestamp,poll=5ms",
+        "timestamp,float,poll=5ms",
+        "counter,poll=5ms",
+        "counter,multi,poll=5ms",
+        "counter,lua,poll=5ms",
+    ] {
+        let url = format!("{}?format={format}&lease=60s", server.url());
+        let (code, output) =
+            run(&["--url", &url, "--processes", "2", "--workers", "4", "--jobs", "400"]);
+        assert_eq!(code, 0, "{format}: {output}");
+        for part in ["sold     400 of 400 jobs, 1 to 400", "twice    none", "rose by 400", "Exact"] {
+            assert!(output.contains(part), "{format}: {part}: {output}");
+        }
+        server.probe().command(&["FLUSHALL"]);
+    }
+}
+
 #[test]
 fn four_processes_of_eight_threads_are_exact_on_a_server() {
     let server = RedisServer::start();
