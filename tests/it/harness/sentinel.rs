@@ -12,11 +12,13 @@ use std::time::Duration;
 const BOUND: Duration = Duration::from_secs(30);
 
 /// From when on a sentinel holds a server that is silent for down.
-pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(500);
+pub(crate) const DOWN_AFTER: Duration = Duration::from_millis(750);
 
-/// What sentinels do every second or two, they do ten times as often here.
+/// What sentinels do every second or two, they do some times as often here. The period of pings has a lower limit: once the
+/// master is down, a replica is asked for its `INFO` once a second, and is promoted only if what it said is no older than five
+/// of them.
 const HASTE: [&str; 8] =
-    ["info-period", "200", "ping-period", "100", "publish-period", "200", "tilt-period", "500"];
+    ["info-period", "200", "ping-period", "250", "publish-period", "200", "tilt-period", "500"];
 
 /// A master waits for more replicas before it sends any of them its data; not here.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
