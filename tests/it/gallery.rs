@@ -37,6 +37,7 @@ fn every_race_is_in_the_list_of_those_that_are_tested() {
     let all = races::all();
     let titles: BTreeSet<_> = all.iter().map(|race| race.title).collect();
     assert_eq!(titles, BTreeSet::from(TITLES));
+    assert!(all.iter().all(|race| race.story.len() >= 2), "each is told step by step");
 }
 
 #[test]

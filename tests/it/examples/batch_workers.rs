@@ -68,7 +68,8 @@ fn every_format_is_exact_within_its_leases() {
         let (code, output) =
             run(&["--url", &url, "--processes", "2", "--workers", "4", "--jobs", "400"]);
         assert_eq!(code, 0, "{format}: {output}");
-        for part in ["sold     400 of 400 jobs, 1 to 400", "twice    none", "rose by 400", "Exact"] {
+        for part in ["sold     400 of 400 jobs, 1 to 400", "twice    none", "rose by 400", "Exact"]
+        {
             assert!(output.contains(part), "{format}: {part}: {output}");
         }
         server.probe().command(&["FLUSHALL"]);
