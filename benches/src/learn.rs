@@ -85,7 +85,11 @@ pub(crate) struct Renewals {
 impl Renewals {
     /// Afterwards the server knows the script.
     pub(crate) fn load(raw: &mut Raw, lease: Duration) -> Self {
-        let script = include_str!("../../lock-redis/src/lua/renew.lua");
+        let script = concat!(
+            include_str!("../../lock-redis/src/lua/redisson/look.lua"),
+            include_str!("../../lock-redis/src/lua/redisson/gone.lua"),
+            include_str!("../../lock-redis/src/lua/renew.lua"),
+        );
         let hash = match raw.call(&request(&["SCRIPT", "LOAD", script])) {
             Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
             other => panic!("the script is not taken: {other:?}"),

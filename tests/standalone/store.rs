@@ -12,13 +12,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A script behind those words of the format that it uses.
+macro_rules! script {
+    ($name:literal: $($word:literal),*) => {
+        concat!(
+            $(include_str!(concat!("../../lock-redis/src/lua/redisson/", $word, ".lua")),)*
+            include_str!(concat!("../../lock-redis/src/lua/", $name, ".lua")),
+        )
+    };
+}
+
 const SCRIPTS: [&str; 6] = [
-    include_str!("../../lock-redis/src/lua/acquire.lua"),
-    include_str!("../../lock-redis/src/lua/release.lua"),
-    include_str!("../../lock-redis/src/lua/close.lua"),
-    include_str!("../../lock-redis/src/lua/renew.lua"),
-    include_str!("../../lock-redis/src/lua/inspect.lua"),
-    include_str!("../../lock-redis/src/lua/force.lua"),
+    script!("acquire": "look", "take"),
+    script!("release": "look", "gone"),
+    script!("close": "look", "gone"),
+    script!("renew": "look", "gone"),
+    script!("inspect": "holder", "gone"),
+    script!("force": "holder"),
 ];
 
 /// A lock's hash with one holder.

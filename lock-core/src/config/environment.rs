@@ -100,6 +100,7 @@ mod tests {
     fn every_setting_has_a_variable() {
         let set = [
             ("DISTLOCK_WATCHDOG", "1s"),
+            ("DISTLOCK_LEASE", "8s"),
             ("DISTLOCK_OUTAGE_LIMIT", "2s"),
             ("DISTLOCK_HAND_OFF", "7ms"),
             ("DISTLOCK_CONNECT_TIMEOUT", "3s"),

@@ -148,14 +148,14 @@ const WRONG: &[(&str, &str)] = &[
     ("if server ~= ARGV[8] then", "if false then"),
     ("if marker[1] and marker[1] ~= server then", "if false then"),
     ("marker[3] = now + marker[2] * 1000", "marker[3] = now"),
-    ("HEXISTS', KEYS[1], ARGV[2]) == 0", "HEXISTS', KEYS[1], ARGV[2]) == 2"),
+    ("look(redis.call, KEYS[1], ARGV[2]) == 0", "look(redis.call, KEYS[1], ARGV[2]) == 2"),
     // mark.lua
     ("if server ~= ARGV[1] then", "if false then"),
     ("+ ARGV[3] * 1000", ""),
     ("if there then", "if false then"),
     // close.lua
     ("if ARGV[6] ~= '0' then", "if false then"),
-    ("if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then", "if false then"),
+    ("if look(redis.call, KEYS[1], ARGV[1]) == 0 then", "if false then"),
     ("if ARGV[4] ~= '' then", "if false then"),
     ("if redis.call('GET', KEYS[2]) == ARGV[5] then", "if true then"),
 ];

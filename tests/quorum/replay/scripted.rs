@@ -30,8 +30,18 @@ pub(super) struct Scripts {
 impl Scripts {
     pub(super) fn real() -> Self {
         Self {
-            propose: include_str!("../../../lock-redis/src/lua/propose.lua").to_owned(),
-            close: include_str!("../../../lock-redis/src/lua/close.lua").to_owned(),
+            propose: concat!(
+                include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
+                include_str!("../../../lock-redis/src/lua/redisson/take.lua"),
+                include_str!("../../../lock-redis/src/lua/propose.lua"),
+            )
+            .to_owned(),
+            close: concat!(
+                include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
+                include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
+                include_str!("../../../lock-redis/src/lua/close.lua"),
+            )
+            .to_owned(),
             mark: include_str!("../../../lock-redis/src/lua/mark.lua").to_owned(),
         }
     }

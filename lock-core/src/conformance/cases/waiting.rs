@@ -148,7 +148,7 @@ pub(crate) fn the_next_in_line_takes_over(subject: &dyn Subject) {
 /// Who only tries does not overtake threads of the same client that wait.
 pub(crate) fn a_try_does_not_overtake(subject: &dyn Subject) {
     let name = fresh_name();
-    Line::open(subject).hold(&name, ms(1_500));
+    Line::open(subject).hold(&name, ms(2_500));
     let queue = Queue::of(subject, &name);
     thread::scope(|scope| {
         let waiting = spawn(scope, || {
