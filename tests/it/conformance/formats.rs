@@ -66,6 +66,7 @@ fn dated_ahead() -> Vec<(&'static str, &'static str)> {
         ("queries_agree_with_the_store", SECONDS),
         ("the_remaining_time_runs_down", SECONDS),
         ("takes_a_lock_that_expires", SECONDS),
+        ("an_unlock_that_cannot_be_sent_is_told", SECONDS),
         ("a_release_after_the_lease_says_gone", "its key stays when the lease is over"),
     ]);
     cannot
