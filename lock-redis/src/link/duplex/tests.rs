@@ -13,12 +13,17 @@ use std::thread;
 const GRACE: Duration = Duration::from_millis(200);
 
 fn pair() -> (Duplex, TcpStream) {
+    pair_with(GRACE)
+}
+
+/// A link that waits so long for an answer that is overdue, and its peer.
+fn pair_with(grace: Duration) -> (Duplex, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     let server = Arc::new(Server::new(Place::tcp("test", 1), None));
     let link = Link::new(Stream::Tcp(ours), None, server, Arc::new(SystemClock)).unwrap();
-    (Duplex::new(link, 0, GRACE).unwrap(), theirs)
+    (Duplex::new(link, 0, grace).unwrap(), theirs)
 }
 
 fn within(millis: u64) -> Moment {
@@ -38,7 +43,7 @@ fn is_unknown(outcome: &Outcome) -> bool {
 
 #[test]
 fn a_late_answer_is_dropped_and_the_next_ones_find_their_callers() {
-    let (link, mut peer) = pair();
+    let (link, mut peer) = pair_with(GRACE * 50);
     assert!(is_unknown(&link.call(b"a", within(50))));
     thread::scope(|scope| {
         let next = scope.spawn(|| link.call(b"b", within(10_000)));
