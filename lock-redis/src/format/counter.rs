@@ -25,7 +25,6 @@ impl Counter {
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         let lease = lease(attempt);
-        let key = talk.key.to_owned();
         let count = match self {
             Self::Commands => {
                 let count = talk.ask("INCR", &[])?;
@@ -35,7 +34,7 @@ impl Counter {
                 count
             }
             Self::Transaction => {
-                let (key, lease) = (key.as_bytes(), lease.as_bytes());
+                let (key, lease) = (talk.key.as_bytes(), lease.as_bytes());
                 let commands: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
                 match &talk.transact(&commands)?[..] {
                     [count, Reply::Int(1)] => count.clone(),
