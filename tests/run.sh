@@ -1,6 +1,7 @@
 #!/bin/sh
 # Everything that must pass before a change lands: style, lints, tests, documentation. Installs redis-server from Debian
-# if it is missing; REDIS_SERVER=PATH runs the suite on another server's binary.
+# if it is missing, and what the peers of tests/interop.sh are built with; REDIS_SERVER=PATH runs the suite on another
+# server's binary.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,5 +30,6 @@ step cargo clippy --workspace --all-targets --all-features -- -D warnings
 step cargo clippy --package distlock --no-default-features -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --all-features
 step cargo build --examples
+step tests/interop.sh prepare
 step cargo test --workspace --all-features --no-fail-fast
 echo "all passed"

@@ -1,0 +1,50 @@
+//! Nobody is inside beside anybody else.
+
+use crate::libraries::Library;
+use crate::ours::{LABEL, Until};
+use crate::scene::Scene;
+use std::thread;
+use std::time::Duration;
+
+const THREADS: usize = 4;
+const TIMES: u64 = 500;
+
+/// Between two increments of a thread: time for the others to get in, and never so long that nobody waits.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long all of it may take. Measured: some seconds.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
+pub(crate) fn no_increment_is_lost(library: &'static Library) {
+    let Some(scene) = Scene::of(library) else { return };
+    let line = format!("count lock sum {TIMES} {} 0", PAUSE.as_micros());
+    let theirs: Vec<_> =
+        (0..THREADS).map(|thread| scene.peer.tell(&format!("t{thread}"), &line)).collect();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| scene.ours.count("lock", "sum", Until::Times(TIMES), PAUSE));
+        }
+    });
+    for pending in theirs {
+        assert_eq!(pending.within(LONG), TIMES.to_string());
+    }
+    let each = TIMES * THREADS as u64;
+    let mut probe = scene.probe();
+    assert_eq!(
+        probe.get("sum"),
+        Some((2 * each).to_string()),
+        "an increment is lost: two were inside"
+    );
+    let by = probe.command(&["LRANGE", "sum:by", "0", "-1"]).texts();
+    let count = |label| by.iter().filter(|it| *it == label).count() as u64;
+    assert_eq!((count(LABEL), by.len() as u64), (each, 2 * each));
+    let crossings = by.windows(2).filter(|two| two[0] != two[1]).count();
+    println!(
+        "{}: {} increments, {crossings} times from one side to the other",
+        library.name,
+        by.len()
+    );
+    assert!(crossings > 0, "the two sides never met: nothing was shown");
+    assert!(!probe.exists(&library.key("lock")), "the lock is free in the end");
+}

@@ -1,0 +1,27 @@
+//! Other libraries' locks on the same key: real ones, from their registries, each in a program of its own language
+//! (`peers/`), which `tests/interop.sh` builds.
+//!
+//! Every library that shares a wire format with us sits the same cases; what it can and cannot do stands in its row.
+//! `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out, and says so.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(dead_code, reason = "the cases that use the rest are on their way")]
+
+// What every library must do beside us, and we beside it.
+mod cases;
+
+#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
+#[path = "../it/harness/mod.rs"]
+mod harness;
+
+// The libraries, and what each of them can do.
+mod libraries;
+
+// Our side of the protocol: the same verbs, by distlock.
+mod ours;
+
+// A program of another language, and the protocol.
+mod peer;
+
+// One server, one peer and us.
+mod scene;

@@ -1,0 +1,251 @@
+//! [`Peer`]: a program of another language, which does with its library's locks what it is told, line by line. The
+//! protocol stands in `peers/README.md`.
+
+use crate::harness::lifeline::LifeLine;
+use crate::harness::time::scaled;
+use crate::libraries::Library;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a program may take until it is ready. Measured: a second for a JVM, on a machine that is not busy.
+const START: Duration = Duration::from_secs(60);
+
+/// How long any answer may take for which nothing else is said.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+/// A running program, killed with us.
+pub(crate) struct Peer {
+    what: String,
+    /// What it says that it is: the library and its version.
+    pub(crate) says: String,
+    input: Mutex<Option<ChildStdin>>,
+    threads: Arc<Mutex<Threads>>,
+    errors: Arc<Mutex<String>>,
+    line: Option<LifeLine>,
+    process: Child,
+}
+
+/// The answers, by the thread that gives them.
+#[derive(Default)]
+struct Threads {
+    channels: HashMap<String, (Sender<String>, Receiver<String>)>,
+    /// From the end of its output on nobody answers any more.
+    is_over: bool,
+}
+
+impl Threads {
+    fn of(&mut self, thread: &str) -> &(Sender<String>, Receiver<String>) {
+        self.channels.entry(thread.to_owned()).or_insert_with(unbounded)
+    }
+}
+
+/// An answer that is yet to come.
+#[must_use = "an answer that nobody waits for is taken for that to the next line"]
+pub(crate) struct Pending<'a> {
+    peer: &'a Peer,
+    thread: String,
+    line: String,
+}
+
+/// What came: the words behind `ok`, or the error's.
+pub(crate) type Answer = Result<String, String>;
+
+impl Peer {
+    /// Starts this library's program on a store.
+    pub(crate) fn start(library: &Library, url: &str, arguments: &[&str]) -> Self {
+        let program = program(library);
+        let mut command = Command::new(&program);
+        command.arg(url).args(library.arguments).args(arguments);
+        let what = format!("{command:?}");
+        let process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut process = process.unwrap_or_else(|error| {
+            panic!("{what} does not start ({error}): build it with `tests/interop.sh prepare`")
+        });
+        let line = Some(LifeLine::of(&process));
+        let input = Mutex::new(process.stdin.take());
+        let threads = Arc::<Mutex<Threads>>::default();
+        let output = BufReader::new(process.stdout.take().expect("piped"));
+        let listener = Arc::clone(&threads);
+        thread::spawn(move || listen(output, &listener));
+        let errors = Arc::<Mutex<String>>::default();
+        let (text, pipe) =
+            (Arc::clone(&errors), BufReader::new(process.stderr.take().expect("piped")));
+        thread::spawn(move || {
+            for line in pipe.lines().map_while(Result::ok) {
+                *text.lock() += &(line + "\n");
+            }
+        });
+        let mut peer = Self { what, says: String::new(), input, threads, errors, line, process };
+        peer.says = peer.next("ready", "the start", START);
+        let named = peer.says.split(' ').next().unwrap_or_default();
+        assert_eq!(named, library.says, "{} is another library", peer.what);
+        println!("{}: {}", library.name, peer.says);
+        peer
+    }
+
+    /// Gives this thread something to do.
+    pub(crate) fn tell(&self, thread: &str, line: &str) -> Pending<'_> {
+        let mut input = self.input.lock();
+        let input = input.as_mut().expect("its input is still open");
+        writeln!(input, "{thread} {line}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        Pending { peer: self, thread: thread.to_owned(), line: line.to_owned() }
+    }
+
+    /// The same for what has no answer.
+    pub(crate) fn shout(&self, thread: &str, line: &str) {
+        std::mem::forget(self.tell(thread, line));
+    }
+
+    /// Has this thread do something that must succeed, and waits for it.
+    #[track_caller]
+    pub(crate) fn ask(&self, thread: &str, line: &str) -> String {
+        self.tell(thread, line).ok()
+    }
+
+    /// Has this thread do something that the library must refuse, and returns what it says.
+    #[track_caller]
+    pub(crate) fn refusal(&self, thread: &str, line: &str) -> String {
+        match self.tell(thread, line).answer(BOUND) {
+            Err(refusal) => refusal,
+            Ok(words) => panic!("{}: `{thread} {line}` was not refused, but `{words}`", self.what),
+        }
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.line = None;
+        let _reaped = self.process.wait();
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// What it has written to standard error so far.
+    pub(crate) fn errors(&self) -> String {
+        self.errors.lock().clone()
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Once reaped, the number may be somebody else's.
+        if self.line.is_some() {
+            let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+            let _gone = kill_process_group(pid.expect("a child has a number"), signal);
+        }
+    }
+
+    /// The next answer of this thread.
+    #[track_caller]
+    fn next(&self, thread: &str, line: &str, bound: Duration) -> String {
+        let answers = {
+            let mut threads = self.threads.lock();
+            let is_over = threads.is_over;
+            let (_, answers) = threads.of(thread);
+            (!is_over || !answers.is_empty()).then(|| answers.clone())
+        };
+        let answer = answers.and_then(|answers| answers.recv_timeout(scaled(bound)).ok());
+        answer.filter(|answer| answer != END).unwrap_or_else(|| {
+            panic!(
+                "{}: no answer to `{thread} {line}` within {bound:?}\n--- stderr ---\n{}---",
+                self.what,
+                self.errors()
+            )
+        })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- stderr of {} ---\n{}---", self.what, self.errors());
+        }
+        self.kill();
+    }
+}
+
+impl Pending<'_> {
+    /// Waits for it. Panics after `bound` (times the scale).
+    #[track_caller]
+    pub(crate) fn answer(self, bound: Duration) -> Answer {
+        let answer = self.peer.next(&self.thread, &self.line, bound);
+        match answer.split_once(' ').unwrap_or((&answer, "")) {
+            ("ok", words) => Ok(words.to_owned()),
+            ("error", words) => Err(words.to_owned()),
+            _ => panic!(
+                "{}: `{} {}` was answered `{answer}`",
+                self.peer.what, self.thread, self.line
+            ),
+        }
+    }
+
+    /// Waits for it, and it must be `ok`.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        self.within(BOUND)
+    }
+
+    /// The same within this time.
+    #[track_caller]
+    pub(crate) fn within(self, bound: Duration) -> String {
+        let said = format!("{}: `{} {}`", self.peer.what, self.thread, self.line);
+        self.answer(bound).unwrap_or_else(|error| panic!("{said}: {error}"))
+    }
+
+    /// Whether it is there.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.peer.threads.lock().of(&self.thread).1.is_empty()
+    }
+}
+
+/// What a thread hears instead of an answer when the program ends.
+const END: &str = "";
+
+/// Hands the lines out.
+fn listen(output: impl BufRead, threads: &Mutex<Threads>) {
+    for line in output.lines().map_while(Result::ok) {
+        let (thread, answer) = line.split_once(' ').unwrap_or((&line, ""));
+        let _ours = threads.lock().of(thread).0.send(answer.to_owned());
+    }
+    let mut threads = threads.lock();
+    threads.is_over = true;
+    for (sender, _) in threads.channels.values() {
+        let _ours = sender.send(END.to_owned());
+    }
+}
+
+/// Where the program is.
+fn program(library: &Library) -> PathBuf {
+    // target/<profile>/deps/interop-<hash>
+    let own = std::env::current_exe().expect("a program knows where it is");
+    let target = own.ancestors().nth(3).expect("tests lie in target/<profile>/deps");
+    let program = target.join("interop").join(library.name).join("run");
+    assert!(
+        program.exists(),
+        "there is no {}: build the peers with `tests/interop.sh prepare`, or leave the language out with \
+         DISTLOCK_INTEROP_SKIP={}",
+        program.display(),
+        library.language
+    );
+    program
+}

@@ -1,0 +1,77 @@
+package peer;
+
+import java.io.InputStream;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Properties;
+import org.redisson.Redisson;
+import org.redisson.RedissonMultiLock;
+import org.redisson.RedissonRedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+
+/** Locks of the kind that the command line asks for. */
+final class Locks {
+    private final String kind;
+    /** More than one for a RedissonRedLock over independent servers. */
+    private final List<RedissonClient> clients = new ArrayList<>();
+
+    Locks(Options options) {
+        kind = options.text("kind", "lock");
+        if (options.text("topology", "single").equals("independent")) {
+            for (String url : options.url.split(",")) {
+                clients.add(Redisson.create(Settings.single(options, url)));
+            }
+        } else {
+            clients.add(Redisson.create(Settings.of(options)));
+        }
+    }
+
+    /** A kind of several locks has the names of all of them, `a,b,c`, or one name on all servers. */
+    RLock named(String name) {
+        RedissonClient first = clients.get(0);
+        switch (kind) {
+            case "lock":
+                return first.getLock(name);
+            case "fair":
+                return first.getFairLock(name);
+            case "fenced":
+                return fenced(first, name);
+            case "multi":
+                return new RedissonMultiLock(members(name));
+            case "red":
+                return new RedissonRedLock(members(name));
+            default:
+                throw new IllegalArgumentException("there is no kind " + kind);
+        }
+    }
+
+    private RLock[] members(String names) {
+        List<RLock> locks = new ArrayList<>();
+        for (String name : names.split(",")) {
+            for (RedissonClient client : clients) {
+                locks.add(client.getLock(name));
+            }
+        }
+        return locks.toArray(new RLock[0]);
+    }
+
+    /** There is none before 3.19. */
+    private static RLock fenced(RedissonClient client, String name) {
+        try {
+            return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, name);
+        } catch (ReflectiveOperationException none) {
+            throw new UnsupportedOperationException("unsupported");
+        }
+    }
+
+    /** What the library's own jar says. */
+    static String version() throws Exception {
+        String place = "/META-INF/maven/org.redisson/redisson/pom.properties";
+        try (InputStream file = Redisson.class.getResourceAsStream(place)) {
+            Properties properties = new Properties();
+            properties.load(file);
+            return properties.getProperty("version");
+        }
+    }
+}
