@@ -1,6 +1,6 @@
 //! What the races are played on: servers of our own, and clients that can be held up between two commands.
 
-use distlock::backend::{Answer, Attempt, Closing, Receipt, Release, TenureId, Tokens};
+use distlock::backend::{Answer, Attempt, Closing, Failure, Receipt, Release, TenureId, Tokens};
 use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
     Replication, Signal, SystemClock, Woken,
@@ -121,7 +121,7 @@ impl Clock for Time {
 
 /// Where a client is held up.
 #[derive(Debug, Default)]
-struct Hold {
+pub(crate) struct Hold {
     state: Mutex<Held>,
     changed: Condvar,
 }
@@ -202,7 +202,8 @@ impl Client {
         Self::on(Arc::new(backend.stopping(Arc::clone(&hold) as _)), id, hold)
     }
 
-    fn on(backend: Arc<dyn Backend>, id: ClientId, hold: Arc<Hold>) -> Self {
+    /// One of this store, which tells `hold` of its steps.
+    pub(crate) fn on(backend: Arc<dyn Backend>, id: ClientId, hold: Arc<Hold>) -> Self {
         let (owner, lease) = (OwnerId::new(id, 1), Duration::from_secs(60));
         let (replication, held) = (Replication::off(), Arc::default());
         Self { backend, owner, lease, replication, hold, held }
@@ -216,8 +217,13 @@ impl Client {
         Self { replication, ..self }
     }
 
-    /// Tries to get the lock.
+    /// Tries to get the lock. Whether it did.
     pub(crate) fn take(&self) -> bool {
+        matches!(self.attempt(), Ok(Answer::Granted(_)))
+    }
+
+    /// Tries to get the lock.
+    pub(crate) fn attempt(&self) -> Result<Answer, Failure> {
         let (name, lease) = (name(), LeaseTime::new(self.lease).expect("an ordinary lease"));
         let tokens = if !self.backend.abilities().tokens {
             Tokens::None
@@ -226,14 +232,12 @@ impl Client {
         };
         let attempt = Attempt::new(&name, self.owner, lease).tokens(tokens);
         let attempt = attempt.replication(self.replication);
-        match self.backend.acquire(&attempt, soon()) {
-            Ok(Answer::Granted(grant)) => {
-                let token = grant.tokens.map(|tokens| tokens.first());
-                *self.held.lock() = Some(Granted { receipt: grant.receipt, token });
-                true
-            }
-            _ => false,
+        let answer = self.backend.acquire(&attempt, soon())?;
+        if let Answer::Granted(grant) = &answer {
+            let token = grant.tokens.map(|tokens| tokens.first());
+            *self.held.lock() = Some(Granted { receipt: grant.receipt.clone(), token });
         }
+        Ok(answer)
     }
 
     /// The token of what it was given.
@@ -251,11 +255,11 @@ impl Client {
     }
 
     /// Begins something, and returns when it has come to one of these steps, or to its end.
-    pub(crate) fn until(
+    pub(crate) fn until<T: Send + 'static>(
         &self,
         steps: &'static [&'static str],
-        begin: impl FnOnce(&Self) -> bool + Send + 'static,
-    ) -> Begun {
+        begin: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Begun<T> {
         *self.hold.state.lock() = Held { at: steps, ..Held::default() };
         let client = self.clone();
         let thread = std::thread::spawn(move || begin(&client));
@@ -265,19 +269,19 @@ impl Client {
 }
 
 /// Something that was begun.
-pub(crate) struct Begun {
+pub(crate) struct Begun<T> {
     hold: Arc<Hold>,
-    thread: JoinHandle<bool>,
+    thread: JoinHandle<T>,
 }
 
-impl Begun {
+impl<T> Begun<T> {
     /// Whether it was held up.
     pub(crate) fn is_held_up(&self) -> bool {
         self.hold.state.lock().is_there
     }
 
     /// Lets it go on, and returns what came of it.
-    pub(crate) fn go_on(self) -> bool {
+    pub(crate) fn go_on(self) -> T {
         self.hold.state.lock().may_go = true;
         self.hold.changed.notify_all();
         self.thread.join().expect("it does not panic")

@@ -10,7 +10,7 @@ use lock_core::backend::{
     Renewing, Replicates, TenureId, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use lock_redis::parts::{Address, Format, NodeSettings, Redirect};
+use lock_redis::parts::{Address, Format, NodeSettings, Progress, Redirect, Stops};
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,6 +48,29 @@ impl ClusterBackend {
     ///
     /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        Self::of(config, context, None)
+    }
+
+    /// The same, with somebody who is told of every step between two commands of a format that has several: for showing
+    /// what can happen in between, and no more.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    #[doc(hidden)]
+    pub fn stopping(
+        config: &Config,
+        context: &Context,
+        stops: Arc<dyn Stops>,
+    ) -> Result<Self, Error> {
+        Self::of(config, context, Some(stops))
+    }
+
+    fn of(
+        config: &Config,
+        context: &Context,
+        stops: Option<Arc<dyn Stops>>,
+    ) -> Result<Self, Error> {
         config.check()?;
         let seeds = seeds(config)?;
         let option = |name| config.extra().find(|(it, _)| *it == name).map(|(_, value)| value);
@@ -71,7 +94,11 @@ impl ClusterBackend {
             addresses,
             trouble: Trouble(Arc::new(move || trouble.ask())),
         };
-        let format = Arc::new(Format::of(config, context)?.on_cluster());
+        let format = Format::of(config, context)?.on_cluster();
+        let format = Arc::new(match stops {
+            Some(stops) => format.stopping(stops),
+            None => format,
+        });
         let bound = config.connect_timeout();
         let topology = Topology::new(makers, desk, seeds, bound, Arc::clone(&format), channels);
         let router = Router(Arc::clone(topology.shared()));
@@ -166,15 +193,16 @@ impl Router {
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.format.slot(attempt.name);
+        let mut progress = Progress::default();
         let answer = self.router.route(slot, by, |target| match target {
-            Target::Owner(node) => node.acquire(&self.format, attempt, by),
-            Target::Asking(node) => node.acquire(&self.format, attempt, by),
+            Target::Owner(node) => node.go_on_acquiring(&self.format, attempt, &mut progress, by),
+            Target::Asking(node) => node.go_on_acquiring(&self.format, attempt, &mut progress, by),
         });
         let answer = answer.and_then(|answer| answer.believed(slot, &self.router.0));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
             self.router.0.ask();
         }
-        settled(answer)
+        progress.settle(settled(answer))
     }
 
     fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {

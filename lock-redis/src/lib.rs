@@ -52,7 +52,7 @@ pub use sentinel::SentinelBackend;
 pub mod parts {
     pub use crate::address::Address;
     pub use crate::confirm::Listing;
-    pub use crate::format::{Format, OPTION as FORMAT, Stops};
+    pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
     pub use crate::shards::{SLOTS, Shard, Shards};

@@ -6,6 +6,9 @@
 #[path = "../contenders/mod.rs"]
 mod contenders;
 
+// Slots that move between two commands of one attempt.
+mod between;
+
 // What is left of nodes that left, and of a client.
 mod departure;
 
@@ -39,3 +42,8 @@ mod shown;
 
 // What the tests here have in common.
 mod scene;
+
+// Clients that are held up between two commands.
+#[allow(dead_code, reason = "its servers are no cluster's")]
+#[path = "../../examples/race_gallery/stage.rs"]
+mod stage;

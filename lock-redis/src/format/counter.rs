@@ -6,6 +6,7 @@ use super::unowned::Talk;
 use crate::reply::Reply;
 use crate::script::COUNT;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
+use std::time::Duration;
 
 /// How the expiry comes to the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +29,8 @@ impl Counter {
         let count = match self {
             Self::Commands => {
                 let count = talk.ask("INCR", &[])?;
-                if count == Reply::Int(1) {
-                    talk.expire_in(lease.as_bytes())?;
+                if count == Reply::Int(1) && !talk.expire_in(lease.as_bytes())? {
+                    return Ok(Answer::Busy(Some(Duration::ZERO)));
                 }
                 count
             }

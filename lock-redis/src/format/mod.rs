@@ -11,6 +11,7 @@
 mod counter;
 mod owned;
 mod plain;
+mod progress;
 mod redisson;
 mod spec;
 mod timestamp;
@@ -18,6 +19,7 @@ mod token;
 mod unowned;
 
 pub(crate) use owned::{Owned, SetAside, Shape};
+pub use progress::Progress;
 pub(crate) use redisson::REDISSON;
 pub(crate) use token::TOKEN;
 pub use unowned::Stops;
@@ -152,16 +154,17 @@ impl Format {
         self.owned("tell of releases").map(|format| format.channel(name))
     }
 
-    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    /// See [`Backend::acquire`](lock_core::Backend::acquire). Goes on where `progress` says.
     pub(crate) fn acquire(
         &self,
         link: &mut dyn Ask,
         attempt: &Attempt<'_>,
+        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         match &self.0 {
             Kind::Owned(format) => format.acquire(link, attempt, by),
-            Kind::Unowned(format) => format.acquire(link, attempt, by),
+            Kind::Unowned(format) => format.acquire(link, attempt, progress, by),
         }
     }
 

@@ -30,10 +30,8 @@ impl Plain {
             Self::Set => talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?,
             Self::Commands => match talk.ask("SETNX", &[owner.as_bytes()])? {
                 Reply::Int(0) => Reply::Nil,
-                Reply::Int(1) => {
-                    talk.expire_in(lease.as_bytes())?;
-                    Reply::Text(String::new())
-                }
+                Reply::Int(1) if talk.expire_in(lease.as_bytes())? => Reply::Text(String::new()),
+                Reply::Int(1) => return Ok(Answer::Busy(Some(Duration::ZERO))),
                 other => other,
             },
         };

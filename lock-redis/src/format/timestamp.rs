@@ -4,7 +4,7 @@
 //! It is written in two spellings: whole seconds, with one more than the lease (that page), and as Python prints a float,
 //! without (redis-py 2 and tornado-redis).
 
-use super::unowned::{Talk, after_a_write, seconds};
+use super::unowned::{Talk, seconds};
 use crate::reply::Reply;
 use crate::script::CLEAR;
 use lock_core::backend::{
@@ -92,8 +92,9 @@ impl Timestamp {
         }
         if self.takeover == Takeover::Delete {
             talk.delete()?;
+            talk.wrote();
             talk.step("SETNX");
-            return match talk.ask("SETNX", &[until.as_bytes()]).map_err(after_a_write)? {
+            return match talk.ask("SETNX", &[until.as_bytes()])? {
                 Reply::Int(1) => granted(),
                 Reply::Int(_) => Ok(Answer::Busy(None)),
                 _ => Err(talk.unexpected("SETNX")),
@@ -102,7 +103,8 @@ impl Timestamp {
         talk.step("GETSET");
         let found = talk.text("GETSET", &[until.as_bytes()])?;
         // If another was faster, its time has been overwritten with ours, a little later: so the algorithm has it.
-        match self.left(talk, found.as_deref()).map_err(after_a_write)? {
+        talk.wrote();
+        match self.left(talk, found.as_deref())? {
             None => granted(),
             Some(left) => Ok(Answer::Busy(left)),
         }

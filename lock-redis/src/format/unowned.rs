@@ -2,10 +2,12 @@
 //! with the races that it is known for (`docs/ALGORITHMS.md`), here to meet programs that still use them.
 //!
 //! What they cannot do is refused or done another way: a lease is fixed and never renewed, nothing without an answer is
-//! sent again, a release is sent only while the lease lasts by our own clock, and who waits asks again and again.
+//! sent again, a release is sent only while the lease lasts by our own clock, and who waits asks again and again. On a
+//! cluster an attempt goes on at the slot's next node where it stood ([`Progress`]).
 
 use super::counter::Counter;
 use super::plain::Plain;
+use super::progress::Progress;
 use super::timestamp::Timestamp;
 use super::{refused, strange};
 use crate::keys::Keys;
@@ -95,6 +97,7 @@ impl Unowned {
         &self,
         link: &mut dyn Ask,
         attempt: &Attempt<'_>,
+        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let (lease, interval) = (attempt.lease.duration(), self.polls.interval);
@@ -105,7 +108,7 @@ impl Unowned {
                 self.name()
             ))));
         }
-        self.talk(link, attempt.name, by, |talk| match &self.algorithm {
+        self.go_on_talking(link, attempt.name, progress, by, |talk| match &self.algorithm {
             Algorithm::Plain(plain) => plain.acquire(talk, attempt),
             Algorithm::Timestamp(timestamp) => timestamp.acquire(talk, attempt),
             Algorithm::Counter(counter) => counter.acquire(talk, attempt),
@@ -158,8 +161,19 @@ impl Unowned {
         by: Moment,
         talk: impl FnOnce(&mut Talk<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let key = self.keys.lock(name);
-        talk(&mut Talk { link, name, key: &key, by, stops: self.stops.as_deref() })
+        self.go_on_talking(link, name, &mut Progress::default(), by, talk)
+    }
+
+    fn go_on_talking<T>(
+        &self,
+        link: &mut dyn Ask,
+        name: &LockName,
+        progress: &mut Progress,
+        by: Moment,
+        talk: impl FnOnce(&mut Talk<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let (key, stops) = (self.keys.lock(name), self.stops.as_deref());
+        talk(&mut Talk { link, name, key: &key, by, stops, progress, place: 0 })
     }
 }
 
@@ -170,14 +184,37 @@ pub(super) struct Talk<'a> {
     pub(super) key: &'a str,
     by: Moment,
     stops: Option<&'a dyn Stops>,
+    progress: &'a mut Progress,
+    /// The command that comes next, of all.
+    place: usize,
 }
 
 impl Talk<'_> {
-    /// Now comes this step.
+    /// Now comes this step, if it was not taken already.
     pub(super) fn step(&self, step: &'static str) {
-        if let Some(stops) = self.stops {
+        if let Some(stops) = self.stops
+            && self.progress.heard(self.place).is_none()
+        {
             stops.at(step, self.name);
         }
+    }
+
+    /// The answer to the next command: what was heard where the attempt was before, or what `ask` says.
+    fn once(
+        &mut self,
+        ask: impl FnOnce(&mut Self) -> Result<Reply, Failure>,
+    ) -> Result<Reply, Failure> {
+        let heard = self.progress.heard(self.place).cloned();
+        let reply = match heard {
+            Some(reply) => reply,
+            None => {
+                let reply = ask(self)?;
+                self.progress.hear(&reply);
+                reply
+            }
+        };
+        self.place += 1;
+        Ok(reply)
     }
 
     /// Sends a command about the lock's key.
@@ -186,13 +223,15 @@ impl Talk<'_> {
         command: &'static str,
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
-        let head: &[&[u8]] = &[command.as_bytes(), self.key.as_bytes()];
-        match self.link.call(&Request(&[head, arguments]), self.by)? {
-            Reply::Error(error) => {
-                Err(refused(self.link, &error, &Asked::Command(command, self.key)))
+        self.once(|talk| {
+            let head: &[&[u8]] = &[command.as_bytes(), talk.key.as_bytes()];
+            match talk.link.call(&Request(&[head, arguments]), talk.by)? {
+                Reply::Error(error) => {
+                    Err(refused(talk.link, &error, &Asked::Command(command, talk.key)))
+                }
+                reply => Ok(reply),
             }
-            reply => Ok(reply),
-        }
+        })
     }
 
     /// Runs a script on the lock's key.
@@ -201,11 +240,20 @@ impl Talk<'_> {
         script: &'static Script,
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
-        super::run(script, self.link, self.key, &[self.key.as_bytes()], arguments, self.by)
+        self.once(|talk| {
+            super::run(script, talk.link, talk.key, &[talk.key.as_bytes()], arguments, talk.by)
+        })
     }
 
     /// Sends commands as one transaction; the answers are those of the commands.
     pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
+        match self.once(|talk| talk.exec(commands).map(Reply::Array))? {
+            Reply::Array(answers) => Ok(answers),
+            _ => Err(self.unexpected("EXEC")),
+        }
+    }
+
+    fn exec(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
         let words: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [*words]).collect();
         let mut requests = vec![Request(&[&[b"MULTI"]])];
         requests.extend(words.iter().map(|words| Request(words)));
@@ -233,17 +281,25 @@ impl Talk<'_> {
     }
 
     /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is what a failure says.
-    pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<(), Failure> {
+    /// Whether it was there still: somebody may have deleted it in between, or the master that made it may be gone.
+    pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Failure> {
+        self.progress.wrote();
         self.step("EXPIRE");
-        match self.ask("EXPIRE", &[seconds]).map_err(after_a_write)? {
-            // If somebody has deleted it in between, nobody can tell, here as in the programs that do this.
-            Reply::Int(_) => Ok(()),
+        match self.ask("EXPIRE", &[seconds])? {
+            // If another has made it anew since, nobody can tell, here as in the programs that do this.
+            Reply::Int(set) => Ok(set != 0),
             _ => Err(self.unexpected("EXPIRE")),
         }
     }
 
+    /// From here on a failure may leave behind what was written.
+    pub(super) fn wrote(&mut self) {
+        self.progress.wrote();
+    }
+
     /// How long the key lives yet; `None` for ever.
     pub(super) fn remaining(&mut self) -> Result<Option<Duration>, Failure> {
+        self.step("PTTL");
         match self.ask("PTTL", &[])? {
             Reply::Int(-2) => Ok(Some(Duration::ZERO)), // gone just now
             Reply::Int(pttl) => Ok(super::remaining(pttl)),
@@ -300,11 +356,6 @@ impl Talk<'_> {
         self.link.condemn();
         strange(self.link.server(), &format!("the command {command}"))
     }
-}
-
-/// A failure of a later command: an earlier one has written something already.
-pub(super) fn after_a_write(failure: Failure) -> Failure {
-    Failure::Unknown(failure.into_error())
 }
 
 /// So many whole seconds are no shorter.

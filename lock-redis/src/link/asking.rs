@@ -6,10 +6,25 @@ use lock_core::{Error, Moment};
 use std::sync::Arc;
 
 /// Sends `ASKING` before each request, in the same write: the node serves that one although the slot is not its own yet.
-/// Only on a link of one's own, where nothing can come between the two.
+/// Only on a link of one's own, where nothing can come between the two. Before a transaction it is sent once, and counts
+/// until that ends; in the middle it would be carried out with the rest, and be answered there.
 pub(crate) struct Asking<'a>(pub(crate) &'a mut Link);
 
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
+
+/// Whether `ASKING` goes before each of these.
+fn asked_for(requests: &[Request<'_>]) -> Vec<bool> {
+    let is = |request: &Request<'_>, word: &[u8]| {
+        request.0.first().and_then(|words| words.first()).is_some_and(|first| *first == word)
+    };
+    let mut in_transaction = false;
+    let mut goes_before = Vec::with_capacity(requests.len());
+    for request in requests {
+        goes_before.push(!in_transaction);
+        in_transaction = is(request, b"MULTI") || (in_transaction && !is(request, b"EXEC"));
+    }
+    goes_before
+}
 
 impl Ask for Asking<'_> {
     fn call_many(
@@ -17,13 +32,20 @@ impl Ask for Asking<'_> {
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        let both: Vec<_> = requests.iter().flat_map(|request| [ASKING, *request]).collect();
+        let goes_before = asked_for(requests);
+        let each = requests.iter().zip(&goes_before);
+        let both: Vec<_> = each
+            .flat_map(|(request, before)| before.then_some(ASKING).into_iter().chain([*request]))
+            .collect();
         let (replies, outcome) = self.0.call_many(&both, by);
         let mut answers = Vec::with_capacity(requests.len());
         let mut replies = replies.into_iter();
-        while let (Some(asking), Some(answer)) = (replies.next(), replies.next()) {
+        for before in goes_before {
+            let asking = if before { replies.next() } else { None };
+            let Some(answer) = replies.next() else { break };
             // Where `ASKING` was refused, the answer behind it is only that the slot is elsewhere.
-            answers.push(if matches!(asking, Reply::Error(_)) { asking } else { answer });
+            let refused = asking.filter(|asking| matches!(asking, Reply::Error(_)));
+            answers.push(refused.unwrap_or(answer));
         }
         (answers, outcome)
     }

@@ -1,7 +1,7 @@
 //! [`AskingNode`]: a node of a cluster, asked for a slot that is just moving to it.
 
 use super::{Node, on};
-use crate::format::Format;
+use crate::format::{Format, Progress};
 use crate::link::Ask;
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, LockInfo, Release, Renewal, Renewing, TenureId,
@@ -26,21 +26,22 @@ impl<'a> AskingNode<'a> {
         Self(node)
     }
 
-    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    /// See [`Node::go_on_acquiring`].
     ///
     /// # Errors
     ///
     /// See [`Failure`]; so with all that follow.
-    pub fn acquire(
+    pub fn go_on_acquiring(
         &self,
         format: &Format,
         attempt: &Attempt<'_>,
+        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let outcome = if attempt.replication.is_off() {
-            self.exchange(by, |link| format.acquire(link, attempt, by))
+            self.exchange(by, |link| format.acquire(link, attempt, progress, by))
         } else {
-            self.0.acquire_confirmed(How::Asking, format, attempt, by)
+            self.0.acquire_confirmed(How::Asking, format, attempt, progress, by)
         };
         outcome.map_err(on(attempt.name))
     }

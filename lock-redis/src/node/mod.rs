@@ -12,7 +12,7 @@ pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::confirm::{Confirming, Listing};
-use crate::format::{Format, less_ours};
+use crate::format::{Format, Progress, less_ours};
 use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
 use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::propose::{self, Introduction, Mark, Vote, Voting};
@@ -85,12 +85,26 @@ impl Node {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
+        let mut progress = Progress::default();
+        let outcome = self.go_on_acquiring(format, attempt, &mut progress, by);
+        progress.settle(outcome)
+    }
+
+    /// The same for an attempt that was begun on another node, or may have to go on there: whoever sends it on has
+    /// `progress` settle what it comes to.
+    pub fn go_on_acquiring(
+        &self,
+        format: &Format,
+        attempt: &Attempt<'_>,
+        progress: &mut Progress,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
         let outcome = if format.is_exclusive() {
-            self.pool.exchange(by, |link| format.acquire(link, attempt, by))
+            self.pool.exchange(by, |link| format.acquire(link, attempt, progress, by))
         } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| format.acquire(link, attempt, by))
+            self.link.exchange(by, |link| format.acquire(link, attempt, progress, by))
         } else {
-            self.acquire_confirmed(How::Plainly, format, attempt, by)
+            self.acquire_confirmed(How::Plainly, format, attempt, progress, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -100,6 +114,7 @@ impl Node {
         how: How,
         format: &Format,
         attempt: &Attempt<'_>,
+        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
@@ -108,7 +123,7 @@ impl Node {
         self.link.let_errands_go_first(by)?;
         self.aside(how, by, |link| {
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
-            Ok(match format.acquire(&mut link, attempt, by)? {
+            Ok(match format.acquire(&mut link, attempt, progress, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
                     None => Answer::Granted(grant),
                     Some(shortfall) => Answer::Unacknowledged(grant, shortfall),

@@ -1,0 +1,247 @@
+//! Slots that move between two commands of one attempt: the algorithms of the past, which need several.
+
+use crate::harness::cluster::Cluster;
+use crate::harness::probe::Probe;
+use crate::stage::{Client, Hold};
+use distlock::backend::{Answer, Failure};
+use distlock::{ClientId, Config, Context, SystemClock};
+use lock_cluster::ClusterBackend;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The lease that the clients of the stage ask for.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// How far the slot has come when the attempt goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// Its keys are there: whoever asks for one is told to `ASK` there.
+    Keys,
+    /// All nodes say so.
+    All,
+}
+
+/// A format, and where an attempt of its is held up.
+struct Case {
+    format: &'static str,
+    step: &'static [&'static str],
+    /// Whether there is a lock whose time is past.
+    expired: bool,
+    /// What may be sent how often in all, with what is carried out by a script or a transaction.
+    sent: (&'static str, u64),
+}
+
+const fn case(
+    format: &'static str,
+    step: &'static [&'static str],
+    expired: bool,
+    sent: (&'static str, u64),
+) -> Case {
+    Case { format, step, expired, sent }
+}
+
+/// Every place between two commands of an attempt that is granted.
+const CASES: [Case; 6] = [
+    case("plain,commands", &["EXPIRE"], false, ("setnx", 1)),
+    case("counter,commands", &["EXPIRE"], false, ("incr", 1)),
+    case("timestamp", &["GET"], true, ("setnx", 1)),
+    case("timestamp", &["GETSET"], true, ("getset", 1)),
+    case("timestamp,takeover=delete", &["DEL"], true, ("del", 1)),
+    case("timestamp,takeover=delete", &["SETNX"], true, ("setnx", 2)),
+];
+
+/// A lock of this format, in a slot of its own, and the nodes that the slot moves from and to.
+struct Place<'a> {
+    cluster: &'a Cluster,
+    format: &'a str,
+    prefix: String,
+    slot: u16,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Place<'a> {
+    fn new(cluster: &'a Cluster, format: &'a str) -> Self {
+        let prefix = format!("{:x}:", fastrand::u64(..));
+        let slot = cluster.slot(&format!("{prefix}x"));
+        let from = cluster.owner(slot);
+        Self { cluster, format, prefix, slot, from, to: (from + 1) % 3 }
+    }
+
+    fn key(&self) -> String {
+        format!("{}x", self.prefix)
+    }
+
+    fn client(&self) -> Client {
+        self.client_by(&self.cluster.url())
+    }
+
+    fn client_by(&self, url: &str) -> Client {
+        let url = format!("{url}?format={}&prefix={}", self.format, self.prefix);
+        let (hold, id) = (Arc::<Hold>::default(), ClientId::random());
+        let context = Context::new(Arc::new(SystemClock), id);
+        let config = Config::from_url(&url).unwrap();
+        let backend = ClusterBackend::stopping(&config, &context, Arc::clone(&hold) as _).unwrap();
+        Client::on(Arc::new(backend), id, hold)
+    }
+
+    fn move_away(&self, way: Way) {
+        self.cluster.begin_to_move(self.slot, self.from, self.to);
+        self.cluster.move_keys(self.slot, self.from, self.to);
+        if way == Way::All {
+            self.arrive();
+        }
+    }
+
+    fn arrive(&self) {
+        self.cluster.end_to_move(self.slot, self.from, self.to);
+        self.cluster.wait_for_owner(self.slot, self.to);
+    }
+
+    /// How often the masters have carried this out.
+    fn calls(&self, command: &str) -> u64 {
+        (0..3).map(|node| self.cluster.node(node).probe().command_calls(command)).sum()
+    }
+
+    fn probe(&self) -> Probe {
+        self.cluster.node(self.to).probe()
+    }
+
+    /// What the key says: its value, and what is left of it.
+    fn stored(&self) -> (Option<String>, Option<Duration>) {
+        let mut probe = self.probe();
+        (probe.get(&self.key()), probe.pttl(&self.key()))
+    }
+}
+
+fn is_granted(outcome: &Result<Answer, Failure>) -> bool {
+    matches!(outcome, Ok(Answer::Granted(_)))
+}
+
+#[test]
+fn an_attempt_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
+    let cluster = Cluster::start();
+    for way in [Way::Keys, Way::All] {
+        for Case { format, step, expired, sent: (command, times) } in CASES {
+            let told = format!("{format} at {step:?}, {way:?}");
+            let place = Place::new(&cluster, format);
+            if expired {
+                let past = ["SET", &place.key(), "1500000000"];
+                assert_eq!(cluster.probe(&place.key()).command(&past).text(), "OK");
+            }
+            let (one, other) = (place.client(), place.client());
+            let before = place.calls(command);
+            let attempt = one.until(step, Client::attempt);
+            assert!(attempt.is_held_up(), "{told}");
+            place.move_away(way);
+            let outcome = attempt.go_on();
+            assert!(is_granted(&outcome), "{told}: {outcome:?}");
+            assert_eq!(place.calls(command) - before, times, "{told}: {command}");
+            if way == Way::Keys {
+                place.arrive();
+            }
+            let (value, left) = place.stored();
+            // Where the time is the value the key has no end, anywhere.
+            let has_end = !format.starts_with("timestamp");
+            assert_eq!(left.is_some_and(|left| left <= LEASE), has_end, "{told}: {left:?}");
+            assert!(value.is_some_and(|value| value != "1500000000"), "{told}");
+            assert!(!other.take(), "{told}: it is held");
+            assert!(one.give_back() && other.take(), "{told}: it is given back");
+            assert!(other.give_back(), "{told}");
+        }
+    }
+}
+
+/// What the loser asks next is for how long, and it does not count up again for that.
+#[test]
+fn who_has_counted_in_vain_does_not_count_again_where_the_slot_has_moved() {
+    let cluster = Cluster::start();
+    for format in ["counter,commands", "counter,multi", "counter,lua"] {
+        let place = Place::new(&cluster, format);
+        let (holder, other) = (place.client(), place.client());
+        assert!(holder.take());
+        let attempt = other.until(&["PTTL"], Client::attempt);
+        assert!(attempt.is_held_up());
+        place.move_away(Way::All);
+        match attempt.go_on() {
+            Ok(Answer::Busy(Some(left))) => {
+                assert!(left > LEASE / 2 && left <= LEASE, "{format}: {left:?}");
+            }
+            outcome => panic!("{format}: {outcome:?}"),
+        }
+        assert_eq!(place.stored().0.as_deref(), Some("2"), "{format}");
+    }
+}
+
+/// Where the slot is on its way before the attempt begins, every command of it goes to the next node, which wants to be told
+/// that each time: a transaction is one of them.
+#[test]
+fn a_transaction_is_carried_out_once_at_the_next_node_of_a_slot_on_its_way() {
+    let cluster = Cluster::start();
+    for format in ["counter,multi", "counter,lua", "counter,commands", "plain,commands"] {
+        let place = Place::new(&cluster, format);
+        place.move_away(Way::Keys);
+        let client = place.client();
+        let outcome = client.attempt();
+        assert!(is_granted(&outcome), "{format}: {outcome:?}");
+        place.arrive();
+        let (value, left) = place.stored();
+        assert!(left.is_some_and(|left| left <= LEASE), "{format}: {left:?}");
+        assert!(format.starts_with("plain") || value.as_deref() == Some("1"), "{format}");
+        assert!(client.give_back(), "{format}");
+    }
+}
+
+/// What the master has made may be lost with it; then nobody has it, and nothing is left behind.
+#[test]
+fn an_expire_that_finds_nothing_on_the_next_master_grants_nothing() {
+    for format in ["plain,commands", "counter,commands"] {
+        for replicated in [true, false] {
+            let cluster = Cluster::start();
+            let place = Place::new(&cluster, format);
+            let (client, replica) = (place.client(), cluster.replica_of(place.from));
+            if !replicated {
+                cluster.node(replica).pause();
+                cluster.cut_off_replicas(place.from);
+            }
+            let attempt = client.until(&["EXPIRE"], Client::attempt);
+            assert!(attempt.is_held_up());
+            if replicated {
+                cluster.wait_for_replicas(place.from);
+            }
+            // So that it cannot tell what the replica has missed.
+            cluster.node(place.from).pause();
+            cluster.node(replica).resume();
+            let taken = cluster.node(replica).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+            assert_eq!(taken.text(), "OK");
+            cluster.node(place.from).resume();
+            cluster.wait_for_owner(place.slot, replica);
+            let outcome = attempt.go_on();
+            let mut probe = cluster.node(replica).probe();
+            assert_eq!(is_granted(&outcome), replicated, "{format}: {outcome:?}");
+            assert!(matches!(outcome, Ok(Answer::Granted(_) | Answer::Busy(_))), "{outcome:?}");
+            assert_eq!(probe.pttl(&place.key()).is_some(), replicated, "{format}");
+            assert_eq!(probe.exists(&place.key()), replicated, "{format}");
+        }
+    }
+}
+
+/// It has made the key, and could not give it an end: that is what the algorithm leaves behind, and the caller is told so.
+#[test]
+fn an_attempt_that_cannot_go_on_has_an_unknown_outcome_and_is_not_begun_anew() {
+    let cluster = Cluster::start();
+    for (format, command) in [("plain,commands", "setnx"), ("counter,commands", "incr")] {
+        let place = Place::new(&cluster, format);
+        let all = ["on", ">SECRET", "~*", "&*", "+@all"];
+        let client = place.client_by(&cluster.url_as("limited:SECRET", &all));
+        let before = place.calls(command);
+        let attempt = client.until(&["EXPIRE"], Client::attempt);
+        assert!(attempt.is_held_up());
+        place.move_away(Way::All);
+        place.probe().command(&["ACL", "SETUSER", "limited", "-expire"]);
+        let outcome = attempt.go_on();
+        assert!(matches!(outcome, Err(Failure::Unknown(_))), "{format}: {outcome:?}");
+        assert_eq!(place.calls(command) - before, 1, "{format}");
+        assert_eq!(place.stored().1, None, "{format}");
+    }
+}
