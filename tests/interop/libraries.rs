@@ -30,6 +30,7 @@ pub(crate) struct Library {
 
 /// How a waiter learns that the lock is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code, reason = "the libraries that ask are yet to come")]
 pub(crate) enum Learns {
     /// It is told.
     Told,
@@ -70,9 +71,9 @@ const fn redisson(name: &'static str) -> Library {
     }
 }
 
-/// Mounts the cases on a library, each as a test of its own.
+/// Mounts the cases that every library sits, each as a test of its own, and those that are named behind them.
 macro_rules! sits {
-    ($module:ident, $library:expr) => {
+    ($module:ident, $library:expr $(, $more:ident)*) => {
         mod $module {
             use super::*;
 
@@ -82,12 +83,75 @@ macro_rules! sits {
             fn no_increment_is_lost_between_their_threads_and_ours() {
                 cases::exact::no_increment_is_lost(&LIBRARY);
             }
+
+            #[test]
+            fn both_sides_get_their_share_of_the_lock() {
+                cases::exact::both_get_their_share(&LIBRARY);
+            }
+
+            #[test]
+            fn they_get_what_we_released_at_once() {
+                cases::waking::they_get_what_we_released(&LIBRARY);
+            }
+
+            #[test]
+            fn we_get_what_they_released_at_once() {
+                cases::waking::we_get_what_they_released(&LIBRARY);
+            }
+
+            #[test]
+            fn their_unlock_of_our_lock_is_refused() {
+                cases::holding::they_cannot_free_ours(&LIBRARY);
+            }
+
+            #[test]
+            fn a_late_unlock_leaves_the_other_sides_lock_alone() {
+                cases::holding::a_late_unlock_leaves_the_other_sides_lock_alone(&LIBRARY);
+            }
+
+            #[test]
+            fn the_watchdogs_of_both_keep_their_locks() {
+                cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY);
+            }
+
+            #[test]
+            fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease() {
+                cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(&LIBRARY);
+            }
+
+            #[test]
+            fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease() {
+                cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(&LIBRARY);
+            }
+
+            #[test]
+            fn a_fixed_lease_ends_for_both_sides() {
+                cases::leases::a_fixed_lease_ends_for_both(&LIBRARY);
+            }
+
+            $(more!($more);)*
         }
     };
 }
 
-sits!(redisson_3_12, redisson("redisson-3.12.0"));
-sits!(redisson_3_17, redisson("redisson-3.17.7"));
-sits!(redisson_3_27, redisson("redisson-3.27.2"));
-sits!(redisson_3_45, redisson("redisson-3.45.1"));
-sits!(redisson_newest, redisson("redisson-4.7.0"));
+/// What some libraries can do.
+macro_rules! more {
+    (reentrant) => {
+        #[test]
+        fn nested_holds_are_held_until_the_last() {
+            cases::holding::nested_holds_are_held_until_the_last(&LIBRARY);
+        }
+    };
+    (force) => {
+        #[test]
+        fn a_lock_freed_by_force_is_lost_to_its_holder() {
+            cases::holding::a_lock_freed_by_force_is_lost_to_its_holder(&LIBRARY);
+        }
+    };
+}
+
+sits!(redisson_3_12, redisson("redisson-3.12.0"), reentrant, force);
+sits!(redisson_3_17, redisson("redisson-3.17.7"), reentrant, force);
+sits!(redisson_3_27, redisson("redisson-3.27.2"), reentrant, force);
+sits!(redisson_3_45, redisson("redisson-3.45.1"), reentrant, force);
+sits!(redisson_newest, redisson("redisson-4.7.0"), reentrant, force);

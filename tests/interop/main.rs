@@ -5,7 +5,6 @@
 //! `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out, and says so.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
-#![allow(dead_code, reason = "the cases that use the rest are on their way")]
 
 // What every library must do beside us, and we beside it.
 mod cases;

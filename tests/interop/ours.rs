@@ -12,6 +12,9 @@ pub(crate) const LABEL: &str = "distlock";
 /// Our client, and where the data is that the lock protects.
 pub(crate) struct Ours {
     pub(crate) client: Client,
+    /// The store's URL, without settings.
+    store: String,
+    library: &'static Library,
     data: u16,
 }
 
@@ -24,13 +27,20 @@ pub(crate) enum Until {
 
 impl Ours {
     /// A client that shares its locks with this library, on a store.
-    pub(crate) fn connect(library: &Library, url: &str, settings: &str, data: u16) -> Self {
-        let prefix = Some(library.prefix).filter(|prefix| !prefix.is_empty());
-        let prefix = prefix.map(|prefix| format!("prefix={prefix}")).unwrap_or_default();
-        let all = [library.options, &prefix, settings];
-        let all: Vec<_> = all.into_iter().filter(|it| !it.is_empty()).collect();
-        let client = distlock::connect(&format!("{url}?{}", all.join("&"))).unwrap();
-        Self { client, data }
+    pub(crate) fn connect(
+        library: &'static Library,
+        store: &str,
+        settings: &str,
+        data: u16,
+    ) -> Self {
+        let url = url(library, store, settings);
+        let client = distlock::connect(&url).unwrap();
+        Self { client, store: store.to_owned(), library, data }
+    }
+
+    /// The URL of such a client with other settings.
+    pub(crate) fn url(&self, settings: &str) -> String {
+        url(self.library, &self.store, settings)
     }
 
     pub(crate) fn mutex(&self, name: &str) -> Mutex {
@@ -57,6 +67,16 @@ impl Ours {
             let_pass(pause);
         }
     }
+}
+
+fn url(library: &Library, store: &str, settings: &str) -> String {
+    let prefix = match library.prefix {
+        "" => String::new(),
+        prefix => format!("prefix={prefix}"),
+    };
+    let all = [library.options, &prefix, settings];
+    let all: Vec<_> = all.into_iter().filter(|it| !it.is_empty()).collect();
+    format!("{store}?{}", all.join("&"))
 }
 
 /// A lease of this length, which nobody renews.

@@ -30,14 +30,21 @@ pub(crate) struct Peer {
     input: Mutex<Option<ChildStdin>>,
     threads: Arc<Mutex<Threads>>,
     errors: Arc<Mutex<String>>,
+    process: Mutex<Process>,
+}
+
+struct Process {
+    /// Gone as soon as the child is reaped.
     line: Option<LifeLine>,
-    process: Child,
+    child: Child,
 }
 
 /// The answers, by the thread that gives them.
 #[derive(Default)]
 struct Threads {
     channels: HashMap<String, (Sender<String>, Receiver<String>)>,
+    /// How many answers were not taken yet.
+    owed: usize,
     /// From the end of its output on nobody answers any more.
     is_over: bool,
 }
@@ -75,7 +82,7 @@ impl Peer {
         let mut process = process.unwrap_or_else(|error| {
             panic!("{what} does not start ({error}): build it with `tests/interop.sh prepare`")
         });
-        let line = Some(LifeLine::of(&process));
+        let line = LifeLine::of(&process);
         let input = Mutex::new(process.stdin.take());
         let threads = Arc::<Mutex<Threads>>::default();
         let output = BufReader::new(process.stdout.take().expect("piped"));
@@ -89,7 +96,8 @@ impl Peer {
                 *text.lock() += &(line + "\n");
             }
         });
-        let mut peer = Self { what, says: String::new(), input, threads, errors, line, process };
+        let process = Mutex::new(Process { line: Some(line), child: process });
+        let mut peer = Self { what, says: String::new(), input, threads, errors, process };
         peer.says = peer.next("ready", "the start", START);
         let named = peer.says.split(' ').next().unwrap_or_default();
         assert_eq!(named, library.says, "{} is another library", peer.what);
@@ -99,6 +107,7 @@ impl Peer {
 
     /// Gives this thread something to do.
     pub(crate) fn tell(&self, thread: &str, line: &str) -> Pending<'_> {
+        self.threads.lock().owed += 1;
         let mut input = self.input.lock();
         let input = input.as_mut().expect("its input is still open");
         writeln!(input, "{thread} {line}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
@@ -106,8 +115,10 @@ impl Peer {
     }
 
     /// The same for what has no answer.
+    #[allow(dead_code, reason = "the tests of Redisson alone are yet to come")]
     pub(crate) fn shout(&self, thread: &str, line: &str) {
-        std::mem::forget(self.tell(thread, line));
+        drop(self.tell(thread, line));
+        self.threads.lock().owed -= 1;
     }
 
     /// Has this thread do something that must succeed, and waits for it.
@@ -126,20 +137,17 @@ impl Peer {
     }
 
     /// SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
-        self.line = None;
-        let _reaped = self.process.wait();
+        let mut process = self.process.lock();
+        process.line = None;
+        let _reaped = process.child.wait();
     }
 
-    /// SIGSTOP.
-    pub(crate) fn pause(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    /// SIGCONT.
-    pub(crate) fn resume(&self) {
-        self.signal(Signal::CONT);
+    /// Whether it runs and owes nobody an answer.
+    pub(crate) fn is_fresh(&self) -> bool {
+        let threads = self.threads.lock();
+        !threads.is_over && threads.owed == 0
     }
 
     /// What it has written to standard error so far.
@@ -149,8 +157,9 @@ impl Peer {
 
     fn signal(&self, signal: Signal) {
         // Once reaped, the number may be somebody else's.
-        if self.line.is_some() {
-            let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let process = self.process.lock();
+        if process.line.is_some() {
+            let pid = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw);
             let _gone = kill_process_group(pid.expect("a child has a number"), signal);
         }
     }
@@ -189,6 +198,7 @@ impl Pending<'_> {
     #[track_caller]
     pub(crate) fn answer(self, bound: Duration) -> Answer {
         let answer = self.peer.next(&self.thread, &self.line, bound);
+        self.peer.threads.lock().owed -= 1;
         match answer.split_once(' ').unwrap_or((&answer, "")) {
             ("ok", words) => Ok(words.to_owned()),
             ("error", words) => Err(words.to_owned()),

@@ -6,16 +6,37 @@ use crate::libraries::Library;
 use crate::ours::Ours;
 use crate::peer::Peer;
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::thread;
 
-/// One at a time: they measure, and a machine that runs two of them measures both.
-static TURN: Mutex<()> = Mutex::new(());
+/// One test at a time: they measure, and a machine that runs two of them measures both. The one whose turn it is finds
+/// here what the last one left standing.
+static TURN: Mutex<Vec<Stand>> = Mutex::new(Vec::new());
+
+/// A server with a peer on it, kept for the next test of that library: a JVM takes longer to start than most tests do.
+#[derive(Clone)]
+struct Stand {
+    library: &'static str,
+    arguments: Vec<String>,
+    peer: Arc<Peer>,
+    server: Arc<RedisServer>,
+}
 
 pub(crate) struct Scene {
-    pub(crate) library: &'static Library,
-    pub(crate) peer: Peer,
+    pub(crate) peer: Arc<Peer>,
     pub(crate) ours: Ours,
-    pub(crate) server: RedisServer,
-    _turn: MutexGuard<'static, ()>,
+    pub(crate) server: Arc<RedisServer>,
+    turn: Turn,
+}
+
+/// The turn of a test.
+pub(crate) struct Turn(MutexGuard<'static, Vec<Stand>>);
+
+impl Turn {
+    /// Waits for it, for a test that brings servers and peers of its own.
+    pub(crate) fn take() -> Self {
+        Self(TURN.lock())
+    }
 }
 
 impl Scene {
@@ -33,15 +54,40 @@ impl Scene {
         if library.is_skipped() {
             return None;
         }
-        let turn = TURN.lock();
-        let server = RedisServer::start();
-        let peer = Peer::start(library, &server.url_as(""), arguments);
+        let mut turn = Turn::take();
+        let Stand { peer, server, .. } = turn.stand(library, arguments);
         let ours = Ours::connect(library, &server.url(), settings, server.port());
-        Some(Self { library, peer, ours, server, _turn: turn })
+        Some(Self { peer, ours, server, turn })
     }
 
     /// Other eyes on the server.
     pub(crate) fn probe(&self) -> Probe {
         self.server.probe()
+    }
+}
+
+impl Turn {
+    fn stand(&mut self, library: &'static Library, arguments: &[&str]) -> Stand {
+        // Two at most are of use: tests of one library come one after the other.
+        self.0.retain(|stand| stand.library == library.name);
+        if let Some(stand) = self.0.iter().find(|stand| stand.arguments == arguments) {
+            stand.server.probe().command(&["FLUSHALL"]);
+            stand.server.probe().reset_stats();
+            return stand.clone();
+        }
+        let server = Arc::new(RedisServer::start());
+        let peer = Arc::new(Peer::start(library, &server.url_as(""), arguments));
+        let arguments = arguments.iter().map(|&it| it.to_owned()).collect();
+        let stand = Stand { library: library.name, arguments, peer, server };
+        self.0.push(stand.clone());
+        stand
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // What a failure left behind is no scene for another test, and what is dead neither.
+        let is_over = thread::panicking() || !self.peer.is_fresh();
+        self.turn.0.retain(|stand| !(is_over && Arc::ptr_eq(&stand.peer, &self.peer)));
     }
 }

@@ -12,6 +12,12 @@ const TIMES: u64 = 500;
 /// Between two increments of a thread: time for the others to get in, and never so long that nobody waits.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// How long both sides want the lock all the time, to see who gets it.
+const CONTEST: Duration = Duration::from_secs(3);
+
+/// What each side must have of it at least, in percent. Measured: see `docs/INTEROP.md`.
+const SHARE: u64 = 10;
+
 /// How long all of it may take. Measured: some seconds.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -47,4 +53,31 @@ pub(crate) fn no_increment_is_lost(library: &'static Library) {
     );
     assert!(crossings > 0, "the two sides never met: nothing was shown");
     assert!(!probe.exists(&library.key("lock")), "the lock is free in the end");
+}
+
+/// Both want the lock for some seconds, with as many threads: neither starves.
+pub(crate) fn both_get_their_share(library: &'static Library) {
+    let Some(scene) = Scene::of(library) else { return };
+    let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), PAUSE.as_micros());
+    let theirs: Vec<_> =
+        (0..THREADS).map(|thread| scene.peer.tell(&format!("t{thread}"), &line)).collect();
+    let ours: u64 = thread::scope(|scope| {
+        let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), PAUSE);
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visits)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let theirs: Vec<u64> =
+        theirs.into_iter().map(|pending| pending.within(LONG).parse().unwrap()).collect();
+    let all = ours + theirs.iter().sum::<u64>();
+    let share = ours * 100 / all;
+    println!("{}: of {all} turns {share} % were ours, theirs by thread {theirs:?}", library.name);
+    assert_eq!(
+        scene.probe().get("sum"),
+        Some(all.to_string()),
+        "an increment is lost: two were inside"
+    );
+    assert!(
+        (SHARE..=100 - SHARE).contains(&share),
+        "of {all} turns {ours} were ours: one side starves"
+    );
 }

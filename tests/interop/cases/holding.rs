@@ -1,0 +1,110 @@
+//! What one side sees of the other's lock, and may not do to it.
+
+use crate::harness::probe::Probe;
+use crate::harness::time::eventually;
+use crate::libraries::Library;
+use crate::peer::BOUND;
+use crate::scene::Scene;
+use distlock::{DistLock, LossCause};
+
+/// What the store has under a key, all of it but its end.
+fn stored(probe: &mut Probe, key: &str) -> String {
+    format!("{:?}", probe.command(&["DUMP", key]))
+}
+
+/// Their unlock of our lock is refused and changes nothing.
+pub(crate) fn they_cannot_free_ours(library: &'static Library) {
+    let Some(scene) = Scene::of(library) else { return };
+    let (key, mut probe) = (library.key("lock"), scene.probe());
+    let guard = scene.ours.mutex("lock").lock().unwrap();
+    let before = stored(&mut probe, &key);
+    let said = scene.peer.refusal("t", "unlock lock");
+    assert!(said.contains(library.refusal), "{said}");
+    let state = scene.peer.ask("t", "state lock");
+    assert!(state.starts_with("locked=true") || state.starts_with("locked=?"), "{state}");
+    assert!(state.contains("holds=0") || state.contains("holds=?"), "{state}");
+    assert!(scene.peer.ask("t", "try lock 0 0").starts_with("busy"));
+    assert_eq!(stored(&mut probe, &key), before);
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    assert!(!probe.exists(&key));
+}
+
+/// Our unlock of a lock that is theirs by now is an error and changes nothing; and theirs of ours.
+pub(crate) fn a_late_unlock_leaves_the_other_sides_lock_alone(library: &'static Library) {
+    let Some(scene) = Scene::of(library) else { return };
+    let (key, mut probe) = (library.key("lock"), scene.probe());
+    let lock = scene.ours.mutex("lock");
+    // An operator deletes our lock, and they take it.
+    let guard = lock.lock().unwrap();
+    probe.command(&["DEL", &key]);
+    assert!(scene.peer.ask("t", "try lock 1000 0").starts_with("held"));
+    let theirs = stored(&mut probe, &key);
+    assert!(guard.is_valid(), "it has not heard of it yet");
+    let error = guard.unlock().unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+    assert_eq!(stored(&mut probe, &key), theirs);
+    assert!(lock.try_lock().unwrap().is_none());
+    // And theirs, and we take it.
+    probe.command(&["DEL", &key]);
+    let guard = lock.lock().unwrap();
+    let before = stored(&mut probe, &key);
+    let said = scene.peer.refusal("t", "unlock lock");
+    assert!(said.contains(library.refusal), "{said}");
+    assert_eq!(stored(&mut probe, &key), before);
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+}
+
+/// Ours, nested: one hold in the store until the last guard goes. Theirs: as often as they hold it.
+pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
+    let Some(scene) = Scene::of(library) else { return };
+    let (key, mut probe) = (library.key("lock"), scene.probe());
+    let lock = scene.ours.mutex("lock");
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock().unwrap();
+    assert_eq!(lock.hold_count(), 2);
+    assert_eq!(probe.hgetall(&key).into_values().collect::<Vec<_>>(), ["1"]);
+    let seen = scene.peer.ask("t", "state lock");
+    assert!(seen.starts_with("locked=true holds=0 ttl="), "{seen}");
+    inner.unlock().unwrap();
+    assert!(scene.peer.ask("t", "try lock 0 0").starts_with("busy"));
+    outer.unlock().unwrap();
+    for holds in 1..=3 {
+        scene.peer.ask("t", "lock lock 0");
+        assert_eq!(lock.inspect().unwrap().holder.unwrap().holds, holds);
+    }
+    let state = scene.peer.ask("t", "state lock");
+    assert!(state.starts_with("locked=true holds=3"), "{state}");
+    for left in [2, 1] {
+        scene.peer.ask("t", "unlock lock");
+        assert_eq!(lock.inspect().unwrap().holder.unwrap().holds, left);
+        assert!(lock.try_lock().unwrap().is_none(), "they have it {left} times more");
+    }
+    scene.peer.ask("t", "unlock lock");
+    assert!(lock.try_lock().unwrap().is_some());
+}
+
+/// Whoever is freed by force learns of it: our guard at its next renewal, they at their unlock.
+pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Library) {
+    let Some(scene) = Scene::with(library, "watchdog=1s", &[]) else { return };
+    let lock = scene.ours.mutex("lock");
+    let guard = lock.lock().unwrap();
+    let losses = guard.losses();
+    assert_eq!(scene.peer.ask("t", "force lock"), "true");
+    let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(!guard.is_valid());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert_eq!(scene.peer.ask("t", "force lock"), "false");
+
+    scene.peer.ask("t", "lock lock 0");
+    let waiting = scene.peer.tell("other", "lock lock 0");
+    assert!(lock.force_unlock().unwrap());
+    waiting.ok();
+    let said = scene.peer.refusal("t", "unlock lock");
+    assert!(said.contains(library.refusal), "{said}");
+    scene.peer.ask("other", "unlock lock");
+    eventually("it is free", BOUND, || !lock.is_locked().unwrap());
+    assert!(!lock.force_unlock().unwrap());
+}
