@@ -28,6 +28,9 @@ mod liar;
 // Another server takes the master's place.
 mod failover;
 
+// The same for other wire formats: what each of them promises.
+mod formats;
+
 // The examples.
 mod programs;
 

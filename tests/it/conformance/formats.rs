@@ -1,8 +1,10 @@
-//! Wire formats that sit the exam, each on one Redis server and on a cluster.
+//! Wire formats that sit the exam, each on one Redis server, on a cluster, and on a master that sentinels name.
 
+use super::subjects::shared_group;
 use crate::harness::cluster::Cluster;
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
+use crate::harness::sentinel::Group;
 use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
 use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_REPLICAS, Seen, Subject};
 use std::sync::Arc;
@@ -45,11 +47,11 @@ pub(crate) const FLOAT: Format = Format {
 
 /// `INCR` and `EXPIRE`.
 pub(crate) const COUNTER: Format =
-    Format { options: "format=counter,poll=20ms", seen: expiring, cannot: nameless };
+    Format { options: "format=counter,poll=20ms", seen: counted, cannot: nameless };
 pub(crate) const COUNTER_MULTI: Format =
-    Format { options: "format=counter,multi,poll=20ms", seen: expiring, cannot: prolonged };
+    Format { options: "format=counter,multi,poll=20ms", seen: counted, cannot: prolonged };
 pub(crate) const COUNTER_LUA: Format =
-    Format { options: "format=counter,lua,poll=20ms", seen: expiring, cannot: nameless };
+    Format { options: "format=counter,lua,poll=20ms", seen: counted, cannot: nameless };
 
 fn not_owned() -> Vec<(&'static str, &'static str)> {
     [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_AN_OWNER].concat()
@@ -97,12 +99,19 @@ fn nameless() -> Vec<(&'static str, &'static str)> {
     cannot
 }
 
-/// A string whose TTL is the lease.
+/// A string whose TTL is the lease, and nothing of another format's.
 fn expiring(mut probe: Probe, key: &str) -> Seen {
-    match (probe.exists(key), probe.pttl(key)) {
-        (true, Some(left)) => Seen::held(Some(left)),
+    match (probe.get(key), probe.pttl(key)) {
+        (Some(_), Some(left)) => Seen::held(Some(left)),
         _ => Seen::FREE,
     }
+}
+
+/// The same, and it is a number.
+fn counted(mut probe: Probe, key: &str) -> Seen {
+    let number = probe.get(key).map(|text| text.parse::<u64>());
+    assert!(!matches!(number, Some(Err(_))), "{number:?}");
+    expiring(probe, key)
 }
 
 /// A string that says until when, in seconds since 1970.
@@ -126,6 +135,7 @@ pub(crate) struct FormatSubject {
 enum Place {
     Server(RedisServer),
     Cluster(Arc<Cluster>),
+    Sentinel(&'static Group),
 }
 
 impl FormatSubject {
@@ -143,6 +153,13 @@ impl FormatSubject {
         Self { format, place: Place::Cluster(cluster), url, cannot: (format.cannot)() }
     }
 
+    /// On a master with replicas and sentinels, which all share.
+    pub(crate) fn on_sentinel(format: Format) -> Self {
+        let group = shared_group();
+        let url = format!("{}?{}", group.url(), format.options);
+        Self { format, place: Place::Sentinel(group), url, cannot: (format.cannot)() }
+    }
+
     fn is_owned(&self) -> bool {
         self.format.options.starts_with("format=token")
     }
@@ -151,6 +168,7 @@ impl FormatSubject {
         match &self.place {
             Place::Server(server) => server.probe(),
             Place::Cluster(cluster) => cluster.probe(key),
+            Place::Sentinel(group) => group.servers[0].probe(),
         }
     }
 }

@@ -71,7 +71,8 @@ mod cluster_with_the_least_rights {
     lock_core::conformance_tests!(super::subjects::ClusterSubject::with_the_least_rights());
 }
 
-// What others write under the key, with our tokens beside it and without, on one server and on a cluster.
+// What others write under the key, with our tokens beside it and without, on one server and on a cluster; and on a master
+// that sentinels name, where what is asked of the format is the same for all of its settings.
 mod token {
     use super::formats::{FormatSubject, TOKEN};
     lock_core::conformance_tests!(FormatSubject::on_redis(TOKEN));
@@ -79,6 +80,10 @@ mod token {
 mod token_on_a_cluster {
     use super::formats::{FormatSubject, TOKEN};
     lock_core::conformance_tests!(FormatSubject::on_cluster(TOKEN));
+}
+mod token_on_sentinel {
+    use super::formats::{FormatSubject, TOKEN};
+    lock_core::conformance_tests!(FormatSubject::on_sentinel(TOKEN));
 }
 mod bare_token {
     use super::formats::{BARE_TOKEN, FormatSubject};
@@ -96,6 +101,10 @@ mod plain_on_a_cluster {
     use super::formats::{FormatSubject, PLAIN};
     lock_core::conformance_tests!(FormatSubject::on_cluster(PLAIN));
 }
+mod plain_on_sentinel {
+    use super::formats::{FormatSubject, PLAIN};
+    lock_core::conformance_tests!(FormatSubject::on_sentinel(PLAIN));
+}
 mod timestamp {
     use super::formats::{FormatSubject, TIMESTAMP};
     lock_core::conformance_tests!(FormatSubject::on_redis(TIMESTAMP));
@@ -103,6 +112,10 @@ mod timestamp {
 mod timestamp_on_a_cluster {
     use super::formats::{FormatSubject, TIMESTAMP};
     lock_core::conformance_tests!(FormatSubject::on_cluster(TIMESTAMP));
+}
+mod timestamp_on_sentinel {
+    use super::formats::{FormatSubject, TIMESTAMP};
+    lock_core::conformance_tests!(FormatSubject::on_sentinel(TIMESTAMP));
 }
 mod float {
     use super::formats::{FLOAT, FormatSubject};
@@ -119,6 +132,10 @@ mod counter {
 mod counter_on_a_cluster {
     use super::formats::{COUNTER, FormatSubject};
     lock_core::conformance_tests!(FormatSubject::on_cluster(COUNTER));
+}
+mod counter_on_sentinel {
+    use super::formats::{COUNTER, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_sentinel(COUNTER));
 }
 mod counter_multi {
     use super::formats::{COUNTER_MULTI, FormatSubject};

@@ -331,12 +331,17 @@ pub(super) fn lose(mut probe: Probe, key: &str) {
 
 /// A master with replicas and sentinels. All cases share one group, which lives as long as the tests: each has names
 /// that nobody else has, and none does anything to the servers.
+pub(super) fn shared_group() -> &'static Group {
+    static SHARED: LazyLock<Group> = LazyLock::new(Group::steady);
+    &SHARED
+}
+
+/// A master with replicas and sentinels.
 pub(crate) struct SentinelSubject(&'static Group);
 
 impl SentinelSubject {
     pub(crate) fn start() -> Self {
-        static SHARED: LazyLock<Group> = LazyLock::new(Group::steady);
-        Self(&SHARED)
+        Self(shared_group())
     }
 }
 
