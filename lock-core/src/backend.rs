@@ -223,6 +223,9 @@ pub enum Answer {
     Unacknowledged(Grant, Shortfall),
     /// Somebody else has it, for this long yet if nobody renews it (`None`: the store cannot say).
     Busy(Option<Duration>),
+    /// Somebody else has it, and no lease ends that: another library's lock without an expiry, or what is left of one whose
+    /// expiry was never set. Worth another look after this long, if anybody waits (`None`: the store will tell).
+    Endless(Option<Duration>),
     /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one: propose a greater one.
     Stale(FencingToken),
     /// The store has lost what it knew, or part of it, and grants nothing for this long: until every lease that it may have
@@ -237,7 +240,12 @@ impl Answer {
     /// Whether it was refused because others have the lock, or want it.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::Withdrawn(Withdrawal::Held(_) | Withdrawal::Divided))
+        matches!(
+            self,
+            Self::Busy(_)
+                | Self::Endless(_)
+                | Self::Withdrawn(Withdrawal::Held(_) | Withdrawal::Divided)
+        )
     }
 }
 

@@ -1,5 +1,8 @@
 //! [`Client`]: a program's connection to a store, from which it gets its locks.
 
+mod kin;
+
+use self::kin::Kin;
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
@@ -21,7 +24,7 @@ use std::time::Duration;
 /// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
 /// and guard is gone.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<Alive>);
+pub struct Client(pub(crate) Arc<Alive>, Kin);
 
 impl Client {
     /// A builder without a store.
@@ -53,6 +56,31 @@ impl Client {
         Error: From<N::Error>,
     {
         OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
+    }
+
+    /// A client of the same store with another value for one option of the URL: for locks that need it otherwise than the
+    /// rest, such as one whose key programs in other languages have in another wire format. The rest of the settings, the
+    /// clock and the event handler are this one's.
+    ///
+    /// It is the same client each time while it is in use. It has connections and a watchdog of its own, and it and this one
+    /// are strangers to each other: use one of them for each lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{Client, DistLock};
+    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// let brief = client.with_option("watchdog", "2s")?;
+    /// brief.mutex("orders:42")?.lock()?.unlock()?;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if this client was given a
+    /// backend instead of a URL.
+    pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
+        self.1.differing_in(option, value)
     }
 
     /// What this client calls itself in the store.
@@ -201,6 +229,11 @@ impl ClientBuilder {
     /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme or option, and where
     /// there is neither a URL nor a backend.
     pub fn connect(self) -> Result<Client, Error> {
+        let kin = Kin::none(self.clone());
+        Ok(Client(self.open()?, kin))
+    }
+
+    fn open(self) -> Result<Arc<Alive>, Error> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let context = Context::new(Arc::clone(&clock), ClientId::random());
         let (config, backend) = match (self.config, self.backend) {
@@ -225,7 +258,7 @@ impl ClientBuilder {
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
-        Ok(Client(Engine::open(&config, backend, clock, context.client, events)?))
+        Engine::open(&config, backend, clock, context.client, events)
     }
 }
 

@@ -31,9 +31,10 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "acquired",
     "contended",
+    "endless",
     "renewed",
     "renewal_failed",
     "renewals_used_up",
@@ -86,6 +87,7 @@ impl EventHandler for Counters {
         let (name, by) = match event {
             Event::Acquired { .. } => ("acquired", 1),
             Event::Contended { .. } => ("contended", 1),
+            Event::Endless { .. } => ("endless", 1),
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),
             Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),

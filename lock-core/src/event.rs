@@ -35,6 +35,13 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
+    /// An attempt found the lock held without an end: no lease frees it, only its holder's release or
+    /// [`force_unlock`](crate::DistLock::force_unlock). Told once for each wait.
+    #[non_exhaustive]
+    Endless {
+        /// The lock.
+        lock: LockName,
+    },
     /// The lease was extended, by the watchdog or on demand.
     #[non_exhaustive]
     Renewed {

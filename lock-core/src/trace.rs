@@ -37,6 +37,7 @@ fn record(event: &Event) {
         Event::Acquired { lock, token, waited } => {
             debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
         }
+        Event::Endless { lock } => warn!(target: "distlock", %lock, "held without an end"),
         Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
         Event::Renewed { lock, left } => trace!(target: "distlock", %lock, ?left, "renewed"),
         Event::RenewalFailed { lock, error, left } => {

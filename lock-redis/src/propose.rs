@@ -119,7 +119,7 @@ impl Owned {
         )?;
         let vote = match *numbers(&reply) {
             [1] => Vote::Answer(Answer::Granted(granted(mode != b"0", first, reserve))),
-            [0, pttl] => Vote::Answer(Answer::Busy(remaining(pttl))),
+            [0, pttl, told] => Vote::Answer(self.busy(pttl, told == 1)),
             [2, stored] => Vote::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs()))),
             [3, left] => Vote::Answer(Answer::NotVoting(remaining(left).unwrap_or(Duration::MAX))),
             [4, longest] => Vote::Differs(Duration::from_millis(longest.unsigned_abs())),

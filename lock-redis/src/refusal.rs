@@ -162,6 +162,10 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
     };
     if answer.detail.starts_with("the token counter") {
         format!("what is under the key of the tokens of {key:?} is no counter that can be used")
+    } else if let Some(field) = answer.detail.strip_prefix("the hash has the field ") {
+        format!(
+            "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner with a count"
+        )
     } else {
         format!(
             "something that is not a lock of this format is under the key {key:?}, or under its token counter"

@@ -40,13 +40,13 @@ pub(crate) struct Scripts {
 macro_rules! scripts {
     ($first:literal, $format:literal) => {
         $crate::script::Scripts {
-            acquire: $crate::script::scripts!(@ $first, $format, "acquire": "look", "take"),
+            acquire: $crate::script::scripts!(@ $first, $format, "acquire": "look", "take", "tells"),
             release: $crate::script::scripts!(@ $first + 1, $format, "release": "look", "gone"),
             close: $crate::script::scripts!(@ $first + 2, $format, "close": "look", "gone"),
             renew: $crate::script::scripts!(@ $first + 3, $format, "renew": "look", "gone"),
             inspect: $crate::script::scripts!(@ $first + 4, $format, "inspect": "holder", "gone"),
             force: $crate::script::scripts!(@ $first + 5, $format, "force": "holder"),
-            propose: $crate::script::scripts!(@ $first + 6, $format, "propose": "look", "take"),
+            propose: $crate::script::scripts!(@ $first + 6, $format, "propose": "look", "take", "tells"),
         }
     };
     (@ $number:expr, $format:literal, $name:literal: $($word:literal),*) => {

@@ -23,7 +23,7 @@ macro_rules! script {
 }
 
 const SCRIPTS: [&str; 6] = [
-    script!("acquire": "look", "take"),
+    script!("acquire": "look", "take", "tells"),
     script!("release": "look", "gone"),
     script!("close": "look", "gone"),
     script!("renew": "look", "gone"),
@@ -202,7 +202,7 @@ fn a_lock_without_an_end_is_busy_without_one() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     server.probe().command(&["HSET", "a", "x:1", "1"]);
-    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Busy(None)));
+    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Endless(None)));
     let info = bench.backend.inspect(&name("a"), soon()).unwrap();
     assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new("x:1"), None, 1)));
     assert_eq!(bench.backend.inspect(&name("b"), soon()).unwrap(), LockInfo::FREE);

@@ -80,7 +80,7 @@ impl Ballot {
                 node.granted = Some(grant.receipt);
                 Said::Granted { with_tokens: grant.tokens.is_some() }
             }
-            Ok(Answer::Busy(left)) => Said::Busy(left),
+            Ok(Answer::Busy(left) | Answer::Endless(left)) => Said::Busy(left),
             Ok(Answer::Stale(token)) => Said::Stale(token.get()),
             Ok(Answer::NotVoting(left)) => Said::NotVoting(left),
             Ok(other) => {

@@ -176,6 +176,8 @@ pub(super) struct Wait<'a> {
     pub(super) doubt: bool,
     /// Whether it was told that the lock is contended.
     contended: bool,
+    /// Whether it was told that no lease ends it.
+    endless: bool,
     /// How often in a row the store would not tell of releases.
     unwatched: u32,
     /// How often in a row several got in each other's way.
@@ -201,6 +203,7 @@ impl<'a> Wait<'a> {
             owner,
             doubt: false,
             contended: false,
+            endless: false,
             unwatched: 0,
             divided: 0,
             set_aside: 0,
@@ -296,6 +299,12 @@ impl<'a> Wait<'a> {
 
     fn at_most(&self, until: Moment) -> Moment {
         self.plan.deadline.map_or(until, |deadline| until.min(deadline))
+    }
+
+    fn tell_endless(&mut self, entry: &Entry) {
+        if !std::mem::replace(&mut self.endless, true) {
+            self.engine.events.emit(|| Event::Endless { lock: entry.name.clone() });
+        }
     }
 
     fn tell_contended(&mut self, entry: &Entry) {

@@ -46,7 +46,7 @@ impl Counter {
         };
         match count {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Int(_) => Ok(Answer::Busy(talk.remaining()?)),
+            Reply::Int(_) => talk.taken(),
             _ => Err(talk.unexpected("INCR")),
         }
     }

@@ -9,8 +9,10 @@
 //! ([`unowned`]).
 
 mod counter;
+mod found;
 mod owned;
 mod plain;
+mod polls;
 mod progress;
 mod redisson;
 mod spec;
@@ -270,7 +272,10 @@ pub(crate) fn run(
     by: Moment,
 ) -> Result<Reply, Failure> {
     match script.run(link, keys, arguments, by)? {
-        Reply::Error(error) => Err(refused(link, &error, &Asked::Script(script, key))),
+        Reply::Error(error) => {
+            let failure = refused(link, &error, &Asked::Script(script, key));
+            Err(found::named(link, failure, key, by))
+        }
         reply => Ok(reply),
     }
 }
@@ -314,7 +319,15 @@ pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Rel
     }
 }
 
-/// What PTTL says: -1 is "for ever"; -2, "not there", is what an owner hears that is closed.
+/// What PTTL says of a key that has no expiry.
+pub(crate) const FOR_EVER: i64 = -1;
+
+/// Somebody else has it, and this is what PTTL says of the key; -2 is what an owner hears that is closed.
+pub(crate) fn taken(pttl: i64) -> Answer {
+    if pttl == FOR_EVER { Answer::Endless(None) } else { Answer::Busy(remaining(pttl)) }
+}
+
+/// What PTTL says: -1 is "for ever", -2 "not there".
 pub(crate) fn remaining(pttl: i64) -> Option<Duration> {
     u64::try_from(pttl).ok().map(Duration::from_millis)
 }

@@ -1,8 +1,10 @@
 //! [`Owned`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
 //! differ in their [`Shape`] only; the scripts are the same.
 
+use super::polls::Polls;
 use super::{
-    less_ours, refused, released, remaining, run, strange, token, token_range, unexpected,
+    FOR_EVER, less_ours, refused, released, remaining, run, strange, taken, token, token_range,
+    unexpected,
 };
 use crate::keys::{self, Keys};
 use crate::link::{Ask, Heard, SharedLink};
@@ -30,6 +32,8 @@ pub(crate) struct Shape {
     pub(crate) channel: &'static str,
     /// Whether one plain command takes it where no token is to be made.
     pub(crate) takes_plainly: bool,
+    /// Whether its scripts know by what is under the key whether the holder will tell of its release.
+    pub(crate) tells_apart: bool,
 }
 
 /// A format, with the settings that it depends on.
@@ -38,6 +42,8 @@ pub(crate) struct Owned {
     pub(crate) shape: &'static Shape,
     pub(crate) keys: Keys,
     pub(crate) policy: TokenPolicy,
+    /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
+    polls: Option<Polls>,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
     /// lease that it asks for may be shorter.
     shortest_tombstone: Duration,
@@ -60,9 +66,10 @@ impl Owned {
     pub(crate) const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
 
     /// With the settings in `config`, which was checked.
-    pub(crate) fn new(shape: &'static Shape, config: &Config) -> Self {
+    pub(super) fn new(shape: &'static Shape, config: &Config, polls: Option<Polls>) -> Self {
         Self {
             shape,
+            polls,
             keys: Keys::new(config.prefix()),
             policy: config.tokens(),
             shortest_tombstone: config.command_timeout() * 2,
@@ -147,10 +154,26 @@ impl Owned {
                 }))
             }
             Reply::Array(items) => match items[..] {
-                [Reply::Int(0), Reply::Int(pttl)] => Ok(Answer::Busy(remaining(pttl))),
+                [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
+                    if pttl == FOR_EVER {
+                        // No lock of ours: is it one at all?
+                        self.inspect(link, attempt.name, by)?;
+                    }
+                    Ok(self.busy(pttl, told == 1))
+                }
                 _ => Err(unexpected(link, &self.shape.scripts.acquire)),
             },
             _ => Err(unexpected(link, &self.shape.scripts.acquire)),
+        }
+    }
+
+    /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
+    pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
+        let polls = self.polls.filter(|_| !is_told || !self.shape.tells_apart);
+        match (taken(pttl), polls.map(Polls::pause)) {
+            (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
+            (Answer::Endless(_), pause) => Answer::Endless(pause),
+            (answer, _) => answer,
         }
     }
 

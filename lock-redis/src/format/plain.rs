@@ -39,7 +39,7 @@ impl Plain {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
             // Anything at all that is there keeps us out; what is no text is no lock of this format.
             Reply::Nil => match talk.look()? {
-                Some(_) => Ok(Answer::Busy(talk.remaining()?)),
+                Some(_) => talk.taken(),
                 None => Ok(Answer::Busy(Some(Duration::ZERO))),
             },
             _ => Err(talk.unexpected("SET")),

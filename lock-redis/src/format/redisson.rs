@@ -12,4 +12,5 @@ pub(crate) static REDISSON: Shape = Shape {
     scripts: scripts!(1, "redisson"),
     channel: "redisson_lock__channel",
     takes_plainly: false,
+    tells_apart: false,
 };

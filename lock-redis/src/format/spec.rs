@@ -3,9 +3,10 @@
 use super::counter::Counter;
 use super::owned::Owned;
 use super::plain::Plain;
+use super::polls::Polls;
 use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
-use super::unowned::{Algorithm, Polls, Unowned};
-use super::{Kind, OPTION, REDISSON, TOKEN};
+use super::unowned::{Algorithm, Unowned};
+use super::{Kind, OPTION, REDISSON, Shape, TOKEN};
 use crate::keys::Keys;
 use lock_core::{Config, Context, Error};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub(super) fn read(config: &Config, context: &Context) -> Result<Kind, Error> {
     let mut settings = Settings { name, left: settings.split(',').collect() };
     settings.left.retain(|setting| !setting.is_empty());
     let kind = match name {
-        "redisson" => Kind::Owned(Owned::new(&REDISSON, config)),
-        "token" => Kind::Owned(Owned::new(&TOKEN, config)),
+        "redisson" => owned(config, &mut settings, &REDISSON)?,
+        "token" => owned(config, &mut settings, &TOKEN)?,
         "plain" => {
             let forms = [("set", Plain::Set), ("commands", Plain::Commands)];
             let form = settings.one_of(&forms)?.unwrap_or(Plain::Set);
@@ -70,18 +71,22 @@ fn timestamp(settings: &mut Settings<'_>, context: &Context) -> Result<Timestamp
     Ok(Timestamp { spelling, takeover, rule, clock: Arc::clone(&context.clock) })
 }
 
+fn owned(
+    config: &Config,
+    settings: &mut Settings<'_>,
+    shape: &'static Shape,
+) -> Result<Kind, Error> {
+    let usual = shape.tells_apart.then(Polls::default);
+    let polls = settings.polls()?.or(usual);
+    Ok(Kind::Owned(Owned::new(shape, config, polls)))
+}
+
 fn unowned(
     config: &Config,
     settings: &mut Settings<'_>,
     algorithm: Algorithm,
 ) -> Result<Kind, Error> {
-    let usual = Polls::default();
-    let interval = settings.duration("poll")?.unwrap_or(usual.interval);
-    let jitter = settings.duration("jitter")?.unwrap_or(usual.jitter.min(interval / 4));
-    if interval.is_zero() {
-        return Err(settings.refuse("`poll=0` would ask without a pause"));
-    }
-    let polls = Polls { interval, jitter };
+    let polls = settings.polls()?.unwrap_or_default();
     Ok(Kind::Unowned(Unowned { keys: Keys::new(config.prefix()), algorithm, polls, stops: None }))
 }
 
@@ -123,6 +128,15 @@ impl Settings<'_> {
         })
     }
 
+    /// How often who waits asks again, if anything is said of it.
+    fn polls(&mut self) -> Result<Option<Polls>, Error> {
+        let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
+        if interval.is_some_and(|interval| interval.is_zero()) {
+            return Err(self.refuse("`poll=0` would ask without a pause"));
+        }
+        Ok((interval.is_some() || jitter.is_some()).then(|| Polls::new(interval, jitter)))
+    }
+
     fn must_be_used_up(&self) -> Result<(), Error> {
         match self.left.first() {
             None => Ok(()),
@@ -130,7 +144,7 @@ impl Settings<'_> {
                 "there is no setting `{}`; {}",
                 unknown.escape_debug(),
                 match self.name {
-                    "redisson" | "token" => "it has none",
+                    "redisson" | "token" => "there are `poll=` and `jitter=`",
                     "timestamp" => {
                         "there are `seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` with `delete`, `not-older` or `compare`, `poll=` and `jitter=`"
                     }
@@ -166,7 +180,9 @@ mod tests {
         assert_eq!(usual.name(), "redisson");
         for (text, name, owned) in [
             ("redisson", "redisson", true),
+            ("redisson,poll=20ms", "redisson", true),
             ("token", "token", true),
+            ("token,poll=50ms,jitter=0ms", "token", true),
             ("plain", "plain", false),
             ("plain,poll=10ms,jitter=0ms", "plain", false),
             ("plain,commands", "plain", false),
@@ -197,7 +213,11 @@ mod tests {
             ("", "there is no format ``; there are `redisson`"),
             ("Redisson", "no format `Redisson`"),
             ("plain,", ""),
-            ("token,poll=1s", "`format=token`: there is no setting `poll=1s`; it has none"),
+            (
+                "token,set",
+                "`format=token`: there is no setting `set`; there are `poll=` and `jitter=`",
+            ),
+            ("redisson,poll=0s", "without a pause"),
             ("plain,lua", "no setting `lua`"),
             ("counter,float", "there are `commands`, `multi` and `lua`"),
             ("counter,lua,multi", "only one of `commands`, `multi`, `lua`"),

@@ -88,7 +88,7 @@ impl Timestamp {
         talk.step("GET");
         let stored = talk.get()?;
         if let Some(left) = self.left(talk, stored.as_deref())? {
-            return Ok(Answer::Busy(left));
+            return Ok(busy(left));
         }
         if self.takeover == Takeover::Delete {
             talk.delete()?;
@@ -96,7 +96,7 @@ impl Timestamp {
             talk.step("SETNX");
             return match talk.ask("SETNX", &[until.as_bytes()])? {
                 Reply::Int(1) => granted(),
-                Reply::Int(_) => Ok(Answer::Busy(None)),
+                Reply::Int(_) => Ok(Answer::Busy(Some(Duration::ZERO))),
                 _ => Err(talk.unexpected("SETNX")),
             };
         }
@@ -106,7 +106,7 @@ impl Timestamp {
         talk.wrote();
         match self.left(talk, found.as_deref())? {
             None => granted(),
-            Some(left) => Ok(Answer::Busy(left)),
+            Some(left) => Ok(busy(left)),
         }
     }
 
@@ -177,6 +177,11 @@ impl Timestamp {
         let left = until - self.clock.unix_time().as_secs_f64();
         Ok((left >= 0.0).then(|| Some(Duration::from_secs_f64(left))))
     }
+}
+
+/// Somebody has it, for this long yet, or for ever.
+fn busy(left: Option<Duration>) -> Answer {
+    left.map_or(Answer::Endless(None), |left| Answer::Busy(Some(left)))
 }
 
 /// The time that this says.

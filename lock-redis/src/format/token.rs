@@ -20,6 +20,7 @@ pub(crate) static TOKEN: Shape = Shape {
     scripts: scripts!(8, "token"),
     channel: "distlock_lock__channel",
     takes_plainly: true,
+    tells_apart: true,
 };
 
 /// Takes the lock as everybody does, if it is free; otherwise nothing happens, and our script knows why: its answer to a copy

@@ -7,9 +7,10 @@
 
 use super::counter::Counter;
 use super::plain::Plain;
+use super::polls::Polls;
 use super::progress::Progress;
 use super::timestamp::Timestamp;
-use super::{refused, strange};
+use super::{found, refused, strange};
 use crate::keys::Keys;
 use crate::link::{Ask, Request};
 use crate::refusal::Asked;
@@ -38,25 +39,6 @@ pub(super) struct Unowned {
     pub(super) algorithm: Algorithm,
     pub(super) polls: Polls,
     pub(super) stops: Option<Arc<dyn Stops>>,
-}
-
-/// How often who waits asks again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Polls {
-    pub(super) interval: Duration,
-    pub(super) jitter: Duration,
-}
-
-/// The interval of the classic loop around Jedis.
-const INTERVAL: Duration = Duration::from_millis(100);
-
-/// So that waiters do not march in step.
-const JITTER: Duration = Duration::from_millis(25);
-
-impl Default for Polls {
-    fn default() -> Self {
-        Self { interval: INTERVAL, jitter: JITTER }
-    }
 }
 
 #[derive(Debug)]
@@ -227,7 +209,8 @@ impl Talk<'_> {
             let head: &[&[u8]] = &[command.as_bytes(), talk.key.as_bytes()];
             match talk.link.call(&Request(&[head, arguments]), talk.by)? {
                 Reply::Error(error) => {
-                    Err(refused(talk.link, &error, &Asked::Command(command, talk.key)))
+                    let failure = refused(talk.link, &error, &Asked::Command(command, talk.key));
+                    Err(found::named(talk.link, failure, talk.key, talk.by))
                 }
                 reply => Ok(reply),
             }
@@ -270,7 +253,8 @@ impl Talk<'_> {
                     if let Some(Reply::Error(error)) =
                         answers.iter().find(|answer| matches!(answer, Reply::Error(_)))
                     {
-                        return Err(refused(self.link, error, &Asked::Command("EXEC", self.key)));
+                        let failure = refused(self.link, error, &Asked::Command("EXEC", self.key));
+                        return Err(found::named(self.link, failure, self.key, self.by));
                     }
                     return Ok(answers);
                 }
@@ -297,12 +281,12 @@ impl Talk<'_> {
         self.progress.wrote();
     }
 
-    /// How long the key lives yet; `None` for ever.
-    pub(super) fn remaining(&mut self) -> Result<Option<Duration>, Failure> {
+    /// Somebody has it, for as long as the key lives.
+    pub(super) fn taken(&mut self) -> Result<Answer, Failure> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
-            Reply::Int(-2) => Ok(Some(Duration::ZERO)), // gone just now
-            Reply::Int(pttl) => Ok(super::remaining(pttl)),
+            Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
+            Reply::Int(pttl) => Ok(super::taken(pttl)),
             _ => Err(self.unexpected("PTTL")),
         }
     }
@@ -342,10 +326,11 @@ impl Talk<'_> {
 
     /// What is there is no lock of this format.
     pub(super) fn foreign(&self, found: &str, wanted: &str) -> Failure {
+        let begin: String = found.chars().take(40).collect();
         Failure::Refused(Error::new(
             lock_core::ErrorKind::ForeignFormat,
             format!(
-                "{found:?} is under the key {:?}, and a lock of this format is {wanted}",
+                "{begin:?} is under the key {:?}, and a lock of this format is {wanted}",
                 self.key
             ),
         ))

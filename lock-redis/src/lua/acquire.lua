@@ -9,8 +9,8 @@
 -- ARGV[4] how long, in milliseconds, a counter is kept after the time it stands for; up to a minute less
 -- ARGV[5] how many tokens to set aside behind the first
 --
--- Returns the first token, or 1 granted without tokens; {0, pttl} another owner has it (-1: for ever), or this one is
--- closed (-2).
+-- Returns the first token, or 1 granted without tokens; {0, pttl, told} another owner has it (-1: for ever), or this one
+-- is closed (-2), and its release will be told of (1) or not (0).
 --
 -- Atomic because two owners must never both find the lock free, a token must belong to exactly one grant, and a late
 -- copy of a request must see the tombstone before it takes the lock.
@@ -27,10 +27,10 @@ local ours = false
 -- One look for both: mostly neither is there.
 if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
   if look(redis.call, KEYS[1], ARGV[2]) == 0 then
-    return {0, redis.call('PTTL', KEYS[1])}
+    return {0, redis.call('PTTL', KEYS[1]), tells(KEYS[1])}
   end
   if redis.call('EXISTS', KEYS[3]) == 1 then
-    return {0, -2}
+    return {0, -2, 1}
   end
   -- The answer to the first copy of this request was lost.
   ours = true

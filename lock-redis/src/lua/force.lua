@@ -8,7 +8,11 @@
 --
 -- Atomic because what is deleted must be what was looked at: only what looks like a lock of this format is one.
 
-if #holder(KEYS[1]) == 0 then
+local found = holder(KEYS[1])
+if found.err then
+  return found
+end
+if #found == 0 then
   -- There is nothing to delete; but a replica, whose master may have the lock, refuses to.
   return redis.call('DEL', KEYS[1])
 end

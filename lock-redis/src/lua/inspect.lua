@@ -7,6 +7,9 @@
 -- Atomic because the holder and the time left must be of one moment. Changes nothing.
 
 local answer = holder(KEYS[1])
+if answer.err then
+  return answer
+end
 table.insert(answer, 1, redis.call('PTTL', KEYS[1]))
 -- Nobody is called that; but a replica, which may have an old lock or none yet, refuses.
 gone(redis.call, KEYS[1], 'distlock:nobody')

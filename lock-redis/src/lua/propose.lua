@@ -16,8 +16,8 @@
 -- ARGV[9] "1" if the server must be asked whether that is so: before the first vote on a connection
 -- ARGV[10] "1" if the operator declares that no write is ever lost
 --
--- Returns {1} granted; {0, pttl} another owner has it (-1: for ever), or this one is closed (-2); {2, token} free, and
--- this is the token to be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4,
+-- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed (-2), and its release
+-- will be told of (1) or not (0); {2, token} free, and this is the token to be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4,
 -- milliseconds} the longest lease is another one here; {5} this is another server than the client knows; {6,
 -- microseconds} the token is so far ahead of this node's clock, which is too far.
 --
@@ -72,10 +72,10 @@ end
 local ours = false
 if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
   if look(redis.call, KEYS[1], ARGV[2]) == 0 then
-    return {0, redis.call('PTTL', KEYS[1])}
+    return {0, redis.call('PTTL', KEYS[1]), tells(KEYS[1])}
   end
   if redis.call('EXISTS', KEYS[3]) == 1 then
-    return {0, -2}
+    return {0, -2, 1}
   end
   ours = true
 end

@@ -111,7 +111,7 @@ impl Backend for SentinelBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let format = &self.generations.format;
         let effect = |answer: &Answer| match answer {
-            Answer::Busy(_) => Effect::Nothing,
+            Answer::Busy(_) | Answer::Endless(_) => Effect::Nothing,
             _ => Effect::Something,
         };
         self.ask(by, |node| node.acquire(format, attempt, by), effect).map_err(on(attempt.name))

@@ -77,13 +77,8 @@ fn what_is_no_lock_of_the_format_is_named_and_left_alone() {
         [&["HSET", "x", "a", "1"], &["RPUSH", "x", "a"], &["SET", "x", "something else"]];
     for format in ["redisson"].into_iter().chain(WRITTEN.map(|(format, _)| format)) {
         for words in make {
-            // A hash of one field is a lock of Redisson's; a text may be anybody's in formats of text.
-            let may_be_a_lock = match words[0] {
-                "HSET" => format == "redisson",
-                "SET" => format.starts_with("token") || format == "plain",
-                _ => false,
-            };
-            if may_be_a_lock {
+            // A text may be anybody's in formats of text.
+            if words[0] == "SET" && (format.starts_with("token") || format == "plain") {
                 continue;
             }
             probe.command(words);

@@ -3,5 +3,6 @@
 mod clients;
 mod formats;
 mod handoff;
+mod neighbours;
 mod replication;
 mod requests;

@@ -33,6 +33,7 @@ impl Scripts {
             propose: concat!(
                 include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
                 include_str!("../../../lock-redis/src/lua/redisson/take.lua"),
+                include_str!("../../../lock-redis/src/lua/redisson/tells.lua"),
                 include_str!("../../../lock-redis/src/lua/propose.lua"),
             )
             .to_owned(),

@@ -66,10 +66,13 @@ impl Wait<'_> {
                         Weighed::TakenBack(next) => next,
                     }
                 }
-                Ok(Answer::Busy(left)) => {
+                Ok(answer @ (Answer::Busy(left) | Answer::Endless(left))) => {
                     if outage.since.is_some() {
                         place.set_outage(None);
                         outage = Outage::default();
+                    }
+                    if matches!(answer, Answer::Endless(_)) {
+                        self.tell_endless(entry);
                     }
                     self.busy(place, entry, left)?
                 }

@@ -1,0 +1,35 @@
+//! [`Polls`]: how often who waits asks again, where nobody tells of a release.
+
+use std::time::Duration;
+
+/// How often who waits asks again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Polls {
+    pub(super) interval: Duration,
+    /// What is added at random, so that waiters do not march in step.
+    pub(super) jitter: Duration,
+}
+
+/// The interval of the classic loop around Jedis.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+const JITTER: Duration = Duration::from_millis(25);
+
+impl Default for Polls {
+    fn default() -> Self {
+        Self { interval: INTERVAL, jitter: JITTER }
+    }
+}
+
+impl Polls {
+    /// At this interval, or at the usual one; and unless it is given, with a jitter of a quarter of that at most.
+    pub(super) fn new(interval: Option<Duration>, jitter: Option<Duration>) -> Self {
+        let interval = interval.unwrap_or(INTERVAL);
+        Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
+    }
+
+    /// How long to wait until the next time.
+    pub(super) fn pause(self) -> Duration {
+        self.interval + self.jitter.mul_f64(fastrand::f64())
+    }
+}
