@@ -56,3 +56,43 @@ impl Kin {
         Ok(Client(alive, kin))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Client, DistLock, MemoryBackend, SystemClock};
+    use std::sync::Arc;
+
+    #[test]
+    fn one_that_differs_is_a_stranger_on_the_same_store_and_the_same_while_it_is_in_use() {
+        let client = Client::builder().url("memory://kin").unwrap().connect().unwrap();
+        let brief = client.with_option("watchdog", "2s").unwrap();
+        let held = client.mutex("a").unwrap().lock().unwrap();
+        let lock = brief.mutex("a").unwrap();
+        assert!(lock.try_lock().unwrap().is_none(), "the store is the same");
+        let id = brief.id();
+        assert!(id != client.id());
+        drop(brief);
+        assert_eq!(client.with_option("watchdog", "2s").unwrap().id(), id, "a handle keeps it");
+        let also = client.with_option("watchdog", "2s").unwrap().with_option("tokens", "off");
+        assert!(also.unwrap().id() != id);
+        drop((held, lock));
+        assert!(client.with_option("watchdog", "2s").unwrap().id() != id, "nobody used it");
+    }
+
+    #[test]
+    fn what_cannot_be_said_otherwise_is_refused() {
+        let client = Client::builder().url("memory://").unwrap().connect().unwrap();
+        let refused = |client: &Client, option, value| {
+            let error = client.with_option(option, value).unwrap_err();
+            assert!(error.is_configuration(), "{error}");
+            error.to_string()
+        };
+        assert!(refused(&client, "format", "token").contains("no option `format`"));
+        assert!(refused(&client, "watchdog", "soon").contains("soon"));
+        let given = Client::builder()
+            .backend(Arc::new(MemoryBackend::new(Arc::new(SystemClock))))
+            .connect()
+            .unwrap();
+        assert!(refused(&given, "watchdog", "2s").contains("give it a URL"));
+    }
+}

@@ -119,7 +119,7 @@ impl Scripted {
             other => panic!("{other:?}"),
         };
         match *numbers {
-            [0, _] => Answer::Busy,
+            [0, _, _] => Answer::Busy,
             [1] => Answer::Granted,
             [2, stored] => Answer::Stale(self.unit_of(stored)),
             [3, -1] => Answer::Unmarked,
