@@ -28,6 +28,18 @@ mod redis3 {
     lock_core::conformance_tests!(super::RedisQuorum::start(3, 0));
 }
 
+// Three servers with what most others write under the key, and the same without our tokens.
+mod redis3_token {
+    lock_core::conformance_tests!(super::RedisQuorum::of_tokens("format=token", &[]));
+}
+mod redis3_bare_token {
+    use lock_core::conformance::NEEDS_TOKENS;
+    lock_core::conformance_tests!(super::RedisQuorum::of_tokens(
+        "format=token&tokens=off",
+        NEEDS_TOKENS
+    ));
+}
+
 // Five, two of which are not there.
 mod redis5_two_dead {
     lock_core::conformance_tests!(super::RedisQuorum::start(3, 2));
@@ -102,6 +114,9 @@ fn majority_of(holders: Vec<(String, Option<Duration>)>, nodes: usize) -> Seen {
 struct RedisQuorum {
     quorum: Servers,
     dead: usize,
+    /// What a server says of a lock: who has it.
+    holder: fn(&mut Probe, &str) -> Option<String>,
+    cannot: Vec<(&'static str, &'static str)>,
     /// Kept open: five new connections take longer than what a guard leaves of its lease.
     probes: Mutex<Vec<Probe>>,
 }
@@ -110,13 +125,29 @@ impl RedisQuorum {
     fn start(alive: usize, dead: usize) -> Self {
         let quorum = Servers::with(alive, dead, OPTIONS);
         let probes = quorum.servers.iter().map(RedisServer::probe).collect();
-        Self { quorum, dead, probes: Mutex::new(probes) }
+        let cannot = NEEDS_REPLICAS.to_vec();
+        Self { quorum, dead, holder: field, cannot, probes: Mutex::new(probes) }
     }
+
+    /// Three servers with locks of the format `token`, and what those cannot do beyond the others.
+    fn of_tokens(options: &str, cannot: &[(&'static str, &'static str)]) -> Self {
+        let quorum = Servers::with(3, 0, &format!("{OPTIONS}&{options}"));
+        let probes = quorum.servers.iter().map(RedisServer::probe).collect();
+        let cannot = [NEEDS_REPLICAS, cannot].concat();
+        Self { quorum, dead: 0, holder: Probe::get, cannot, probes: Mutex::new(probes) }
+    }
+}
+
+/// The only field of a hash, as Redisson has it.
+fn field(probe: &mut Probe, key: &str) -> Option<String> {
+    let holders = probe.hgetall(key);
+    assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+    holders.into_keys().next()
 }
 
 impl Subject for RedisQuorum {
     fn cannot(&self) -> &[(&str, &str)] {
-        NEEDS_REPLICAS
+        &self.cannot
     }
 
     fn name(&self) -> String {
@@ -136,10 +167,9 @@ impl Subject for RedisQuorum {
         let mut probes = self.probes.lock();
         let nodes = probes.len() + self.dead;
         let holders = probes.iter_mut().filter_map(|probe| {
-            let holders = probe.hgetall(lock.as_str());
-            assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+            let holder = (self.holder)(probe, lock.as_str());
             let left = probe.pttl(lock.as_str())?;
-            Some((holders.into_keys().next()?, Some(left)))
+            Some((holder?, Some(left)))
         });
         majority_of(holders.collect(), nodes)
     }

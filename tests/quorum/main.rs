@@ -22,6 +22,9 @@ mod replay;
 // What nobody waits for any more, and what becomes of it.
 mod left;
 
+// Others who lock with plain keys on the same servers.
+mod neighbours;
+
 // What is no quorum.
 mod refused;
 

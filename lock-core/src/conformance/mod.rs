@@ -43,6 +43,7 @@ mod replicas;
 mod single;
 mod subject;
 mod table;
+mod tokens;
 
 pub use broken::{Broken, Flaw};
 pub use fair::fairly;
@@ -51,6 +52,7 @@ pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
+pub use tokens::NEEDS_TOKENS;
 
 use crossbeam_channel::bounded;
 use std::any::Any;

@@ -6,7 +6,7 @@ use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::sentinel::Group;
 use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
-use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_REPLICAS, Seen, Subject};
+use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS, Seen, Subject};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -202,27 +202,6 @@ impl Subject for FormatSubject {
         &self.cannot
     }
 }
-
-const OFF: &str = "its tokens are switched off";
-
-/// What is asked of tokens.
-const NEEDS_TOKENS: &[(&str, &str)] = &[
-    ("reentry_keeps_the_token", OFF),
-    ("fencing_grows", OFF),
-    ("fencing_grows_in_a_crowd", OFF),
-    ("a_late_holder_has_the_smaller_token", OFF),
-    ("fencing_grows_across_amnesia", OFF),
-    ("every_grant_has_a_token", OFF),
-    ("tokens_grow_however_the_lock_came_free", OFF),
-    ("tokens_grow_across_amnesia", OFF),
-    ("a_reserved_range_is_never_given_again", OFF),
-    ("a_repeated_attempt_keeps_its_token", OFF),
-    ("a_repeated_attempt_has_the_same_range", OFF),
-    ("the_last_token_used_is_written_back", OFF),
-    ("a_used_token_is_never_given_again", OFF),
-    ("a_late_write_back_is_ignored", OFF),
-    ("a_refused_attempt_leaves_the_holders_token", OFF),
-];
 
 const PLAINLY: &str = "it takes a free lock by one plain SET, which minds no tombstone";
 

@@ -1,0 +1,70 @@
+//! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by hand.
+
+use crate::harness::probe::Value;
+use crate::harness::process::RedisServer;
+use crate::scene::{LONGEST, Servers};
+use distlock::{DistLock, connect};
+
+/// Both are theirs on the wire; with tokens, ours have a key more beside it.
+const OPTIONS: [&str; 2] = ["format=token", "format=token&tokens=off"];
+
+/// On how many of these servers a neighbour with this value gets the key, which it asks for on each.
+fn taken(servers: &[RedisServer], value: &str) -> usize {
+    let take = ["SET", "shared", value, "NX", "PX", "60000"];
+    let asked = servers.iter().map(|server| server.probe().command(&take));
+    asked.filter(|answer| *answer == Value::Text("OK".to_owned())).count()
+}
+
+/// How many of them it frees, only where the value is its own.
+fn freed(servers: &[RedisServer], value: &str) -> i64 {
+    let script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+    let free = ["EVAL", script, "1", "shared", value];
+    servers.iter().map(|server| server.probe().command(&free).int()).sum()
+}
+
+#[test]
+fn a_redlock_of_plain_keys_and_ours_exclude_each_other() {
+    for options in OPTIONS {
+        let quorum = Servers::with(3, 0, &format!("{LONGEST}&{options}"));
+        let (client, servers) = (quorum.client(), &quorum.servers);
+        let lock = client.mutex("shared").unwrap();
+        // Theirs on a majority: ours is busy, and leaves nothing on the third.
+        assert_eq!(taken(&servers[..2], "theirs"), 2, "{options}");
+        assert!(lock.try_lock().unwrap().is_none(), "{options}");
+        client.settle(std::time::Duration::from_secs(5)).unwrap();
+        assert_eq!(taken(&servers[2..], "theirs"), 1, "{options}: nothing was left there");
+        assert_eq!(freed(servers, "theirs"), 3, "{options}");
+        // Ours: no majority is theirs, and their release, which compares, does not free it.
+        let guard = lock.lock().unwrap();
+        assert!(taken(servers, "theirs") <= 1, "{options}");
+        assert!(freed(servers, "theirs") <= 1, "{options}");
+        assert!(guard.verify().is_ok() && lock.is_locked().unwrap(), "{options}");
+        guard.unlock().unwrap();
+        client.settle(std::time::Duration::from_secs(5)).unwrap();
+        assert_eq!(taken(servers, "theirs"), 3, "{options}: it is free again");
+        assert_eq!(freed(servers, "theirs"), 3, "{options}");
+    }
+}
+
+/// A neighbour on one of them is a vote less, and no more.
+#[test]
+fn a_neighbour_on_a_minority_keeps_nobody_out() {
+    let quorum = Servers::with(3, 0, &format!("{LONGEST}&format=token"));
+    let lock = quorum.client().mutex("shared").unwrap();
+    assert_eq!(taken(&quorum.servers[..1], "theirs"), 1);
+    let guard = lock.lock().unwrap();
+    assert_eq!(taken(&quorum.servers, "others"), 0);
+    guard.unlock().unwrap();
+    let mut probe = quorum.servers[0].probe();
+    assert_eq!(probe.get("shared").as_deref(), Some("theirs"), "what is theirs stays");
+}
+
+/// What does not say whose a lock is cannot be given back on a minority, nor renewed on a majority.
+#[test]
+fn a_format_without_owners_is_refused_by_name() {
+    for format in ["plain", "timestamp", "counter"] {
+        let error = connect(&format!("redlock://a,b,c?format={format}")).unwrap_err();
+        assert!(error.is_configuration(), "{error:?}");
+        assert!(error.to_string().contains("does not know who holds a lock"), "{error}");
+    }
+}
