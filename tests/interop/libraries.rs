@@ -56,7 +56,7 @@ impl Library {
 }
 
 /// Redisson of a version.
-const fn redisson(name: &'static str) -> Library {
+pub(crate) const fn redisson(name: &'static str) -> Library {
     Library {
         name,
         language: "java",
@@ -151,7 +151,7 @@ macro_rules! more {
 }
 
 sits!(redisson_3_12, redisson("redisson-3.12.0"), reentrant, force);
-sits!(redisson_3_17, redisson("redisson-3.17.7"), reentrant, force);
-sits!(redisson_3_27, redisson("redisson-3.27.2"), reentrant, force);
-sits!(redisson_3_45, redisson("redisson-3.45.1"), reentrant, force);
+sits!(redisson_3_17, redisson("redisson-3.17.7"));
+sits!(redisson_3_27, redisson("redisson-3.27.2"));
+sits!(redisson_3_45, redisson("redisson-3.45.1"));
 sits!(redisson_newest, redisson("redisson-4.7.0"), reentrant, force);

@@ -22,5 +22,13 @@ mod ours;
 // A program of another language, and the protocol.
 mod peer;
 
+// Independent servers that are set up as a quorum.
+#[allow(dead_code, reason = "it is the scene of another suite")]
+#[path = "../quorum/scene.rs"]
+mod quorum;
+
+// What only Redisson has.
+mod redisson;
+
 // One server, one peer and us.
 mod scene;

@@ -47,25 +47,35 @@ impl Ours {
         self.client.mutex(name).unwrap()
     }
 
-    /// Adds one under the lock, by two commands that only the lock keeps apart; so many times, or for so long. How often it
-    /// was.
+    /// Adds one under the lock so many times, or for so long: how often it was.
     pub(crate) fn count(&self, name: &str, key: &str, until: Until, pause: Duration) -> u64 {
-        let (lock, mut data) = (self.mutex(name), Probe::connect(self.data));
-        let (stopwatch, mut done) = (Stopwatch::start(), 0);
-        loop {
-            match until {
-                Until::Times(times) if done >= times => return done,
-                Until::Passed(time) if stopwatch.elapsed() >= time => return done,
-                Until::Times(_) | Until::Passed(_) => {}
-            }
-            let guard = lock.lock().unwrap();
-            let value = data.get(key).map_or(0, |value| value.parse::<u64>().unwrap());
-            data.command(&["SET", key, &(value + 1).to_string()]);
-            data.command(&["RPUSH", &format!("{key}:by"), LABEL]);
-            guard.unlock().unwrap();
-            done += 1;
-            let_pass(pause);
+        count(&self.mutex(name), self.data, key, until, pause)
+    }
+}
+
+/// Adds one under the lock, by two commands to the server on port `data` that only the lock keeps apart.
+pub(crate) fn count(
+    lock: &dyn DistLock,
+    data: u16,
+    key: &str,
+    until: Until,
+    pause: Duration,
+) -> u64 {
+    let mut data = Probe::connect(data);
+    let (stopwatch, mut done) = (Stopwatch::start(), 0);
+    loop {
+        match until {
+            Until::Times(times) if done >= times => return done,
+            Until::Passed(time) if stopwatch.elapsed() >= time => return done,
+            Until::Times(_) | Until::Passed(_) => {}
         }
+        let guard = lock.lock().unwrap();
+        let value = data.get(key).map_or(0, |value| value.parse::<u64>().unwrap());
+        data.command(&["SET", key, &(value + 1).to_string()]);
+        data.command(&["RPUSH", &format!("{key}:by"), LABEL]);
+        guard.unlock().unwrap();
+        done += 1;
+        let_pass(pause);
     }
 }
 

@@ -68,17 +68,18 @@ impl Scene {
 
 impl Turn {
     fn stand(&mut self, library: &'static Library, arguments: &[&str]) -> Stand {
-        // Two at most are of use: tests of one library come one after the other.
+        // Tests of one library come one after the other.
         self.0.retain(|stand| stand.library == library.name);
-        if let Some(stand) = self.0.iter().find(|stand| stand.arguments == arguments) {
+        let all: Vec<_> =
+            library.arguments.iter().chain(arguments).map(|it| it.to_string()).collect();
+        if let Some(stand) = self.0.iter().find(|stand| stand.arguments == all) {
             stand.server.probe().command(&["FLUSHALL"]);
             stand.server.probe().reset_stats();
             return stand.clone();
         }
         let server = Arc::new(RedisServer::start());
         let peer = Arc::new(Peer::start(library, &server.url_as(""), arguments));
-        let arguments = arguments.iter().map(|&it| it.to_owned()).collect();
-        let stand = Stand { library: library.name, arguments, peer, server };
+        let stand = Stand { library: library.name, arguments: all, peer, server };
         self.0.push(stand.clone());
         stand
     }

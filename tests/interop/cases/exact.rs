@@ -1,8 +1,11 @@
 //! Nobody is inside beside anybody else.
 
+use crate::harness::process::RedisServer;
 use crate::libraries::Library;
-use crate::ours::{LABEL, Until};
+use crate::ours::{LABEL, Until, count};
+use crate::peer::Peer;
 use crate::scene::Scene;
+use distlock::DistLock;
 use std::thread;
 use std::time::Duration;
 
@@ -24,35 +27,40 @@ const LONG: Duration = Duration::from_secs(120);
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
 pub(crate) fn no_increment_is_lost(library: &'static Library) {
     let Some(scene) = Scene::of(library) else { return };
-    let line = format!("count lock sum {TIMES} {} 0", PAUSE.as_micros());
+    let lock = scene.ours.mutex("lock");
+    add_up(library.name, &scene.peer, &lock, "lock", &scene.server, TIMES);
+    assert!(!scene.probe().exists(&library.key("lock")), "the lock is free in the end");
+}
+
+/// The same for whatever lock is one for both: ours, and the name that they know it by. What it protects is on `data`.
+pub(crate) fn add_up(
+    what: &str,
+    peer: &Peer,
+    lock: &dyn DistLock,
+    name: &str,
+    data: &RedisServer,
+    times: u64,
+) {
+    let line = format!("count {name} sum {times} {} 0", PAUSE.as_micros());
     let theirs: Vec<_> =
-        (0..THREADS).map(|thread| scene.peer.tell(&format!("t{thread}"), &line)).collect();
+        (0..THREADS).map(|thread| peer.tell(&format!("t{thread}"), &line)).collect();
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| scene.ours.count("lock", "sum", Until::Times(TIMES), PAUSE));
+            scope.spawn(|| count(lock, data.port(), "sum", Until::Times(times), PAUSE));
         }
     });
     for pending in theirs {
-        assert_eq!(pending.within(LONG), TIMES.to_string());
+        assert_eq!(pending.within(LONG), times.to_string());
     }
-    let each = TIMES * THREADS as u64;
-    let mut probe = scene.probe();
-    assert_eq!(
-        probe.get("sum"),
-        Some((2 * each).to_string()),
-        "an increment is lost: two were inside"
-    );
+    let (each, mut probe) = (times * THREADS as u64, data.probe());
+    let sum = probe.get("sum").map(|sum| sum.parse::<u64>().unwrap());
+    assert_eq!(sum, Some(2 * each), "an increment is lost: two were inside");
     let by = probe.command(&["LRANGE", "sum:by", "0", "-1"]).texts();
-    let count = |label| by.iter().filter(|it| *it == label).count() as u64;
-    assert_eq!((count(LABEL), by.len() as u64), (each, 2 * each));
+    let ours = by.iter().filter(|it| *it == LABEL).count() as u64;
+    assert_eq!((ours, by.len() as u64), (each, 2 * each));
     let crossings = by.windows(2).filter(|two| two[0] != two[1]).count();
-    println!(
-        "{}: {} increments, {crossings} times from one side to the other",
-        library.name,
-        by.len()
-    );
+    println!("{what}: {} increments, {crossings} times from one side to the other", by.len());
     assert!(crossings > 0, "the two sides never met: nothing was shown");
-    assert!(!probe.exists(&library.key("lock")), "the lock is free in the end");
 }
 
 /// Both want the lock for some seconds, with as many threads: neither starves.

@@ -34,20 +34,29 @@ struct Figures {
 /// How long it takes from a release of ours to the return of their call.
 pub(crate) fn they_get_what_we_released(library: &'static Library) {
     let Some(scene) = Scene::of(library) else { return };
-    let times =
-        in_rows(library.theirs, || to_them(&scene.peer, &scene.ours, "lock", library.theirs));
-    must_be_soon(&format!("{}: we release, they return", library.name), library.theirs, times);
+    they_are_soon(library.name, &scene.peer, &scene.ours, "lock", library.theirs);
 }
 
 /// And the other way round.
 pub(crate) fn we_get_what_they_released(library: &'static Library) {
     let Some(scene) = Scene::of(library) else { return };
-    let times = in_rows(library.ours, || to_us(&scene.peer, &scene.ours, "lock", library.ours));
-    must_be_soon(&format!("{}: they release, we return", library.name), library.ours, times);
+    we_are_soon(library.name, &scene.peer, &scene.ours, "lock", library.ours);
+}
+
+/// From us to them, on any store.
+pub(crate) fn they_are_soon(what: &str, peer: &Peer, ours: &Ours, lock: &str, how: Learns) {
+    let times = in_rows(how, || to_them(peer, ours, lock, how));
+    must_be_soon(&format!("{what}: we release, they return"), how, times);
+}
+
+/// From them to us, on any store.
+pub(crate) fn we_are_soon(what: &str, peer: &Peer, ours: &Ours, lock: &str, how: Learns) {
+    let times = in_rows(how, || to_us(peer, ours, lock, how));
+    must_be_soon(&format!("{what}: they release, we return"), how, times);
 }
 
 /// One change from us to them: from before our release to the return of their call.
-pub(crate) fn to_them(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
+fn to_them(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
     let guard = ours.mutex(lock).try_lock_for(BOUND).unwrap().expect("they give it back");
     let waiting = peer.tell("waiter", &format!("lock {lock} 0"));
     let_pass(before_release(how));
@@ -60,7 +69,7 @@ pub(crate) fn to_them(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Dura
 }
 
 /// One change from them to us: from before they are told to release to the return of our call.
-pub(crate) fn to_us(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
+fn to_us(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
     peer.ask("holder", &format!("lock {lock} 0"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {

@@ -36,7 +36,11 @@ final class Locks {
             case "fair":
                 return first.getFairLock(name);
             case "fenced":
-                return fenced(first, name);
+                return later(first, "getFencedLock", name);
+            case "spin":
+                return later(first, "getSpinLock", name);
+            case "write":
+                return first.getReadWriteLock(name).writeLock();
             case "multi":
                 return new RedissonMultiLock(members(name));
             case "red":
@@ -56,10 +60,10 @@ final class Locks {
         return locks.toArray(new RLock[0]);
     }
 
-    /** There is none before 3.19. */
-    private static RLock fenced(RedissonClient client, String name) {
+    /** What older versions do not have: getSpinLock before 3.15, getFencedLock before 3.19. */
+    private static RLock later(RedissonClient client, String factory, String name) {
         try {
-            return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, name);
+            return (RLock) RedissonClient.class.getMethod(factory, String.class).invoke(client, name);
         } catch (ReflectiveOperationException none) {
             throw new UnsupportedOperationException("unsupported");
         }

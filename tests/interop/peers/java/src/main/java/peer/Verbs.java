@@ -4,6 +4,7 @@ import java.lang.reflect.Method;
 import java.time.Instant;
 import java.util.concurrent.TimeUnit;
 import org.redisson.api.RLock;
+import org.redisson.api.RObject;
 
 /** What one worker can be told to do. */
 final class Verbs {
@@ -33,6 +34,9 @@ final class Verbs {
                 return "";
             case "force":
                 return "" + lock.forceUnlock();
+            case "delete":
+                // Every object has it; RLock does not show it.
+                return "" + ((RObject) lock).delete();
             case "state":
                 return "locked=" + lock.isLocked() + " holds=" + lock.getHoldCount() + " ttl=" + lock.remainTimeToLive();
             case "fenced":

@@ -1,0 +1,110 @@
+//! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, as RLock does.
+
+use super::with;
+use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
+use crate::libraries::{Library, redisson};
+use crate::peer::BOUND;
+use crate::scene::Scene;
+use distlock::DistLock;
+use std::thread;
+use std::time::Duration;
+
+static FAIR: Library = with(redisson("redisson-4.7.0"), &["kind=fair"]);
+static SPIN: Library = with(redisson("redisson-4.7.0"), &["kind=spin"]);
+static WRITE: Library = with(redisson("redisson-4.7.0"), &["kind=write"]);
+
+const LEASE: Duration = Duration::from_secs(1);
+
+/// RFairLock keeps a queue beside its lock. With another name it has nothing to do with ours.
+#[test]
+fn a_fair_lock_of_another_name_does_not_collide() {
+    let Some(scene) = Scene::of(&FAIR) else { return };
+    let guard = scene.ours.mutex("lock").lock().unwrap();
+    scene.peer.ask("first", "lock fair 0");
+    let waiting = scene.peer.tell("second", "lock fair 0");
+    let mut probe = scene.probe();
+    eventually("the second queues", BOUND, || {
+        probe.command(&["LLEN", "redisson_lock_queue:{fair}"]).int() == 1
+    });
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    assert!(scene.ours.mutex("lock").try_lock().unwrap().is_some());
+    scene.peer.ask("first", "unlock fair");
+    waiting.ok();
+    scene.peer.ask("second", "unlock fair");
+}
+
+/// On one name it excludes us, and we it. But it wakes nobody but the first in its queue, and we do not know that queue: both
+/// sides find out when they ask again, at the end of the lease that they saw.
+#[test]
+fn a_fair_lock_of_the_same_name_excludes_without_waking() {
+    let Some(scene) = Scene::with(&FAIR, "watchdog=1s", &["watchdog=1000"]) else { return };
+    let lock = scene.ours.mutex("lock");
+    scene.peer.ask("t", "lock lock 0");
+    assert!(lock.try_lock().unwrap().is_none());
+    let took = thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+        let_pass(ms(100));
+        let freed = Stopwatch::start();
+        scene.peer.ask("t", "unlock lock");
+        waiter.join().unwrap();
+        freed.elapsed()
+    });
+    assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
+    let guard = lock.lock().unwrap();
+    let waiting = scene.peer.tell("t", "lock lock 0");
+    let_pass(ms(100));
+    assert!(!waiting.is_there());
+    let freed = Stopwatch::start();
+    guard.unlock().unwrap();
+    waiting.ok();
+    println!("fair on our name: we waited {took:?}, they {:?}", freed.elapsed());
+    scene.peer.ask("t", "unlock lock");
+}
+
+/// A spin lock tells nobody of its release: we find out at the end of the lease that we saw. It asks us all the time.
+#[test]
+fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
+    let Some(scene) = Scene::with(&SPIN, "watchdog=1s", &["watchdog=1000"]) else { return };
+    let lock = scene.ours.mutex("lock");
+    scene.peer.ask("t", "lock lock 0");
+    let took = thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+        let_pass(ms(100));
+        assert!(!waiter.is_finished());
+        let freed = Stopwatch::start();
+        scene.peer.ask("t", "unlock lock");
+        waiter.join().unwrap();
+        freed.elapsed()
+    });
+    assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
+    let guard = lock.lock().unwrap();
+    let waiting = scene.peer.tell("t", "lock lock 0");
+    let_pass(ms(300));
+    assert!(!waiting.is_there());
+    let freed = Stopwatch::start();
+    guard.unlock().unwrap();
+    waiting.ok();
+    let theirs = freed.elapsed();
+    println!("spin on our name: we waited {took:?}, they {theirs:?}");
+    assert!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
+    scene.peer.ask("t", "unlock lock");
+}
+
+/// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds none, and goes in. Nothing that we
+/// do keeps it out. We do not go in beside it, and what it did does not make us lose what is ours.
+#[test]
+fn a_read_write_lock_on_a_name_of_ours_breaks_in_and_we_do_not() {
+    let Some(scene) = Scene::of(&WRITE) else { return };
+    let lock = scene.ours.mutex("lock");
+    let guard = lock.lock().unwrap();
+    assert!(
+        scene.peer.ask("t", "try lock 0 0").starts_with("held"),
+        "their defect: see docs/INTEROP.md"
+    );
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    // The other way round it works: what is held we do not take.
+    scene.peer.ask("t", "lock other 0");
+    assert!(scene.ours.mutex("other").try_lock().unwrap().is_none());
+}
