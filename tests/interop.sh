@@ -15,6 +15,14 @@ peers=tests/interop/peers
 
 die() { echo "$*" >&2; exit 1; }
 
+# A folder is called by its language, or by what has a folder of its own.
+language_of() {
+    case $1 in
+        spring) echo java ;;
+        *) echo "$1" ;;
+    esac
+}
+
 # Whether all of a language is there that its peers are built and run with.
 has() {
     case $1 in
@@ -63,7 +71,7 @@ prepare() {
     mkdir -p "$target"
     target=$(cd "$target" && pwd)
     for folder in "$peers"/*/; do
-        language=$(basename "$folder")
+        language=$(language_of "$(basename "$folder")")
         if is_skipped "$language"; then
             echo "skipped: the $language peers (DISTLOCK_INTEROP_SKIP=$DISTLOCK_INTEROP_SKIP)"
             continue

@@ -6,8 +6,10 @@ use std::time::Duration;
 /// One library in one version, as its program in `peers/` shows it.
 #[derive(Debug)]
 pub(crate) struct Library {
-    /// The folder of its program.
+    /// What it is called here.
     pub(crate) name: &'static str,
+    /// The folder of its program.
+    pub(crate) program: &'static str,
     /// What `DISTLOCK_INTEROP_SKIP` calls it.
     pub(crate) language: &'static str,
     /// What it calls itself when it is ready.
@@ -59,6 +61,7 @@ impl Library {
 pub(crate) const fn redisson(name: &'static str) -> Library {
     Library {
         name,
+        program: name,
         language: "java",
         says: "redisson",
         arguments: &[],
@@ -133,6 +136,7 @@ macro_rules! sits {
         }
     };
 }
+pub(crate) use sits;
 
 /// What some libraries can do.
 macro_rules! more {

@@ -249,7 +249,7 @@ fn program(library: &Library) -> PathBuf {
     // target/<profile>/deps/interop-<hash>
     let own = std::env::current_exe().expect("a program knows where it is");
     let target = own.ancestors().nth(3).expect("tests lie in target/<profile>/deps");
-    let program = target.join("interop").join(library.name).join("run");
+    let program = target.join("interop").join(library.program).join("run");
     assert!(
         program.exists(),
         "there is no {}: build the peers with `tests/interop.sh prepare`, or leave the language out with \

@@ -70,12 +70,12 @@ final class Locks {
     }
 
     /** What the library's own jar says. */
-    static String version() throws Exception {
+    String version() throws Exception {
         String place = "/META-INF/maven/org.redisson/redisson/pom.properties";
         try (InputStream file = Redisson.class.getResourceAsStream(place)) {
             Properties properties = new Properties();
             properties.load(file);
-            return properties.getProperty("version");
+            return "redisson " + properties.getProperty("version");
         }
     }
 }

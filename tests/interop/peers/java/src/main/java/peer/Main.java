@@ -7,7 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Redisson behind the line protocol of the interop suite: see the README two folders up. */
+/** A library behind the line protocol of the interop suite: see the README two folders up. */
 public final class Main {
     private static final PrintStream OUT = System.out;
 
@@ -16,7 +16,7 @@ public final class Main {
         System.setOut(System.err);
         Options options = new Options(arguments);
         Locks locks = new Locks(options);
-        say("ready redisson " + Locks.version());
+        say("ready " + locks.version());
 
         Map<String, Worker> workers = new HashMap<>();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -11,14 +11,13 @@ final class Verbs {
     private static final long WATCHDOG = -1;
 
     private final Locks locks;
-    private final String label;
     private final Options options;
-    private Data data;
+    private final Count count;
 
     Verbs(Locks locks, Options options) {
         this.locks = locks;
         this.options = options;
-        label = options.text("label", "redisson");
+        count = new Count(options, "redisson");
     }
 
     String run(String verb, String[] words) throws Exception {
@@ -44,10 +43,8 @@ final class Verbs {
             case "token":
                 return "" + lock.getClass().getMethod("getToken").invoke(lock);
             case "count":
-                return "" + count(lock, words[1], Long.parseLong(words[2]), Long.MAX_VALUE, words, 3);
             case "contend":
-                long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[2]));
-                return "" + count(lock, words[1], Long.MAX_VALUE, until, words, 3);
+                return "" + count.run(verb, words, lease -> lock(lock, lease), lock::unlock);
             default:
                 throw new UnsupportedOperationException("unsupported");
         }
@@ -75,29 +72,6 @@ final class Verbs {
             return "" + method.invoke(lock, lease, TimeUnit.MILLISECONDS);
         }
         return "" + lock.getClass().getMethod("lockAndGetToken").invoke(lock);
-    }
-
-    /** Adds one under the lock, by two commands that only the lock keeps apart, so many times or until then. */
-    private long count(RLock lock, String key, long times, long until, String[] words, int rest) throws Exception {
-        long pause = Long.parseLong(words[rest]);
-        long lease = Long.parseLong(words[rest + 1]);
-        if (data == null) {
-            data = new Data(options.text("data", options.url));
-        }
-        long done = 0;
-        while (done < times && System.nanoTime() < until) {
-            lock(lock, lease);
-            try {
-                String value = data.ask("GET", key);
-                data.ask("SET", key, "" + (value == null ? 1 : Long.parseLong(value) + 1));
-                data.ask("RPUSH", key + ":by", label);
-            } finally {
-                lock.unlock();
-            }
-            done++;
-            TimeUnit.MICROSECONDS.sleep(pause);
-        }
-        return done;
     }
 
     private static long now() {

@@ -4,7 +4,7 @@ import java.util.Arrays;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** A thread of one name, which does its lines one after the other. To Redisson it is an owner. */
+/** A thread of one name, which does its lines one after the other. To a library it may be an owner. */
 final class Worker implements Runnable {
     private final String name;
     private final Verbs verbs;
@@ -44,6 +44,8 @@ final class Worker implements Runnable {
         try {
             String said = verbs.run(words[1], Arrays.copyOfRange(words, 2, words.length));
             return ("ok " + said).trim();
+        } catch (UnsupportedOperationException unsupported) {
+            return "error unsupported";
         } catch (Throwable problem) {
             return "error " + String.valueOf(problem).replaceAll("\\s+", " ");
         }
