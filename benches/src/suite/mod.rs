@@ -102,7 +102,7 @@ impl Work {
         let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
         for (column, sample) in self.columns.iter().zip(round) {
             // They lock without a script, and the scripts that they use here set nothing: so these are requests.
-            if ["rslock", "rlock"].contains(&column.name) {
+            if ["ours-bare", "rslock", "rlock"].contains(&column.name) {
                 let sum = figure(sample, "requests_each") + figure(sample, "sets_each");
                 sample.insert("requests_each".to_owned(), json!(sum));
                 if sample.contains_key("changes") {

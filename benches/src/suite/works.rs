@@ -142,7 +142,7 @@ impl Maker<'_> {
     }
 
     fn alone(&self) -> Work {
-        let ours = ["raw", "ours", "ours-drop", "raw-async"];
+        let ours = ["raw", "ours", "ours-drop", "ours-bare", "raw-async"];
         let mut columns: Vec<_> = ours.map(|who| self.column("cycles", who, &[])).into();
         columns.extend(self.peers("cycles", &[]));
         self.work("alone", "Uncontended lock and unlock, one thread", columns, CYCLES)
@@ -150,7 +150,7 @@ impl Maker<'_> {
 
     fn own_locks(&self, threads: usize) -> Work {
         let options = [("threads", threads)];
-        let ours = ["raw", "ours", "ours-drop", "pipeline"];
+        let ours = ["raw", "ours", "ours-drop", "ours-bare", "pipeline"];
         let mut columns: Vec<_> = ours.map(|who| self.column("cycles", who, &options)).into();
         columns.extend(self.peers("cycles", &options));
         let title = format!("{threads} threads, each with its own lock");

@@ -30,6 +30,11 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
     match task.who.as_str() {
         "ours" => ours(task, &url(task.port), |guard| guard.unlock().expect("it is ours")),
         "ours-drop" => ours(task, &url(task.port), drop),
+        // What peers send who have no fencing tokens: a plain `SET`, and a script that compares and deletes.
+        "ours-bare" => {
+            let url = format!("{}?format=token&tokens=off", url(task.port));
+            ours(task, &url, |guard| guard.unlock().expect("it is ours"))
+        }
         "memory" => ours(task, "memory://", |guard| guard.unlock().expect("it is ours")),
         "raw" => {
             let pair = pair();
