@@ -247,11 +247,15 @@ impl Client {
 
     /// Gives the lock back, and says whether it was its own, by what the store says.
     pub(crate) fn give_back(&self) -> bool {
+        matches!(self.release(), Ok(Release::Freed | Release::FreedFor(_)))
+    }
+
+    /// The same, and what the store says. Asked for also where nothing was given.
+    pub(crate) fn release(&self) -> Result<Release, Failure> {
         let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
         let tenure = TenureId::new(name(), self.owner, lease, receipt.unwrap_or_default());
-        let release = self.backend.release(&tenure, Closing::CLEAN, soon());
-        matches!(release, Ok(Release::Freed | Release::FreedFor(_)))
+        self.backend.release(&tenure, Closing::CLEAN, soon())
     }
 
     /// Begins something, and returns when it has come to one of these steps, or to its end.

@@ -3,7 +3,7 @@
 #[path = "../../examples/race_gallery/races.rs"]
 mod races;
 #[path = "../../examples/race_gallery/stage.rs"]
-mod stage;
+pub(crate) mod stage;
 
 use std::collections::BTreeSet;
 

@@ -87,6 +87,13 @@ fn unowned(
     algorithm: Algorithm,
 ) -> Result<Kind, Error> {
     let polls = settings.polls()?.unwrap_or_default();
+    // A lease that is asked for later is looked at then.
+    if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
+        let interval = polls.interval;
+        return Err(settings.refuse(&format!(
+            "who waits asks every {interval:?}, and lease={lease:?} is no longer than that: set `poll` below it"
+        )));
+    }
     Ok(Kind::Unowned(Unowned { keys: Keys::new(config.prefix()), algorithm, polls, stops: None }))
 }
 
@@ -202,9 +209,21 @@ mod tests {
             assert_eq!(abilities.waking == Waking::Publishes, owned, "{text}");
             assert_eq!(abilities.replication == Replicates::Counted, owned, "{text}");
         }
-        let polls = format("plain,poll=40ms,jitter=7ms").unwrap().abilities(Replicates::Never);
-        let [interval, jitter] = [40, 7].map(Duration::from_millis);
-        assert_eq!(polls.waking, Waking::Polls { interval, jitter });
+    }
+
+    #[test]
+    fn who_waits_asks_as_often_as_is_said_and_a_little_later_at_random() {
+        for (text, times) in [
+            ("plain,poll=40ms,jitter=7ms", [40_000, 7_000]),
+            ("timestamp", [100_000, 25_000]),
+            ("timestamp,poll=10ms", [10_000, 2_500]),
+            ("counter,poll=1s", [1_000_000, 25_000]),
+            ("counter,jitter=0ms", [100_000, 0]),
+        ] {
+            let [interval, jitter] = times.map(Duration::from_micros);
+            let waking = format(text).unwrap().abilities(Replicates::Never).waking;
+            assert_eq!(waking, Waking::Polls { interval, jitter }, "{text}");
+        }
     }
 
     #[test]

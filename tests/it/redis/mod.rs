@@ -4,5 +4,6 @@ mod clients;
 mod formats;
 mod handoff;
 mod neighbours;
+mod past;
 mod replication;
 mod requests;

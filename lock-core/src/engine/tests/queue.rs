@@ -85,6 +85,12 @@ fn a_store_that_tells_nobody_is_polled() {
     }
     let asked = store.count("acquire") - 1;
     assert!((8..=20).contains(&asked), "{asked} attempts in 2 s, 100 to 200 ms apart");
+    let times = store.times("acquire");
+    let pauses: Vec<_> = times[1..].windows(2).map(|two| two[1].since(two[0])).collect();
+    // As the clock goes here, in steps.
+    let is_allowed = |pause: &Duration| (SECOND / 10..=SECOND / 5 + SECOND / 50).contains(pause);
+    assert!(pauses.iter().all(is_allowed), "{pauses:?}");
+    assert!(pauses.iter().any(|pause| *pause != pauses[0]), "at random: {pauses:?}");
     assert_eq!(store.count("watch"), 0);
     let token = held.fencing_token();
     held.unlock().unwrap();
