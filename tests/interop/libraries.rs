@@ -1,6 +1,7 @@
 //! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases mounted on it.
 
 use crate::cases;
+use crate::harness::time::ms;
 use std::time::Duration;
 
 /// One library in one version, as its program in `peers/` shows it.
@@ -38,6 +39,16 @@ pub(crate) enum Learns {
     Told,
     /// It asks again, at the latest after this time.
     Asks(Duration),
+}
+
+impl Learns {
+    /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the scale) beside its own time.
+    pub(crate) fn within(self, millis: u64) -> Duration {
+        match self {
+            Self::Told => ms(millis),
+            Self::Asks(every) => every + ms(millis),
+        }
+    }
 }
 
 impl Library {

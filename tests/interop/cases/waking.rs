@@ -1,6 +1,6 @@
 //! Whoever waits gets what the other side gave back, soon.
 
-use crate::harness::time::{let_pass, ms};
+use crate::harness::time::let_pass;
 use crate::libraries::{Learns, Library};
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};
@@ -56,7 +56,7 @@ pub(crate) fn we_are_soon(what: &str, peer: &Peer, ours: &Ours, lock: &str, how:
 }
 
 /// One change from us to them: from before our release to the return of their call.
-fn to_them(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
+pub(crate) fn to_them(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
     let guard = ours.mutex(lock).try_lock_for(BOUND).unwrap().expect("they give it back");
     let waiting = peer.tell("waiter", &format!("lock {lock} 0"));
     let_pass(before_release(how));
@@ -69,7 +69,7 @@ fn to_them(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
 }
 
 /// One change from them to us: from before they are told to release to the return of our call.
-fn to_us(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
+pub(crate) fn to_us(peer: &Peer, ours: &Ours, lock: &str, how: Learns) -> Duration {
     peer.ask("holder", &format!("lock {lock} 0"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -102,10 +102,7 @@ fn must_be_soon(what: &str, how: Learns, times: Vec<Duration>) {
     let figures = Figures::of(times);
     let Figures { half, most, worst } = figures;
     println!("{what}: p50 {half:?}, p99 {most:?}, at most {worst:?}");
-    let (half_by, all_by) = match how {
-        Learns::Told => (ms(HALF), ms(ALL)),
-        Learns::Asks(every) => (every + ms(HALF), every + ms(ALL)),
-    };
+    let (half_by, all_by) = (how.within(HALF), how.within(ALL));
     assert!(half <= half_by && worst <= all_by, "{what}: {half:?} and {worst:?} are too long");
 }
 

@@ -1,8 +1,9 @@
 //! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, as RLock does.
 
 use super::with;
+use crate::cases::waking;
 use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
-use crate::libraries::{Library, redisson};
+use crate::libraries::{Learns, Library, redisson};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
@@ -89,6 +90,14 @@ fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
     println!("spin on our name: we waited {took:?}, they {theirs:?}");
     assert!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
     scene.peer.ask("t", "unlock lock");
+}
+
+/// With `poll=` we ask now and then, too.
+#[test]
+fn a_spin_lock_is_found_free_within_a_poll_where_that_is_set() {
+    let Some(scene) = Scene::with(&SPIN, "format=redisson,poll=50ms", &[]) else { return };
+    let how = Learns::Asks(Duration::from_millis(100));
+    waking::we_are_soon("spin, with poll=50ms", &scene.peer, &scene.ours, "lock", how);
 }
 
 /// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds none, and goes in. Nothing that we

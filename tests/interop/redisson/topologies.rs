@@ -9,6 +9,7 @@ use crate::libraries::{Learns, Library, redisson};
 use crate::ours::Ours;
 use crate::peer::Peer;
 use crate::scene::Turn;
+use std::time::Duration;
 
 /// The last line before sharded channels: it publishes plainly, on a cluster, too.
 static PLAIN: Library = redisson("redisson-3.17.7");
@@ -90,6 +91,26 @@ fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told() {
     scene.wake("cluster, 3.17 with channels=plain");
     let mut probe = owner.probe();
     assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
+}
+
+/// On different kinds of channels neither hears the other: each finds out at the end of the lease that it saw, and we within
+/// `poll=`, where it is set.
+#[test]
+fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll() {
+    const SETTINGS: [(&str, u64); 2] =
+        [("watchdog=1s", 1_000), ("watchdog=1s&format=redisson,poll=50ms", 100)];
+    for (settings, bound) in SETTINGS {
+        let Some((scene, _cluster)) = on_cluster(&PLAIN, settings) else { return };
+        let bound = Learns::Asks(Duration::from_millis(bound));
+        let took = (0..5).map(|_| waking::to_us(&scene.peer, &scene.ours, "lock", bound));
+        let worst = took.max().expect("some");
+        println!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
+        assert!(worst <= bound.within(300), "{worst:?}");
+        let took = (0..3).map(|_| waking::to_them(&scene.peer, &scene.ours, "lock", Learns::Told));
+        let took = took.max().expect("some");
+        println!("cluster, 3.17 and we on other channels: they waited {took:?}");
+        assert!(took <= Learns::Asks(Duration::from_secs(1)).within(300), "{took:?}");
+    }
 }
 
 fn on_sentinel(library: &'static Library, settings: &str) -> Option<(Elsewhere, Group)> {

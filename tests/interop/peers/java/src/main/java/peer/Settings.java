@@ -31,6 +31,9 @@ final class Settings {
         server.setConnectionPoolSize(CONNECTIONS).setConnectionMinimumIdleSize(IDLE);
         server.setSubscriptionConnectionPoolSize(IDLE).setSubscriptionConnectionMinimumIdleSize(1);
         server.setSubscriptionsPerConnection(CHANNELS);
+        if (options.has("timeout")) {
+            server.setTimeout((int) options.number("timeout", 0));
+        }
         return config;
     }
 
