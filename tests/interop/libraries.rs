@@ -88,6 +88,13 @@ pub(crate) const fn redisson(name: &'static str) -> Library {
 /// Mounts the cases that every library sits, each as a test of its own, and those that are named behind them.
 macro_rules! sits {
     ($module:ident, $library:expr $(, $more:ident)*) => {
+        $crate::libraries::sits_in_short!($module, $library, leases $(, $more)*);
+    };
+}
+
+/// The same but for those in which nothing else happens than that a lease ends.
+macro_rules! sits_in_short {
+    ($module:ident, $library:expr $(, $more:ident)*) => {
         mod $module {
             use super::*;
 
@@ -128,29 +135,29 @@ macro_rules! sits {
                 cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY);
             }
 
-            #[test]
-            fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease() {
-                cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(&LIBRARY);
-            }
-
-            #[test]
-            fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease() {
-                cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(&LIBRARY);
-            }
-
-            #[test]
-            fn a_fixed_lease_ends_for_both_sides() {
-                cases::leases::a_fixed_lease_ends_for_both(&LIBRARY);
-            }
-
-            $(more!($more);)*
+            $($crate::libraries::more!($more);)*
         }
     };
 }
-pub(crate) use sits;
 
-/// What some libraries can do.
+/// What some libraries can do, and what some versions are not asked again.
 macro_rules! more {
+    (leases) => {
+        #[test]
+        fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease() {
+            cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(&LIBRARY);
+        }
+
+        #[test]
+        fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease() {
+            cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(&LIBRARY);
+        }
+
+        #[test]
+        fn a_fixed_lease_ends_for_both_sides() {
+            cases::leases::a_fixed_lease_ends_for_both(&LIBRARY);
+        }
+    };
     (reentrant) => {
         #[test]
         fn nested_holds_are_held_until_the_last() {
@@ -165,8 +172,12 @@ macro_rules! more {
     };
 }
 
+// A path leads to them also from the modules that stand before.
+#[allow(unused_imports, reason = "other libraries have modules of their own")]
+pub(crate) use {more, sits, sits_in_short};
+
 sits!(redisson_3_12, redisson("redisson-3.12.0"), reentrant, force);
-sits!(redisson_3_17, redisson("redisson-3.17.7"));
-sits!(redisson_3_27, redisson("redisson-3.27.2"));
-sits!(redisson_3_45, redisson("redisson-3.45.1"));
+sits_in_short!(redisson_3_17, redisson("redisson-3.17.7"));
+sits_in_short!(redisson_3_27, redisson("redisson-3.27.2"));
+sits_in_short!(redisson_3_45, redisson("redisson-3.45.1"));
 sits!(redisson_newest, redisson("redisson-4.7.0"), reentrant, force);

@@ -13,6 +13,9 @@ use std::thread;
 /// here what the last one left standing.
 static TURN: Mutex<Vec<Stand>> = Mutex::new(Vec::new());
 
+/// How many are kept: tests of one library come one after the other, some with other settings or another library between.
+const KEPT: usize = 4;
+
 /// A server with a peer on it, kept for the next test of that library: a JVM takes longer to start than most tests do.
 #[derive(Clone)]
 struct Stand {
@@ -68,11 +71,10 @@ impl Scene {
 
 impl Turn {
     fn stand(&mut self, library: &'static Library, arguments: &[&str]) -> Stand {
-        // Tests of one library come one after the other.
-        self.0.retain(|stand| stand.library == library.name);
         let all: Vec<_> =
             library.arguments.iter().chain(arguments).map(|it| it.to_string()).collect();
-        if let Some(stand) = self.0.iter().find(|stand| stand.arguments == all) {
+        let is_same = |stand: &&Stand| stand.library == library.name && stand.arguments == all;
+        if let Some(stand) = self.0.iter().find(is_same) {
             stand.server.probe().command(&["FLUSHALL"]);
             stand.server.probe().reset_stats();
             return stand.clone();
@@ -80,7 +82,8 @@ impl Turn {
         let server = Arc::new(RedisServer::start());
         let peer = Arc::new(Peer::start(library, &server.url_as(""), arguments));
         let stand = Stand { library: library.name, arguments: all, peer, server };
-        self.0.push(stand.clone());
+        self.0.insert(0, stand.clone());
+        self.0.truncate(KEPT);
         stand
     }
 }

@@ -38,7 +38,7 @@ fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alo
         let lock = scene.ours.mutex("lock");
         let guard = lock.try_lock_for(ms(900)).unwrap().expect("their lease was 300 ms");
         // Over more than two of their renewals.
-        must_stay_ours(&guard, Duration::from_millis(2_500));
+        must_stay_ours(&guard, Duration::from_millis(2_200));
         assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
         must_stay_ours(&guard, ms(100));
         guard.unlock().unwrap();
@@ -219,6 +219,8 @@ fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right_or_noticed() {
             guard.unlock().unwrap();
             continue;
         }
+        let left = scene.servers[0].probe().pttl("lock").expect("it is there yet");
+        assert!(left <= Trampled::LEASE, "they set it: {left:?}");
         eventually("our key runs out", BOUND, || !scene.servers[0].probe().exists("lock"));
         assert!(guard.is_valid(), "nobody has told us yet");
         assert!(guard.verify().unwrap_err().is_lost());
@@ -262,10 +264,8 @@ impl Trampled {
         eventually("they have it", BOUND, || probe.exists("lock"));
         let guard = lock.try_lock_for(BOUND).unwrap().expect("their lease ends");
         assert!(!pending.is_there(), "they wait for the last server");
-        probe.reset_stats();
         let said = pending.answer(BOUND);
         println!("a red lock that took longer than its lease: {said:?}");
-        assert!(probe.pttl("lock").expect("it is there") <= Self::LEASE, "they set our lease");
         self.servers[2].resume();
         guard
     }

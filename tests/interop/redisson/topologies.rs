@@ -9,6 +9,8 @@ use crate::libraries::{Learns, Library, redisson};
 use crate::ours::Ours;
 use crate::peer::Peer;
 use crate::scene::Turn;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The last line before sharded channels: it publishes plainly, on a cluster, too.
@@ -58,15 +60,13 @@ fn without_login(url: &str) -> String {
     format!("{scheme}//{hosts}")
 }
 
-fn on_cluster(
-    library: &'static Library,
-    settings: &str,
-) -> Option<(Elsewhere, std::sync::Arc<Cluster>)> {
+fn on_cluster(library: &'static Library, settings: &str) -> Option<(Elsewhere, Arc<Cluster>)> {
     if library.is_skipped() {
         return None;
     }
     let turn = Turn::take();
-    let cluster = Cluster::shared();
+    static KEPT: Mutex<Option<Arc<Cluster>>> = Mutex::new(None);
+    let cluster = Arc::clone(KEPT.lock().get_or_insert_with(Cluster::shared));
     let scene = Elsewhere::start(library, "cluster", &cluster.url(), settings, turn);
     Some((scene, cluster))
 }
