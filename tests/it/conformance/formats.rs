@@ -160,6 +160,11 @@ impl FormatSubject {
         Self { format, place: Place::Sentinel(group), url, cannot: (format.cannot)() }
     }
 
+    /// The same, and lets nothing be left out.
+    pub(crate) fn sitting_all(self) -> Self {
+        Self { cannot: Vec::new(), ..self }
+    }
+
     fn is_owned(&self) -> bool {
         self.format.options.starts_with("format=token")
     }

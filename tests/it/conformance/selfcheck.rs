@@ -1,8 +1,12 @@
 //! The exam of the exam: every case must fail on the flaw that it exists for.
 
+use super::formats::{BARE_TOKEN, FormatSubject, PLAIN};
 use super::subjects::{MemoryWithoutExcuse, SeveralSubject};
-use lock_core::conformance::{Flaw, Matrix, NEEDS_REPLICAS, SINGLE_STORE_ONLY, cases, sit};
+use lock_core::conformance::{
+    Flaw, Matrix, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, cases, sit,
+};
 use std::panic::catch_unwind;
+use std::thread;
 
 /// How many cases run at a time. They sleep for most of it.
 const AT_A_TIME: usize = 128;
@@ -44,5 +48,28 @@ fn what_a_store_without_replicas_is_let_off_it_could_not_do() {
             text.contains("it has replicas"),
             "{case} ({why}) failed for another reason: {text}"
         );
+    }
+}
+
+/// A format is let off a case because of what it is, and sits all others: one that it could sit would not fail. The other formats
+/// of the past are let off these, too, and some that hang on how much of a second is over.
+#[test]
+fn what_a_format_is_let_off_it_could_not_do() {
+    for format in [BARE_TOKEN, PLAIN] {
+        let of_format = FormatSubject::on_redis(format);
+        let is_of_format = |case: &&(&str, &str)| !NEEDS_REPLICAS.contains(case);
+        let cases: Vec<_> = of_format.cannot().iter().filter(is_of_format).collect();
+        assert!(cases.len() >= 20, "{cases:?}");
+        thread::scope(|scope| {
+            for (case, why) in cases {
+                let sits = move || {
+                    let outcome =
+                        catch_unwind(|| sit(case, FormatSubject::on_redis(format).sitting_all()));
+                    assert!(outcome.is_err(), "{case} could be sat, and is left out: {why}");
+                };
+                let named = thread::Builder::new().name((*case).to_owned());
+                named.spawn_scoped(scope, sits).unwrap();
+            }
+        });
     }
 }
