@@ -17,6 +17,8 @@ pub const NEEDS_TOKENS: &[(&str, &str)] = &[
     ("a_used_token_is_never_given_again", OFF),
     ("a_late_write_back_is_ignored", OFF),
     ("a_refused_attempt_leaves_the_holders_token", OFF),
+    ("a_grant_that_too_few_confirm_is_the_owners_and_says_so", OFF),
+    ("an_unconfirmed_grant_can_be_taken_back_completely", OFF),
 ];
 
 const OFF: &str = "its tokens are switched off";

@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Copy)]
 pub(crate) struct Format {
     /// What stands behind the `?` of the URL.
-    options: &'static str,
-    seen: fn(Probe, &str) -> Seen,
-    cannot: fn() -> Vec<(&'static str, &'static str)>,
+    pub(super) options: &'static str,
+    pub(super) seen: fn(Probe, &str) -> Seen,
+    pub(super) cannot: fn() -> Vec<(&'static str, &'static str)>,
 }
 
 /// What others write, with our tokens beside it.

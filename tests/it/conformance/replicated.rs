@@ -1,7 +1,9 @@
 //! Stores with replicas of their own: some must confirm what is granted, and a case may hold them back.
 
+use super::formats::{BARE_TOKEN, Format, TOKEN};
 use super::subjects::{lose, seen};
 use crate::harness::cluster::Cluster;
+use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::replicas::Replicated;
 use crate::harness::sentinel::Group;
@@ -10,11 +12,15 @@ use lock_core::conformance::{
     NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet, Seen, Subject, sit,
 };
 use std::sync::Arc;
+use std::thread;
 
 /// A master and two replicas, under a policy.
 pub(crate) struct ReplicatedSubject {
     servers: Replicated,
     url: String,
+    /// How its locks are read.
+    seen: fn(Probe, &str) -> Seen,
+    cannot: Vec<(&'static str, &'static str)>,
 }
 
 impl ReplicatedSubject {
@@ -22,7 +28,16 @@ impl ReplicatedSubject {
     pub(crate) fn under(replicas: u32) -> Self {
         let servers = Replicated::start(2);
         let url = servers.url(&format!("replicas={replicas}"));
-        Self { servers, url }
+        Self { servers, url, seen, cannot: NEEDS_A_LIST_OF_REPLICAS.to_vec() }
+    }
+
+    /// One of them must, and locks are of this format.
+    fn of(format: Format) -> Self {
+        let servers = Replicated::start(2);
+        let url = servers.url(&format!("replicas=1&{}", format.options));
+        let mut cannot = NEEDS_A_LIST_OF_REPLICAS.to_vec();
+        cannot.extend((format.cannot)().into_iter().filter(|case| !NEEDS_REPLICAS.contains(case)));
+        Self { servers, url, seen: format.seen, cannot }
     }
 }
 
@@ -40,7 +55,7 @@ impl Subject for ReplicatedSubject {
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
-        seen(self.servers.master.probe(), lock.as_str())
+        (self.seen)(self.servers.master.probe(), lock.as_str())
     }
 
     fn lose(&self, lock: &LockName) {
@@ -48,25 +63,25 @@ impl Subject for ReplicatedSubject {
     }
 
     fn replicas(&self) -> Option<&dyn ReplicaSet> {
-        Some(&self.servers)
+        Some(self)
     }
 
     fn cannot(&self) -> &[(&str, &str)] {
-        NEEDS_A_LIST_OF_REPLICAS
+        &self.cannot
     }
 }
 
-impl ReplicaSet for Replicated {
+impl ReplicaSet for ReplicatedSubject {
     fn count(&self) -> u32 {
-        u32::try_from(self.replicas.len()).unwrap()
+        u32::try_from(self.servers.replicas.len()).unwrap()
     }
 
     fn hold_back(&self, replicas: u32) {
-        pause_first(&self.replicas, replicas);
+        pause_first(&self.servers.replicas, replicas);
     }
 
     fn probe(&self, replica: u32, lock: &LockName) -> Seen {
-        seen(self.replicas[replica as usize].probe(), lock.as_str())
+        (self.seen)(self.servers.replicas[replica as usize].probe(), lock.as_str())
     }
 }
 
@@ -178,6 +193,20 @@ fn open(url: &str, context: &Context) -> Arc<dyn Backend> {
 fn pause_first(replicas: &[RedisServer], count: u32) {
     for (number, replica) in replicas.iter().enumerate() {
         if number < count as usize { replica.pause() } else { replica.resume() }
+    }
+}
+
+/// What is asked of replicas, of what most others write: with our tokens beside it, and by one plain command.
+#[test]
+fn replicas_confirm_locks_of_the_format_token_as_the_exam_asks() {
+    for format in [TOKEN, BARE_TOKEN] {
+        thread::scope(|scope| {
+            for (case, _) in NEEDS_REPLICAS {
+                let sits = move || sit(case, ReplicatedSubject::of(format));
+                let named = thread::Builder::new().name((*case).to_owned());
+                named.spawn_scoped(scope, sits).unwrap();
+            }
+        });
     }
 }
 
