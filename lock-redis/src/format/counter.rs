@@ -35,6 +35,10 @@ impl Counter {
                 count
             }
             Self::Transaction => {
+                // Its `EXPIRE` is carried out also where its `INCR` fails, and would end what is no lock.
+                if let Some(value) = talk.look()? {
+                    must_count(talk, &value)?;
+                }
                 let (key, lease) = (talk.key.as_bytes(), lease.as_bytes());
                 let commands: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
                 match &talk.transact(&commands)?[..] {
@@ -53,9 +57,15 @@ impl Counter {
 
     pub(super) fn inspect(self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
         let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
-        if value.parse::<i64>().is_err() {
-            return Err(talk.foreign(&value, "a number that is counted up"));
-        }
+        must_count(talk, &value)?;
         held(talk, &value)
+    }
+}
+
+/// Refuses what is no number.
+fn must_count(talk: &Talk<'_>, value: &str) -> Result<(), Failure> {
+    match value.parse::<i64>() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(talk.foreign(value, "a number that is counted up")),
     }
 }

@@ -91,6 +91,7 @@ fn what_is_no_lock_of_the_format_is_named_and_left_alone() {
             assert!(lock.inspect().unwrap_err().is_foreign_format(), "{format} on {words:?}");
             assert!(lock.force_unlock().unwrap_err().is_foreign_format(), "{format} on {words:?}");
             assert_eq!(probe.command(&["DUMP", "x"]), before, "{format} on {words:?}");
+            assert_eq!(probe.pttl("x"), None, "{format} on {words:?}: it does not end either");
             probe.command(&["DEL", "x"]);
         }
     }
