@@ -37,7 +37,13 @@ fn its_first_command_needs_nothing_and_is_done_in_a_minute() {
 
 #[test]
 fn every_file_it_links_to_is_there() {
-    for file in ["README.md", "CONTRIBUTING.md", "benches/README.md", "docs/GUARANTEES.md"] {
+    for file in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "benches/README.md",
+        "docs/GUARANTEES.md",
+        "docs/INTEROP.md",
+    ] {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let folder = root().join(file).parent().unwrap().to_owned();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

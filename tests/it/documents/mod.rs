@@ -1,6 +1,7 @@
 //! The documentation keeps its word: numbers are the code's, and tests that it names are there.
 
 mod defaults;
+mod interop;
 pub(crate) mod named;
 
 use std::fs;

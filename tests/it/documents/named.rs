@@ -6,12 +6,13 @@ use std::fs;
 use std::path::Path;
 
 /// The documents that name tests: in tables, whose last column is headed by one of [`HEADS`], and in their text.
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 6] = [
     "docs/ALGORITHMS.md",
     "docs/DEFAULTS.md",
     "docs/TESTING.md",
     "docs/GUARANTEES.md",
     "docs/DESIGN.md",
+    "docs/INTEROP.md",
 ];
 const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
 /// What stands behind the name of a test that is run only when somebody asks for it.
