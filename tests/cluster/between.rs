@@ -152,6 +152,29 @@ fn an_attempt_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
     }
 }
 
+/// What it gives back it gives back once, and where the lock is.
+#[test]
+fn a_release_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
+    let cluster = Cluster::start();
+    for way in [Way::Keys, Way::All] {
+        for format in ["timestamp,float", "timestamp", "plain", "counter"] {
+            let place = Place::new(&cluster, format);
+            let client = place.client();
+            assert!(client.take());
+            let before = place.calls("del");
+            let release = client.until(&["DEL"], Client::give_back);
+            assert!(release.is_held_up());
+            place.move_away(way);
+            assert!(release.go_on(), "{format}, {way:?}");
+            assert_eq!(place.calls("del") - before, 1, "{format}, {way:?}");
+            if way == Way::Keys {
+                place.arrive();
+            }
+            assert_eq!(place.stored(), (None, None), "{format}, {way:?}");
+        }
+    }
+}
+
 /// What the loser asks next is for how long, and it does not count up again for that.
 #[test]
 fn who_has_counted_in_vain_does_not_count_again_where_the_slot_has_moved() {

@@ -34,9 +34,20 @@ pub(crate) const BARE_TOKEN: Format = Format {
 pub(crate) const PLAIN: Format =
     Format { options: "format=plain,poll=20ms", seen: expiring, cannot: not_owned };
 
+/// The same by `SETNX` and `EXPIRE`.
+pub(crate) const PLAIN_COMMANDS: Format =
+    Format { options: "format=plain,commands,poll=20ms", seen: expiring, cannot: not_owned };
+
 /// `SETNX`, `GETSET`, and the time that it ends as the value.
 pub(crate) const TIMESTAMP: Format =
     Format { options: "format=timestamp,poll=20ms", seen: dated, cannot: dated_ahead };
+
+/// The same with `DEL` and `SETNX` where that time is past.
+pub(crate) const TIMESTAMP_DELETE: Format = Format {
+    options: "format=timestamp,takeover=delete,poll=20ms",
+    seen: dated,
+    cannot: dated_ahead,
+};
 
 /// The same as Python writes it, and deletes it only if it is its own.
 pub(crate) const FLOAT: Format = Format {

@@ -105,6 +105,10 @@ mod plain_on_sentinel {
     use super::formats::{FormatSubject, PLAIN};
     lock_core::conformance_tests!(FormatSubject::on_sentinel(PLAIN));
 }
+mod plain_commands {
+    use super::formats::{FormatSubject, PLAIN_COMMANDS};
+    lock_core::conformance_tests!(FormatSubject::on_redis(PLAIN_COMMANDS));
+}
 mod timestamp {
     use super::formats::{FormatSubject, TIMESTAMP};
     lock_core::conformance_tests!(FormatSubject::on_redis(TIMESTAMP));
@@ -116,6 +120,10 @@ mod timestamp_on_a_cluster {
 mod timestamp_on_sentinel {
     use super::formats::{FormatSubject, TIMESTAMP};
     lock_core::conformance_tests!(FormatSubject::on_sentinel(TIMESTAMP));
+}
+mod timestamp_delete {
+    use super::formats::{FormatSubject, TIMESTAMP_DELETE};
+    lock_core::conformance_tests!(FormatSubject::on_redis(TIMESTAMP_DELETE));
 }
 mod float {
     use super::formats::{FLOAT, FormatSubject};
