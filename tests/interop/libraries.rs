@@ -25,8 +25,12 @@ pub(crate) struct Library {
     pub(crate) theirs: Learns,
     /// How ours learn of one of its.
     pub(crate) ours: Learns,
-    /// What its error says when it is to release what it does not hold.
-    pub(crate) refusal: &'static str,
+    /// What its errors say when it is to release what it does not hold, one of it. None: it says nothing, or cannot be asked.
+    pub(crate) refusals: &'static [&'static str],
+    /// What each side has at least where both want the lock all the time, in percent.
+    pub(crate) share: u64,
+    /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand times, and not ten.
+    pub(crate) eager: &'static [&'static str],
     /// Whether it keeps a lock for as long as it lives: then `watchdog=` sets how long that is.
     pub(crate) has_watchdog: bool,
 }
@@ -80,7 +84,11 @@ pub(crate) const fn redisson(name: &'static str) -> Library {
         prefix: "",
         theirs: Learns::Told,
         ours: Learns::Told,
-        refusal: "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
+        refusals: &[
+            "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
+        ],
+        share: 10,
+        eager: &[],
         has_watchdog: true,
     }
 }
@@ -164,6 +172,12 @@ macro_rules! more {
             cases::holding::nested_holds_are_held_until_the_last(&LIBRARY);
         }
     };
+    (extend) => {
+        #[test]
+        fn what_they_extend_is_theirs_and_ours_they_cannot_extend() {
+            cases::leases::what_they_extend_is_theirs(&LIBRARY);
+        }
+    };
     (force) => {
         #[test]
         fn a_lock_freed_by_force_is_lost_to_its_holder() {
@@ -173,7 +187,6 @@ macro_rules! more {
 }
 
 // A path leads to them also from the modules that stand before.
-#[allow(unused_imports, reason = "other libraries have modules of their own")]
 pub(crate) use {more, sits, sits_in_short};
 
 sits!(redisson_3_12, redisson("redisson-3.12.0"), reentrant, force);

@@ -16,6 +16,9 @@ mod harness;
 // The libraries, and what each of them can do.
 mod libraries;
 
+// Those that have their lock in a plain string.
+mod neighbours;
+
 // Our side of the protocol: the same verbs, by distlock.
 mod ours;
 

@@ -1,5 +1,6 @@
 //! Leases: kept for as long as a holder lives, and over when it is dead.
 
+use crate::cases::holding::unlock_is_refused;
 use crate::harness::child::Example;
 use crate::harness::time::{Stopwatch, always, eventually, let_pass, ms, scaled};
 use crate::libraries::{Learns, Library};
@@ -119,10 +120,32 @@ pub(crate) fn a_fixed_lease_ends_for_both(library: &'static Library) {
         theirs,
         clock.elapsed(),
     );
-    let said = scene.peer.refusal("t", "unlock lock");
-    assert!(said.contains(library.refusal), "{said}");
+    unlock_is_refused(library, &scene.peer);
     guard.unlock().unwrap();
     eventually("it is free", BOUND, || !probe.exists(&key));
+}
+
+/// What they extend again and again they keep for several leases; ours they cannot extend.
+pub(crate) fn what_they_extend_is_theirs(library: &'static Library) {
+    let Some(scene) = Scene::of(library) else { return };
+    let (lock, mut probe, key) = (scene.ours.mutex("lock"), scene.probe(), library.key("lock"));
+    let lease = LEASE.as_millis();
+    scene.peer.ask("t", &format!("lock lock {lease}"));
+    for _ in 0..LEASES * 2 {
+        let_pass(LEASE / 2);
+        scene.peer.ask("t", &format!("extend lock {lease}"));
+        assert!(lock.try_lock().unwrap().is_none(), "it is theirs");
+    }
+    assert!(probe.pttl(&key).expect("it has an end") > LEASE / 2, "it was extended");
+    scene.peer.ask("t", "unlock lock");
+
+    let guard = lock.try_lock_for(BOUND).unwrap().expect("they gave it back");
+    let before = probe.pttl(&key).expect("it has an end");
+    let refused = scene.peer.tell("t", "extend lock 3600000").answer(BOUND);
+    assert!(refused.is_err(), "they have extended what is ours");
+    assert!(probe.pttl(&key).expect("it is there") <= before, "they have extended what is ours");
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
 }
 
 /// What was left of the lease is waited out, and little more.

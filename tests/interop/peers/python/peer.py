@@ -1,7 +1,7 @@
 """redis-py's Lock (kind=redis-py) and python-redis-lock (kind=python-redis-lock), as peers: see ../README.md.
 
 Options: lease=MS, for locks that are taken with lease 0 (neither has a default: such a lock has no end, but
-python-redis-lock renews itself where it has one); poll=MS, how often redis-py's asks again (it calls that `sleep`).
+python-redis-lock renews itself where it has one); retry=MS, how often redis-py's asks again (it calls that `sleep`).
 """
 
 import os
@@ -26,14 +26,14 @@ class RedisPy:
     def __init__(self, client, options):
         self.client = client
         self.lease = int(options.get("lease", 0))
-        self.poll = int(options.get("poll", 100)) / 1000
+        self.sleep = int(options.get("retry", 100)) / 1000
         self.locks, self.guard = {}, threading.Lock()
 
     def lock_of(self, name, lease):
         seconds = (lease or self.lease) / 1000 or None
         with self.guard:
             if (name, seconds) not in self.locks:
-                self.locks[name, seconds] = self.client.lock(name, timeout=seconds, sleep=self.poll)
+                self.locks[name, seconds] = self.client.lock(name, timeout=seconds, sleep=self.sleep)
             return self.locks[name, seconds]
 
     def take(self, name, wait, lease):
@@ -65,7 +65,7 @@ class PythonRedisLock:
 
     def __init__(self, client, options):
         self.client = client
-        self.lease = int(options.get("lease", 0))
+        self.lease = int(options.get("watchdog", options.get("lease", 0)))
 
     def lock_of(self, name, lease):
         seconds = -(-(lease or self.lease) // 1000) or None

@@ -80,7 +80,8 @@ pub fn of(url: &str, options: HashMap<String, String>) -> Result<Kind, Failed> {
         other => return Err(Failed::Because(format!("no kind is called {other:?}"))),
     };
     let label = options.get("label").map_or(kind, String::as_str).to_owned();
-    Ok(Kind { label, client, lease: millis("lease"), retry })
+    let renewed = (kind == "rlock").then(|| millis("watchdog")).flatten();
+    Ok(Kind { label, client, lease: renewed.or_else(|| millis("lease")), retry })
 }
 
 impl Kind {

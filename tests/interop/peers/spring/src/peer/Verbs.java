@@ -63,7 +63,7 @@ final class Verbs {
         }
     }
 
-    /** ShedLock never waits: who has not got it skips its job. So this asks again, every poll= (50) milliseconds. */
+    /** ShedLock never waits: who has not got it skips its job. So this asks again, every retry= (50) milliseconds. */
     private boolean tryLock(String name, long wait, long lease) throws Exception {
         if (locks.provider == null) {
             return registryTry(lockOf(name), wait, lease);
@@ -77,7 +77,7 @@ final class Verbs {
             if (lock.isPresent() || System.nanoTime() >= until) {
                 return lock.isPresent();
             }
-            TimeUnit.MILLISECONDS.sleep(options.number("poll", 50));
+            TimeUnit.MILLISECONDS.sleep(options.number("retry", 50));
         }
     }
 

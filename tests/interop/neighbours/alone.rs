@@ -1,0 +1,81 @@
+//! What only one of them does.
+
+use super::{REDIS_PY, SHEDLOCK};
+use crate::harness::time::{eventually, ms};
+use crate::libraries::Library;
+use crate::peer::BOUND;
+use crate::scene::Scene;
+use distlock::{Counters, DistLock, LossCause};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// As it is by default: its unlock deletes the key, whoever has it.
+static UNSAFE: Library = Library { name: "shedlock", arguments: &["kind=shedlock"], ..SHEDLOCK };
+
+/// As it is by default: its lock has no end.
+static WITHOUT_END: Library = Library { arguments: &["kind=redis-py"], ..REDIS_PY };
+
+/// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can prevent that; but our
+/// guard does not believe in its lock for longer than until its next renewal, and says why.
+#[test]
+fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told() {
+    let Some(scene) = Scene::with(&UNSAFE, "watchdog=1s", &[]) else { return };
+    let (lock, key) = (scene.ours.mutex("job"), UNSAFE.key("job"));
+    scene.peer.ask("t", "lock job 300");
+    let guard = lock.try_lock_for(BOUND).unwrap().expect("its lease ends");
+    let losses = guard.losses();
+    scene.peer.ask("t", "unlock job");
+    assert!(!scene.probe().exists(&key), "it has deleted what is ours");
+    // That is what it costs: somebody else is in, and we do not know yet.
+    assert!(scene.peer.ask("other", "try job 0 30000").starts_with("held"));
+    let loss = losses.recv_timeout(Duration::from_secs(1)).expect("the next renewal notices");
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(!guard.is_valid());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(scene.probe().exists(&key), "and what is theirs we leave alone");
+    scene.peer.ask("other", "unlock job");
+}
+
+/// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and may free it by force.
+#[test]
+fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named() {
+    let Some(scene) = Scene::of(&WITHOUT_END) else { return };
+    let told = Arc::new(Counters::new());
+    let builder = distlock::builder().url(&scene.ours.url("")).unwrap();
+    let client = builder.events(Arc::clone(&told) as _).connect().unwrap();
+    let lock = client.mutex("lock").unwrap();
+    scene.peer.ask("t", "lock lock 0");
+    assert!(lock.try_lock_for(ms(300)).unwrap().is_none());
+    eventually("it is told", BOUND, || told.count("endless") == 1);
+    assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None);
+    scene.peer.ask("t", "unlock lock");
+    lock.try_lock_for(BOUND).unwrap().expect("it is released").unlock().unwrap();
+
+    scene.peer.ask("t", "lock lock 0");
+    assert!(lock.force_unlock().unwrap());
+    let guard = lock.try_lock().unwrap().expect("nobody has it");
+    let said = scene.peer.refusal("t", "unlock lock");
+    assert!(said.contains("no longer owned"), "{said}");
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+}
+
+/// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is ours in another format.
+#[test]
+fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in() {
+    let Some(scene) = Scene::of(&REDIS_PY) else { return };
+    let client = distlock::connect(&scene.server.url()).unwrap();
+    let lock = client.mutex("lock").unwrap();
+    scene.peer.ask("t", "lock lock 0");
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_foreign_format(), "{error:?}");
+    assert!(error.to_string().contains("format=token"), "{error}");
+    scene.peer.ask("t", "unlock lock");
+
+    let guard = lock.lock().unwrap();
+    assert!(scene.peer.ask("t", "try lock 0 0").starts_with("busy"));
+    let said = scene.peer.refusal("t", "unlock lock");
+    assert!(said.contains("WRONGTYPE"), "{said}");
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+}
