@@ -37,7 +37,6 @@ pub(crate) struct Library {
 
 /// How a waiter learns that the lock is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(dead_code, reason = "the libraries that ask are yet to come")]
 pub(crate) enum Learns {
     /// It is told.
     Told,

@@ -8,7 +8,7 @@ mod alone;
 mod signals;
 
 use crate::cases;
-use crate::libraries::{Learns, Library, sits};
+use crate::libraries::{Learns, Library, sits, sits_in_short};
 use std::time::Duration;
 
 /// What they have in common.
@@ -134,11 +134,11 @@ const REGISTRY_TOLD: Library = Library {
 
 sits!(redis_py, REDIS_PY, extend);
 sits!(python_redis_lock, PYTHON_REDIS_LOCK, extend);
-sits!(redlock_4, REDLOCK_4, extend);
+sits_in_short!(redlock_4, REDLOCK_4, extend);
 sits!(redlock_5, REDLOCK_5, extend);
 sits!(redsync, REDSYNC, extend);
 sits!(rslock, RSLOCK, extend);
 sits!(rlock, RLOCK);
 sits!(shedlock, SHEDLOCK, extend);
 sits!(spring_registry, REGISTRY, extend);
-sits!(spring_registry_told, REGISTRY_TOLD, extend);
+sits_in_short!(spring_registry_told, REGISTRY_TOLD, extend);
