@@ -1,6 +1,7 @@
 //! What only one of them does.
 
 use super::{REDIS_PY, SHEDLOCK};
+use crate::cases::exact::add_up;
 use crate::harness::time::{eventually, ms};
 use crate::libraries::Library;
 use crate::peer::BOUND;
@@ -78,4 +79,13 @@ fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in() {
     assert!(said.contains("WRONGTYPE"), "{said}");
     guard.verify().unwrap();
     guard.unlock().unwrap();
+}
+
+/// With `tokens=off` ours is a plain `SET`, as theirs.
+#[test]
+fn without_tokens_of_ours_no_increment_is_lost_either() {
+    let Some(scene) = Scene::with(&REDIS_PY, "tokens=off", REDIS_PY.eager) else { return };
+    let lock = scene.ours.mutex("lock");
+    add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, 200);
+    assert_eq!(scene.probe().keys("*"), ["sum", "sum:by"], "no counter of ours is left");
 }

@@ -133,7 +133,7 @@ const REGISTRY_TOLD: Library = Library {
 };
 
 sits!(redis_py, REDIS_PY, extend);
-sits!(python_redis_lock, PYTHON_REDIS_LOCK, extend);
+sits!(python_redis_lock, PYTHON_REDIS_LOCK, extend, force);
 sits_in_short!(redlock_4, REDLOCK_4, extend);
 sits!(redlock_5, REDLOCK_5, extend);
 sits!(redsync, REDSYNC, extend);
