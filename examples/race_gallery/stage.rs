@@ -8,12 +8,13 @@ use distlock::{
 use lock_redis::RedisBackend;
 use lock_redis::parts::Stops;
 use parking_lot::{Condvar, Mutex};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// How long anything here may take that is only waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,32 +32,49 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
+    /// Where it runs: a replica writes there what its master sends, and would read what lies there when it starts.
+    _folder: TempDir,
 }
 
 impl Server {
     pub(crate) fn start() -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = free.local_addr().expect("it is bound").port();
-        drop(free);
-        Self::start_on(port)
+        // A port that was free a moment ago may be taken when the server binds it: then another one.
+        let mut started = (0..20).filter_map(|_| Self::start_on(free_port()));
+        started.next().expect("one of so many ports is free")
     }
 
-    fn start_on(port: u16) -> Self {
+    /// One on this port; none if it is somebody else's.
+    pub(crate) fn start_on(port: u16) -> Option<Self> {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let folder = tempfile::tempdir().expect("a folder of its own");
         let process = Command::new(&binary)
-            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(folder.path())
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {binary}: {error}; install redis-server"));
-        let server = Self { process, port };
-        until("the server answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        server
+        let mut server = Self { process, port, _folder: folder };
+        let mut is_ours = false;
+        until("the server answers, or gives up", || {
+            is_ours = server.answers_itself();
+            is_ours || server.process.try_wait().expect("it is our child").is_some()
+        });
+        is_ours.then_some(server)
+    }
+
+    /// Whether it is our own process that answers on the port, and not one that was there before.
+    fn answers_itself(&self) -> bool {
+        const ITS_NUMBER: &str =
+            r#"EVAL "return tonumber(redis.call('INFO', 'server'):match('process_id:(%d+)'))" 0"#;
+        let number = self.process.id();
+        self.try_ask(ITS_NUMBER).is_ok_and(|answer| answer == format!(":{number}"))
     }
 
     /// Kills it, and starts an empty one in its place.
     pub(crate) fn start_again(&mut self) {
         self.stop();
-        *self = Self::start_on(self.port);
+        *self = Self::start_on(self.port).expect("nobody has taken its port");
     }
 
     pub(crate) fn stop(&mut self) {
@@ -66,11 +84,16 @@ impl Server {
 
     /// Sends a line, and returns the first line of the answer.
     pub(crate) fn ask(&self, line: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is up");
-        stream.write_all(format!("{line}\r\n").as_bytes()).expect("it reads");
+        self.try_ask(line).expect("the server is up, and answers")
+    }
+
+    fn try_ask(&self, line: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{line}\r\n").as_bytes())?;
         let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("it answers");
-        answer.trim_end().to_owned()
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
     }
 
     pub(crate) fn has_the_lock(&self) -> bool {
@@ -87,6 +110,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A port that nobody listens on, below those that the system gives to outgoing connections: a server that is started again
+/// needs it once more, and who dials it before the server listens must not reach itself.
+fn free_port() -> u16 {
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("it never ends")
 }
 
 /// The machine's clock, with another time of day.

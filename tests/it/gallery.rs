@@ -5,6 +5,8 @@ mod races;
 #[path = "../../examples/race_gallery/stage.rs"]
 pub(crate) mod stage;
 
+use crate::harness::probe::Probe;
+use stage::Server;
 use std::collections::BTreeSet;
 
 /// The titles that have a test.
@@ -108,4 +110,18 @@ fn replication_loses_the_lock() {
 #[test]
 fn redlock_and_a_node_that_was_started_again_empty() {
     both_colours(TITLES[13]);
+}
+
+/// A port may be taken in the moment before a server binds it, and who answers there then is somebody else. And what lies in
+/// the folder that somebody plays this in is neither read nor written.
+#[test]
+fn a_server_of_the_gallery_is_a_new_one_in_a_folder_of_its_own() {
+    let servers = [(); 2].map(|()| Server::start());
+    assert!(Server::start_on(servers[0].port).is_none(), "it is the first one that answers there");
+    let folder = |server: &Server| {
+        Probe::connect(server.port).command(&["CONFIG", "GET", "dir"]).texts().remove(1)
+    };
+    let folders = servers.each_ref().map(folder);
+    let here = std::env::current_dir().unwrap().display().to_string();
+    assert!(folders[0] != folders[1] && !folders.contains(&here), "{folders:?} and {here:?}");
 }
