@@ -165,6 +165,15 @@ impl Error {
         self
     }
 
+    /// The same error with more at the end of its text, behind a semicolon: what follows from it, or what to do.
+    #[must_use]
+    pub fn adding(mut self, more: &str) -> Self {
+        let message = &mut Arc::make_mut(&mut self.0).message;
+        message.push_str("; ");
+        message.push_str(more);
+        self
+    }
+
     /// The same error, said of this lock.
     #[must_use]
     pub fn on(mut self, lock: &LockName) -> Self {

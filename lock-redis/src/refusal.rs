@@ -144,7 +144,9 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         );
         return (ErrorKind::Configuration, message);
     }
-    if detail.starts_with("value is not an integer") {
+    if detail.starts_with("value is not an integer")
+        || detail.starts_with("increment or decrement would overflow")
+    {
         return (ErrorKind::ForeignFormat, foreign(answer, asked));
     }
     if detail.starts_with("max number of clients") {
@@ -167,9 +169,10 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
             "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner with a count"
         )
     } else {
-        format!(
-            "something that is not a lock of this format is under the key {key:?}, or under its token counter"
-        )
+        let has_tokens = matches!(asked, Asked::Script(script, _)
+            if ["acquire", "close", "propose"].contains(&script.name()));
+        let or = if has_tokens { ", or under its token counter" } else { "" };
+        format!("something that is not a lock of this format is under the key {key:?}{or}")
     }
 }
 
@@ -180,11 +183,15 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
     let detail = answer.detail.replace("can't", "cannot");
     let unquoted: String = detail.split('\'').step_by(2).collect();
     let (what, rules) = if unquoted.contains("channel") {
-        let channel = match asked {
-            Asked::Subscribe(channel) => format!("use the channel {channel:?}"),
-            _ => "publish on the channel of the lock".to_owned(),
+        let (what, name) = match asked {
+            Asked::Subscribe(channel) => (format!("use the channel {channel:?}"), *channel),
+            Asked::Script(script, _) => {
+                ("publish on the channel of the lock".to_owned(), script.channel())
+            }
+            _ => ("use a channel".to_owned(), ""),
         };
-        (channel, "&redisson_lock__channel:*".to_owned())
+        // The lock's key stands behind the colon.
+        (what, format!("&{}:*", name.split(':').next().unwrap_or_default()))
     } else if unquoted.contains("key") {
         let key = match asked {
             Asked::Script(_, key) | Asked::Command(_, key) => *key,

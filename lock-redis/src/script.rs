@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 pub(crate) struct Script {
     name: &'static str,
     source: &'static str,
+    /// What the channels are called on which it tells of releases; nothing where it tells of none.
+    channel: &'static str,
     hash: OnceLock<String>,
     /// Its own, of those of all scripts.
     bit: u32,
@@ -38,21 +40,22 @@ pub(crate) struct Scripts {
 
 /// The scripts, numbered from here on, each with those words of this format before it that it uses.
 macro_rules! scripts {
-    ($first:literal, $format:literal) => {
+    ($first:literal, $format:literal, $channel:expr) => {
         $crate::script::Scripts {
-            acquire: $crate::script::scripts!(@ $first, $format, "acquire": "look", "take", "tells"),
-            release: $crate::script::scripts!(@ $first + 1, $format, "release": "look", "gone"),
-            close: $crate::script::scripts!(@ $first + 2, $format, "close": "look", "gone"),
-            renew: $crate::script::scripts!(@ $first + 3, $format, "renew": "look", "gone"),
-            inspect: $crate::script::scripts!(@ $first + 4, $format, "inspect": "holder", "gone"),
-            force: $crate::script::scripts!(@ $first + 5, $format, "force": "holder"),
-            propose: $crate::script::scripts!(@ $first + 6, $format, "propose": "look", "take", "tells"),
+            acquire: $crate::script::scripts!(@ $first, $format, $channel, "acquire": "look", "take", "tells"),
+            release: $crate::script::scripts!(@ $first + 1, $format, $channel, "release": "look", "gone"),
+            close: $crate::script::scripts!(@ $first + 2, $format, $channel, "close": "look", "gone"),
+            renew: $crate::script::scripts!(@ $first + 3, $format, $channel, "renew": "look", "gone"),
+            inspect: $crate::script::scripts!(@ $first + 4, $format, $channel, "inspect": "holder", "gone"),
+            force: $crate::script::scripts!(@ $first + 5, $format, $channel, "force": "holder"),
+            propose: $crate::script::scripts!(@ $first + 6, $format, $channel, "propose": "look", "take", "tells"),
         }
     };
-    (@ $number:expr, $format:literal, $name:literal: $($word:literal),*) => {
+    (@ $number:expr, $format:literal, $channel:expr, $name:literal: $($word:literal),*) => {
         $crate::script::Script::new(
             $number,
             $name,
+            $channel,
             concat!(
                 $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
                 include_str!(concat!("../lua/", $name, ".lua")),
@@ -62,13 +65,23 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-pub(crate) static MARK: Script = Script::new(0, "mark", include_str!("lua/mark.lua"));
-pub(crate) static COUNT: Script = Script::new(15, "count", include_str!("lua/count.lua"));
-pub(crate) static CLEAR: Script = Script::new(16, "clear", include_str!("lua/clear.lua"));
+pub(crate) static MARK: Script = Script::new(0, "mark", "", include_str!("lua/mark.lua"));
+pub(crate) static COUNT: Script = Script::new(15, "count", "", include_str!("lua/count.lua"));
+pub(crate) static CLEAR: Script = Script::new(16, "clear", "", include_str!("lua/clear.lua"));
 
 impl Script {
-    pub(crate) const fn new(number: u32, name: &'static str, source: &'static str) -> Self {
-        Self { name, source, hash: OnceLock::new(), bit: 1 << number }
+    pub(crate) const fn new(
+        number: u32,
+        name: &'static str,
+        channel: &'static str,
+        source: &'static str,
+    ) -> Self {
+        Self { name, source, channel, hash: OnceLock::new(), bit: 1 << number }
+    }
+
+    /// What the channels are called on which it tells of releases.
+    pub(crate) fn channel(&self) -> &'static str {
+        self.channel
     }
 
     /// What we call it.

@@ -119,7 +119,7 @@ fn accept(member: &dyn Member) -> Result<(), Error> {
     let why = if !independent {
         "is not independent: a replica of it may take over without the last writes, or it does not grant by proposal"
     } else if !owned {
-        "does not know who holds a lock"
+        "does not know who holds a lock in this wire format: `format=redisson` and `format=token` do"
     } else if waking != Waking::Publishes {
         "does not tell of releases"
     } else {

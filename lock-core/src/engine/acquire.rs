@@ -258,8 +258,13 @@ impl<'a> Wait<'a> {
         let now = self.engine.clock.now();
         if now >= tenure.valid_until() {
             self.engine.clean_up(tenure.id(time), tenure.closing());
+            let then = if self.engine.abilities.owned {
+                "it was given back"
+            } else {
+                "it is left to its lease, because it may be another's by now"
+            };
             return Err(Error::unavailable(format!(
-                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: it was given back; ask for a longer lease",
+                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: {then}; ask for a longer lease",
                 now.since(sent),
                 time.validity()
             )));

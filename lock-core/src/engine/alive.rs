@@ -1,5 +1,6 @@
 //! [`Alive`]: what handles and guards have of an engine, and how it ends when the last of them goes.
 
+use super::release::tell_failed;
 use super::{Detached, Engine};
 use crate::clock::{Clock, SystemClock};
 use std::ops::Deref;
@@ -40,8 +41,18 @@ impl Engine {
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { tenure, .. } in detached {
             if self.give_back(&tenure) {
-                let lease = tenure.lock().lease;
-                self.clean_up(tenure.id(lease), tenure.closing());
+                let (lease, by) = (tenure.lock().lease, self.command_deadline());
+                let (id, closing) = (tenure.id(lease), tenure.closing());
+                if self.abilities.owned {
+                    self.clean_up(id, closing);
+                } else if let Err(failure) =
+                    // Now or never: later it could be another's.
+                    self.ask(|store| {
+                        store.release(&id, closing, by.min(tenure.valid_until()))
+                    })
+                {
+                    tell_failed(&self.events, &tenure, failure.into_error());
+                }
             }
         }
         // One command time-out for all of it, and half of that to hear what was not heard yet, so

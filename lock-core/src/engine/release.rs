@@ -172,18 +172,20 @@ impl Engine {
             if inner.overlong { inner.lease.duration() } else { tenure.valid_until().since(now) };
         drop(inner);
         let then = if self.abilities.owned {
-            "it is tried on in the background"
-        } else {
-            "it is not sent again, because it could free another's lock"
-        };
-        Error::new(
-            cause.kind(),
             format!(
-                "the release was not confirmed: {then}, and the lease ends the lock within about {left:.1?} in any case"
-            ),
-        )
-        .with_source(cause.clone())
-        .on(&tenure.name)
+                "it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
+            )
+        } else if left.is_zero() {
+            "it is not sent again, because the lease is over, and the lock may be another's"
+                .to_owned()
+        } else {
+            format!(
+                "it is not sent again, because it could free another's lock: that is left to the lease, of which there are {left:.1?}"
+            )
+        };
+        Error::new(cause.kind(), format!("the release was not confirmed: {then}"))
+            .with_source(cause.clone())
+            .on(&tenure.name)
     }
 }
 

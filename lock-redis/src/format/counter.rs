@@ -62,10 +62,10 @@ impl Counter {
     }
 }
 
-/// Refuses what is no number.
+/// Refuses what `INCR` would, or will next time.
 fn must_count(talk: &Talk<'_>, value: &str) -> Result<(), Failure> {
     match value.parse::<i64>() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(talk.foreign(value, "a number that is counted up")),
+        Ok(count) if count < i64::MAX && count.to_string() == value => Ok(()),
+        _ => Err(talk.foreign(value, "a number that is counted up")),
     }
 }

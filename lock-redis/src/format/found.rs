@@ -1,9 +1,9 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
 use crate::link::{Ask, Request};
-use crate::reply::{Reply, ServerError};
+use crate::reply::Reply;
+use lock_core::Moment;
 use lock_core::backend::Failure;
-use lock_core::{Error, Moment};
 
 /// The failure, with what the server says is under the key, if it says so by then.
 pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment) -> Failure {
@@ -11,16 +11,9 @@ pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment)
         return failure;
     }
     let Some(found) = kind(link, key, by) else { return failure };
-    let name = |error: Error| {
-        let named = Error::new(error.kind(), format!("{error}; under the key is {found}"));
-        match ServerError::behind(&error) {
-            Some(answer) => named.with_source(answer.clone()),
-            None => named,
-        }
-    };
     match failure {
-        Failure::Refused(error) => Failure::Refused(name(error)),
-        Failure::Unknown(error) => Failure::Unknown(name(error)),
+        Failure::Refused(error) => Failure::Refused(error.adding(&found)),
+        Failure::Unknown(error) => Failure::Unknown(error.adding(&found)),
         other => other,
     }
 }
@@ -31,9 +24,12 @@ fn kind(link: &mut dyn Ask, key: &str, by: Moment) -> Option<String> {
         return None;
     };
     Some(match kind.as_str() {
-        "none" => "nothing".to_owned(),
-        "hash" => "a hash, as locks are in `format=redisson`".to_owned(),
-        "string" => "a string, as locks are in `format=token` and in those of the past".to_owned(),
-        other => format!("a {other}, which is a lock in no format"),
+        "none" => "nothing is under the key, so it is what stands beside it".to_owned(),
+        "hash" => "under the key is a hash, as locks are in `format=redisson`".to_owned(),
+        "string" => {
+            "under the key is a string, as locks are in `format=token` and in those of the past"
+                .to_owned()
+        }
+        other => format!("under the key is a {other}, which is a lock in no format"),
     })
 }

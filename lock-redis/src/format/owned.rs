@@ -36,6 +36,9 @@ pub(crate) struct Shape {
     pub(crate) tells_apart: bool,
 }
 
+/// How often who waits asks again although it should be told: others may write as we do.
+const SELDOM: Duration = Duration::from_secs(1);
+
 /// A format, with the settings that it depends on.
 #[derive(Debug)]
 pub(crate) struct Owned {
@@ -169,7 +172,11 @@ impl Owned {
 
     /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
-        let polls = self.polls.filter(|_| !is_told || !self.shape.tells_apart);
+        // Where the holder only looks like one of us, nobody will tell.
+        let polls = self.polls.map(|polls| match is_told && self.shape.tells_apart {
+            true => polls.at_least(SELDOM),
+            false => polls,
+        });
         match (taken(pttl), polls.map(Polls::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::Endless(_), pause) => Answer::Endless(pause),

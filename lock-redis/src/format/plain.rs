@@ -25,7 +25,8 @@ impl Plain {
         talk: &mut Talk<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
-        let (owner, lease) = (Text::owner(attempt.owner), lease(attempt));
+        // Not as `token` writes it: who finds that would wait to be told of the release.
+        let (owner, lease) = (format!("distlock:{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?,
             Self::Commands => match talk.ask("SETNX", &[owner.as_bytes()])? {
@@ -38,9 +39,10 @@ impl Plain {
         match reply {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
             // Anything at all that is there keeps us out; what is no text is no lock of this format.
-            Reply::Nil => match talk.look()? {
-                Some(_) => talk.taken(),
-                None => Ok(Answer::Busy(Some(Duration::ZERO))),
+            Reply::Nil => match talk.ask("STRLEN", &[])? {
+                Reply::Int(0) => Ok(Answer::Busy(Some(Duration::ZERO))),
+                Reply::Int(_) => talk.taken(),
+                _ => Err(talk.unexpected("STRLEN")),
             },
             _ => Err(talk.unexpected("SET")),
         }

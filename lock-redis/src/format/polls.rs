@@ -28,6 +28,11 @@ impl Polls {
         Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
     }
 
+    /// The same, and not more often than this.
+    pub(super) fn at_least(self, interval: Duration) -> Self {
+        Self { interval: self.interval.max(interval), ..self }
+    }
+
     /// How long to wait until the next time.
     pub(super) fn pause(self) -> Duration {
         self.interval + self.jitter.mul_f64(fastrand::f64())

@@ -6,11 +6,13 @@
 use super::Shape;
 use crate::script::scripts;
 
+const CHANNEL: &str = "redisson_lock__channel";
+
 /// The default.
 pub(crate) static REDISSON: Shape = Shape {
     name: "redisson",
-    scripts: scripts!(1, "redisson"),
-    channel: "redisson_lock__channel",
+    scripts: scripts!(1, "redisson", CHANNEL),
+    channel: CHANNEL,
     takes_plainly: false,
     tells_apart: false,
 };

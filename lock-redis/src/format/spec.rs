@@ -12,6 +12,9 @@ use lock_core::{Config, Context, Error};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who asks less often than this does not wait, but forget.
+const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
+
 /// What there is, for messages.
 const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
 
@@ -77,6 +80,9 @@ fn owned(
     shape: &'static Shape,
 ) -> Result<Kind, Error> {
     let usual = shape.tells_apart.then(Polls::default);
+    if usual.is_none() && settings.has("jitter") && !settings.has("poll") {
+        return Err(settings.refuse("`jitter` is what `poll` is made longer by, and there is none"));
+    }
     let polls = settings.polls()?.or(usual);
     Ok(Kind::Owned(Owned::new(shape, config, polls)))
 }
@@ -121,6 +127,10 @@ impl Settings<'_> {
         Ok(found)
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.left.iter().any(|setting| setting.split('=').next() == Some(name))
+    }
+
     fn duration(&mut self, name: &str) -> Result<Option<Duration>, Error> {
         let is_it =
             |setting: &&str| setting.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
@@ -138,10 +148,22 @@ impl Settings<'_> {
     /// How often who waits asks again, if anything is said of it.
     fn polls(&mut self) -> Result<Option<Polls>, Error> {
         let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
-        if interval.is_some_and(|interval| interval.is_zero()) {
+        if interval.is_none() && jitter.is_none() {
+            return Ok(None);
+        }
+        let polls = Polls::new(interval, jitter);
+        if polls.interval.is_zero() {
             return Err(self.refuse("`poll=0` would ask without a pause"));
         }
-        Ok((interval.is_some() || jitter.is_some()).then(|| Polls::new(interval, jitter)))
+        if polls.interval > LONGEST_POLL {
+            return Err(self.refuse("`poll` is longer than an hour"));
+        }
+        if polls.jitter > polls.interval {
+            return Err(
+                self.refuse("`jitter` is what `poll` is made longer by, and longer than that")
+            );
+        }
+        Ok(Some(polls))
     }
 
     fn must_be_used_up(&self) -> Result<(), Error> {
@@ -237,6 +259,10 @@ mod tests {
                 "`format=token`: there is no setting `set`; there are `poll=` and `jitter=`",
             ),
             ("redisson,poll=0s", "without a pause"),
+            ("redisson,jitter=1ms", "and there is none"),
+            ("token,jitter=1h", "longer than that"),
+            ("plain,poll=2h", "longer than an hour"),
+            ("token,poll=500000000000y,jitter=500000000000y", "longer than an hour"),
             ("plain,lua", "no setting `lua`"),
             ("counter,float", "there are `commands`, `multi` and `lua`"),
             ("counter,lua,multi", "only one of `commands`, `multi`, `lua`"),

@@ -174,8 +174,15 @@ impl Timestamp {
         if until >= FOREVER as f64 {
             return Ok(Some(None));
         }
-        let left = until - self.clock.unix_time().as_secs_f64();
-        Ok((left >= 0.0).then(|| Some(Duration::from_secs_f64(left))))
+        let now = self.clock.unix_time();
+        #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
+        let read = match self.spelling {
+            Spelling::Seconds => now.as_secs_f64(),
+            // As those read it who write it so. What a finer clock finds past they still hold.
+            Spelling::Float => now.as_secs() as f64,
+        };
+        let left = (until - now.as_secs_f64()).max(0.0);
+        Ok((until >= read).then(|| Some(Duration::from_secs_f64(left))))
     }
 }
 

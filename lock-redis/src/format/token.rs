@@ -14,11 +14,13 @@ use crate::text::Text;
 use lock_core::Moment;
 use lock_core::backend::{Attempt, Failure};
 
+const CHANNEL: &str = "distlock_lock__channel";
+
 /// The one that everybody speaks.
 pub(crate) static TOKEN: Shape = Shape {
     name: "token",
-    scripts: scripts!(8, "token"),
-    channel: "distlock_lock__channel",
+    scripts: scripts!(8, "token", CHANNEL),
+    channel: CHANNEL,
     takes_plainly: true,
     tells_apart: true,
 };

@@ -237,17 +237,24 @@ impl Talk<'_> {
     }
 
     fn exec(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
+        // First, and alone: who may not do this would have the commands behind it carried out one by one.
+        if let Reply::Error(error) = self.link.call(&Request(&[&[b"MULTI"]]), self.by)? {
+            return Err(refused(self.link, &error, &Asked::Command("MULTI", self.key)));
+        }
         let words: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [*words]).collect();
-        let mut requests = vec![Request(&[&[b"MULTI"]])];
-        requests.extend(words.iter().map(|words| Request(words)));
+        let mut requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
         requests.push(Request(&[&[b"EXEC"]]));
         let (replies, outcome) = self.link.call_many(&requests, self.by);
-        outcome?;
+        if let Err(error) = outcome {
+            // Also where nothing was sent: the next one's commands would be queued behind ours.
+            self.link.condemn();
+            return Err(error.into());
+        }
         // An error of a command that was not even queued says more than that of `EXEC`, which comes of it.
         for reply in replies {
             match reply {
                 Reply::Error(error) => {
-                    return Err(refused(self.link, &error, &Asked::Command("MULTI", self.key)));
+                    return Err(refused(self.link, &error, &Asked::Command("EXEC", self.key)));
                 }
                 Reply::Array(answers) => {
                     if let Some(Reply::Error(error)) =

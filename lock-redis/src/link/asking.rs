@@ -8,22 +8,31 @@ use std::sync::Arc;
 /// Sends `ASKING` before each request, in the same write: the node serves that one although the slot is not its own yet.
 /// Only on a link of one's own, where nothing can come between the two. Before a transaction it is sent once, and counts
 /// until that ends; in the middle it would be carried out with the rest, and be answered there.
-pub(crate) struct Asking<'a>(pub(crate) &'a mut Link);
+pub(crate) struct Asking<'a> {
+    link: &'a mut Link,
+    in_transaction: bool,
+}
 
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
-/// Whether `ASKING` goes before each of these.
-fn asked_for(requests: &[Request<'_>]) -> Vec<bool> {
-    let is = |request: &Request<'_>, word: &[u8]| {
-        request.0.first().and_then(|words| words.first()).is_some_and(|first| *first == word)
-    };
-    let mut in_transaction = false;
-    let mut goes_before = Vec::with_capacity(requests.len());
-    for request in requests {
-        goes_before.push(!in_transaction);
-        in_transaction = is(request, b"MULTI") || (in_transaction && !is(request, b"EXEC"));
+impl<'a> Asking<'a> {
+    pub(crate) fn new(link: &'a mut Link) -> Self {
+        Self { link, in_transaction: false }
     }
-    goes_before
+
+    /// Whether `ASKING` goes before each of these.
+    fn asked_for(&mut self, requests: &[Request<'_>]) -> Vec<bool> {
+        let is = |request: &Request<'_>, word: &[u8]| {
+            request.0.first().and_then(|words| words.first()).is_some_and(|first| *first == word)
+        };
+        let mut goes_before = Vec::with_capacity(requests.len());
+        for request in requests {
+            goes_before.push(!self.in_transaction);
+            self.in_transaction =
+                is(request, b"MULTI") || (self.in_transaction && !is(request, b"EXEC"));
+        }
+        goes_before
+    }
 }
 
 impl Ask for Asking<'_> {
@@ -32,12 +41,12 @@ impl Ask for Asking<'_> {
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        let goes_before = asked_for(requests);
+        let goes_before = self.asked_for(requests);
         let each = requests.iter().zip(&goes_before);
         let both: Vec<_> = each
             .flat_map(|(request, before)| before.then_some(ASKING).into_iter().chain([*request]))
             .collect();
-        let (replies, outcome) = self.0.call_many(&both, by);
+        let (replies, outcome) = self.link.call_many(&both, by);
         let mut answers = Vec::with_capacity(requests.len());
         let mut replies = replies.into_iter();
         for before in goes_before {
@@ -51,18 +60,18 @@ impl Ask for Asking<'_> {
     }
 
     fn is_first(&mut self, script: u32) -> bool {
-        self.0.is_first(script)
+        self.link.is_first(script)
     }
 
     fn server(&self) -> &Arc<Server> {
-        self.0.server()
+        self.link.server()
     }
 
     fn condemn(&mut self) {
-        self.0.condemn();
+        self.link.condemn();
     }
 
     fn end_for(&mut self, why: &Error) {
-        self.0.end_for(why);
+        self.link.end_for(why);
     }
 }

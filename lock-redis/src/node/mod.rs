@@ -152,7 +152,7 @@ impl Node {
     ) -> Result<T, Failure> {
         self.pool.on_link(by, |link| match how {
             How::Plainly => exchange(link),
-            How::Asking => exchange(&mut Asking(link)),
+            How::Asking => exchange(&mut Asking::new(link)),
         })
     }
 

@@ -22,6 +22,10 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// clock by two milliseconds.
 const SET_ASIDE: u32 = 2_000;
 
+/// What is said of an attempt that nobody can take back, because nothing in the store says whose it is.
+const PERHAPS: &str = "it may have taken the lock all the same, until the lease ends, or without an end where a command of its own \
+     sets that: `inspect` tells, and `force_unlock` frees it";
+
 /// What to do after an attempt.
 pub(in crate::engine) enum Next {
     Again,
@@ -188,7 +192,10 @@ impl Wait<'_> {
         let is_unknown = matches!(failure, Failure::Unknown(_));
         self.doubt |= is_unknown;
         let error = failure.into_error();
-        if !error.is_unavailable() || (is_unknown && !self.engine.abilities.owned) {
+        if is_unknown && !self.engine.abilities.owned {
+            return Err(error.adding(PERHAPS));
+        }
+        if !error.is_unavailable() {
             return Err(error);
         }
         let now = self.engine.clock.now();
