@@ -13,8 +13,12 @@ const LEASE: Duration = Duration::from_secs(10);
 const WRITTEN: [(&str, fn(&str, Option<Duration>) -> bool); 9] = [
     ("token", |value, left| is_owner(value) && is_about(left, 10)),
     ("token&tokens=off", |value, left| is_owner(value) && is_about(left, 10)),
-    ("plain", |value, left| is_owner(value) && is_about(left, 10)),
-    ("plain,commands", |value, left| is_owner(value) && is_about(left, 10)),
+    ("plain", |value, left| {
+        value.strip_prefix("distlock:").is_some_and(is_owner) && is_about(left, 10)
+    }),
+    ("plain,commands", |value, left| {
+        value.strip_prefix("distlock:").is_some_and(is_owner) && is_about(left, 10)
+    }),
     ("timestamp", |value, left| left.is_none() && is_due(value, 11, false)),
     ("timestamp,float", |value, left| left.is_none() && is_due(value, 10, true)),
     ("counter", |value, left| value == "1" && is_about(left, 10)),

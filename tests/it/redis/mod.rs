@@ -5,5 +5,6 @@ mod formats;
 mod handoff;
 mod neighbours;
 mod past;
+mod perhaps;
 mod replication;
 mod requests;

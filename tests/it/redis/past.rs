@@ -139,3 +139,19 @@ fn how_long_it_is_busy_yet_is_read_from_both_spellings() {
         }
     }
 }
+
+/// Python's read their clocks in whole seconds: what a finer one finds past they still hold.
+#[test]
+fn a_float_is_past_when_a_clock_in_whole_seconds_says_so() {
+    for (format, until) in
+        [("timestamp,float", "1800000000.0"), ("timestamp,seconds", "1800000000")]
+    {
+        let server = Server::start();
+        server.ask(&format!("SET x {until}"));
+        let takes =
+            |later| Client::still(&server, format, NOW + Duration::from_millis(later)).take();
+        let is_finer = format.ends_with("seconds");
+        assert_eq!(takes(900), is_finer, "{format}");
+        assert!(is_finer || takes(1_000), "{format}");
+    }
+}
