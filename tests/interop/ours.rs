@@ -1,13 +1,17 @@
 //! [`Ours`]: the verbs of the peers, by distlock.
 
 use crate::harness::probe::Probe;
-use crate::harness::time::{Stopwatch, let_pass};
+use crate::harness::time::{Stopwatch, let_pass, scaled};
 use crate::libraries::Library;
 use distlock::{Client, DistLock, LockOptions, Mutex};
 use std::time::Duration;
 
 /// What stands in a list `:by` for an increment of ours.
 pub(crate) const LABEL: &str = "distlock";
+
+/// How long all turns of a thread may take. Measured: some seconds. Where nobody is told of releases every turn takes a lease,
+/// and a test that is to fail for that should not go on for hours.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Our client, and where the data is that the lock protects.
 pub(crate) struct Ours {
@@ -69,6 +73,10 @@ pub(crate) fn count(
             Until::Passed(time) if stopwatch.elapsed() >= time => return done,
             Until::Times(_) | Until::Passed(_) => {}
         }
+        assert!(
+            stopwatch.elapsed() < scaled(LONG),
+            "only {done} turns: is nobody told of releases?"
+        );
         let guard = lock.lock().unwrap();
         let value = data.get(key).map_or(0, |value| value.parse::<u64>().unwrap());
         data.command(&["SET", key, &(value + 1).to_string()]);

@@ -2,7 +2,7 @@
 
 use crate::harness::process::RedisServer;
 use crate::libraries::Library;
-use crate::ours::{LABEL, Until, count};
+use crate::ours::{LABEL, LONG, Until, count};
 use crate::peer::Peer;
 use crate::scene::Scene;
 use distlock::DistLock;
@@ -17,9 +17,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long both sides want the lock all the time, to see who gets it.
 const CONTEST: Duration = Duration::from_secs(3);
-
-/// How long all of it may take. Measured: some seconds.
-const LONG: Duration = Duration::from_secs(120);
 
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
 pub(crate) fn no_increment_is_lost(library: &'static Library) {

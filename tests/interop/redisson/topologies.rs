@@ -1,6 +1,6 @@
 //! Cluster, with sharded and with plain channels, and Sentinel, where Redisson waits for replicas.
 
-use super::{NEWEST, OLDEST};
+use super::{NEWEST, OLDEST, with};
 use crate::cases::{exact, waking};
 use crate::harness::cluster::Cluster;
 use crate::harness::process::RedisServer;
@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// The last line before sharded channels: it publishes plainly, on a cluster, too.
 static PLAIN: Library = redisson("redisson-3.17.7");
+
+static NOT_SHARDED: Library = with(redisson("redisson-4.7.0"), &["sharded=OFF"]);
 
 const TIMES: u64 = 100;
 
@@ -89,6 +91,17 @@ fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told() {
     scene.add_up("cluster, 3.17 with channels=plain");
     owner.probe().reset_stats();
     scene.wake("cluster, 3.17 with channels=plain");
+    let mut probe = owner.probe();
+    assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
+}
+
+/// Where newer and older ones are together, all have to use what the older ones use.
+#[test]
+fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told() {
+    let Some((scene, cluster)) = on_cluster(&NOT_SHARDED, "channels=plain") else { return };
+    let owner = cluster.node(cluster.owner_of("lock"));
+    owner.probe().reset_stats();
+    scene.wake("cluster, newest with sharded channels off");
     let mut probe = owner.probe();
     assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
 }

@@ -13,7 +13,7 @@ for version in $versions; do
     [ -x "$peer/run" ] && [ -z "$(find . -type f -newer "$peer/run")" ] && continue
     echo "building $peer"
     rm -rf "$peer"
-    mvn -q --batch-mode -Dredisson.version="$version" -Dout="$peer" compile
+    mvn -q --batch-mode -Dstyle.color=never -Dredisson.version="$version" -Dout="$peer" compile
     {
         echo '#!/bin/sh'
         # Two seconds of a program that runs for ten: start soon, and do not compile what runs once.

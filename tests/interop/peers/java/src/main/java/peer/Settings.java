@@ -57,7 +57,21 @@ final class Settings {
             servers.addNodeAddress("redis://" + host);
         }
         replicated(servers);
+        if (options.has("sharded")) {
+            sharded(servers, options.text("sharded", ""));
+        }
         return config;
+    }
+
+    /** AUTO, ON or OFF. There is none before 3.29. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void sharded(ClusterServersConfig servers, String mode) {
+        try {
+            Class kind = Class.forName("org.redisson.config.ShardedSubscriptionMode");
+            servers.getClass().getMethod("setShardedSubscriptionMode", kind).invoke(servers, Enum.valueOf(kind, mode));
+        } catch (ReflectiveOperationException none) {
+            throw new UnsupportedOperationException("unsupported");
+        }
     }
 
     private static Config base(Options options) {
