@@ -25,6 +25,11 @@ pub use lock_core::{
     Signal, SystemClock, TokenPolicy, TokenRange, Woken,
 };
 
+// Its examples are compiled with those of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/MIGRATING.md")]
+struct Migrating;
+
 /// Connects to the store that a URL names.
 ///
 /// | URL | store |

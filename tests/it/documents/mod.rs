@@ -2,6 +2,7 @@
 
 mod defaults;
 mod interop;
+mod migrating;
 pub(crate) mod named;
 
 use std::fs;

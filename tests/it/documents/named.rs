@@ -6,13 +6,14 @@ use std::fs;
 use std::path::Path;
 
 /// The documents that name tests: in tables, whose last column is headed by one of [`HEADS`], and in their text.
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "docs/ALGORITHMS.md",
     "docs/DEFAULTS.md",
     "docs/TESTING.md",
     "docs/GUARANTEES.md",
     "docs/DESIGN.md",
     "docs/INTEROP.md",
+    "docs/MIGRATING.md",
 ];
 const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
 /// What stands behind the name of a test that is run only when somebody asks for it.

@@ -1,0 +1,81 @@
+//! `docs/MIGRATING.md`: the calls on its left are those that the programs around these libraries make, those on its right
+//! are ours. Its examples are compiled as the library's are.
+
+use super::{read, root, sources, table};
+use std::fs;
+use std::path::Path;
+
+/// The sections, and where each library is called.
+const SECTIONS: [(&str, &str); 4] = [
+    ("From Redisson", "java"),
+    ("From redis-py", "python"),
+    ("From redsync", "go"),
+    ("From ShedLock", "spring"),
+];
+
+/// What none of the programs has a use for; read in the libraries' own sources.
+const ELSEWHERE: [&str; 3] = ["WithTries", "assertLocked", "thread_local"];
+
+/// The texts of all files in a folder.
+fn text_of(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text += &text_of(&path);
+        } else {
+            text += &fs::read_to_string(&path).unwrap_or_default();
+        }
+    }
+    text
+}
+
+/// The names of what is called in a cell: `name(`, and of what is given by name: `name=`.
+fn called(cell: &str) -> Vec<&str> {
+    let code = cell.split('`').skip(1).step_by(2);
+    let names = code.flat_map(|code| {
+        code.match_indices(['(', '=']).map(|(at, _)| {
+            let before = &code[..at];
+            let is_part = |c: char| c.is_alphanumeric() || c == '_';
+            let start = before.rfind(|c| !is_part(c)).map_or(0, |at| at + 1);
+            &before[start..]
+        })
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether a name stands there as a word.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part)
+    })
+}
+
+#[test]
+fn every_call_of_theirs_is_one_that_their_program_makes() {
+    let document = read("docs/MIGRATING.md");
+    for (section, folder) in SECTIONS {
+        let program = text_of(&root().join("tests/interop/peers").join(folder));
+        for row in table(&document, section) {
+            for name in called(&row[0]).iter().filter(|name| !ELSEWHERE.contains(name)) {
+                assert!(has_word(&program, name), "{section}: {name} is not called in {folder}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_of_ours_is_one_that_there_is() {
+    let document = read("docs/MIGRATING.md");
+    let sources = sources(["lock-core/src", "src"]);
+    let code: String = sources.iter().map(|file| read(file)).collect();
+    let settings = read("docs/DEFAULTS.md") + &read("docs/FORMATS.md");
+    for (section, _) in SECTIONS {
+        let rows = table(&document, section);
+        for name in rows.iter().flat_map(|row| called(&row[1])) {
+            let is_there = has_word(&code, &format!("fn {name}")) || has_word(&settings, name);
+            assert!(is_there, "{section}: there is no {name}");
+        }
+    }
+}
