@@ -104,6 +104,7 @@ macro_rules! sits_in_short {
     ($module:ident, $library:expr $(, $more:ident)*) => {
         mod $module {
             use super::*;
+            use $crate::harness::time::fairly;
 
             static LIBRARY: Library = $library;
 
@@ -119,12 +120,12 @@ macro_rules! sits_in_short {
 
             #[test]
             fn they_get_what_we_released_at_once() {
-                cases::waking::they_get_what_we_released(&LIBRARY);
+                fairly(|| cases::waking::they_get_what_we_released(&LIBRARY));
             }
 
             #[test]
             fn we_get_what_they_released_at_once() {
-                cases::waking::we_get_what_they_released(&LIBRARY);
+                fairly(|| cases::waking::we_get_what_they_released(&LIBRARY));
             }
 
             #[test]
@@ -139,7 +140,7 @@ macro_rules! sits_in_short {
 
             #[test]
             fn the_watchdogs_of_both_keep_their_locks() {
-                cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY);
+                fairly(|| cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY));
             }
 
             $($crate::libraries::more!($more);)*
@@ -152,17 +153,25 @@ macro_rules! more {
     (leases) => {
         #[test]
         fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease() {
-            cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(&LIBRARY);
+            fairly(|| {
+                cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(
+                    &LIBRARY,
+                )
+            });
         }
 
         #[test]
         fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease() {
-            cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(&LIBRARY);
+            fairly(|| {
+                cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(
+                    &LIBRARY,
+                )
+            });
         }
 
         #[test]
         fn a_fixed_lease_ends_for_both_sides() {
-            cases::leases::a_fixed_lease_ends_for_both(&LIBRARY);
+            fairly(|| cases::leases::a_fixed_lease_ends_for_both(&LIBRARY));
         }
     };
     (reentrant) => {
@@ -174,7 +183,7 @@ macro_rules! more {
     (extend) => {
         #[test]
         fn what_they_extend_is_theirs_and_ours_they_cannot_extend() {
-            cases::leases::what_they_extend_is_theirs(&LIBRARY);
+            fairly(|| cases::leases::what_they_extend_is_theirs(&LIBRARY));
         }
     };
     (force) => {

@@ -1,7 +1,7 @@
 //! What one side sees of the other's lock, and may not do to it.
 
 use crate::harness::probe::Probe;
-use crate::harness::time::eventually;
+use crate::harness::time::{eventually, let_pass, ms};
 use crate::libraries::Library;
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
@@ -109,7 +109,10 @@ pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Libr
 
     scene.peer.ask("t", "lock lock 0");
     let waiting = scene.peer.tell("other", "lock lock 0");
+    let_pass(ms(200));
+    assert!(!waiting.is_there());
     assert!(lock.force_unlock().unwrap());
+    // Long before the lease ends, where it waits to be told.
     waiting.ok();
     unlock_is_refused(library, &scene.peer);
     scene.peer.ask("other", "unlock lock");

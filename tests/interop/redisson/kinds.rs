@@ -2,7 +2,7 @@
 
 use super::with;
 use crate::cases::waking;
-use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
+use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms};
 use crate::libraries::{Learns, Library, redisson};
 use crate::peer::BOUND;
 use crate::scene::Scene;
@@ -39,65 +39,71 @@ fn a_fair_lock_of_another_name_does_not_collide() {
 /// sides find out when they ask again, at the end of the lease that they saw.
 #[test]
 fn a_fair_lock_of_the_same_name_excludes_without_waking() {
-    let Some(scene) = Scene::with(&FAIR, "watchdog=1s", &["watchdog=1000"]) else { return };
-    let lock = scene.ours.mutex("lock");
-    scene.peer.ask("t", "lock lock 0");
-    assert!(lock.try_lock().unwrap().is_none());
-    let took = thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+    fairly(|| {
+        let Some(scene) = Scene::with(&FAIR, "watchdog=1s", &["watchdog=1000"]) else { return };
+        let lock = scene.ours.mutex("lock");
+        scene.peer.ask("t", "lock lock 0");
+        assert!(lock.try_lock().unwrap().is_none());
+        let took = thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+            let_pass(ms(100));
+            let freed = Stopwatch::start();
+            scene.peer.ask("t", "unlock lock");
+            waiter.join().unwrap();
+            freed.elapsed()
+        });
+        assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
+        let guard = lock.lock().unwrap();
+        let waiting = scene.peer.tell("t", "lock lock 0");
         let_pass(ms(100));
+        assert!(!waiting.is_there());
         let freed = Stopwatch::start();
+        guard.unlock().unwrap();
+        waiting.ok();
+        println!("fair on our name: we waited {took:?}, they {:?}", freed.elapsed());
         scene.peer.ask("t", "unlock lock");
-        waiter.join().unwrap();
-        freed.elapsed()
     });
-    assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
-    let guard = lock.lock().unwrap();
-    let waiting = scene.peer.tell("t", "lock lock 0");
-    let_pass(ms(100));
-    assert!(!waiting.is_there());
-    let freed = Stopwatch::start();
-    guard.unlock().unwrap();
-    waiting.ok();
-    println!("fair on our name: we waited {took:?}, they {:?}", freed.elapsed());
-    scene.peer.ask("t", "unlock lock");
 }
 
 /// A spin lock tells nobody of its release: we find out at the end of the lease that we saw. It asks us all the time.
 #[test]
 fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
-    let Some(scene) = Scene::with(&SPIN, "watchdog=1s", &["watchdog=1000"]) else { return };
-    let lock = scene.ours.mutex("lock");
-    scene.peer.ask("t", "lock lock 0");
-    let took = thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
-        let_pass(ms(100));
-        assert!(!waiter.is_finished());
+    fairly(|| {
+        let Some(scene) = Scene::with(&SPIN, "watchdog=1s", &["watchdog=1000"]) else { return };
+        let lock = scene.ours.mutex("lock");
+        scene.peer.ask("t", "lock lock 0");
+        let took = thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+            let_pass(ms(100));
+            assert!(!waiter.is_finished());
+            let freed = Stopwatch::start();
+            scene.peer.ask("t", "unlock lock");
+            waiter.join().unwrap();
+            freed.elapsed()
+        });
+        assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
+        let guard = lock.lock().unwrap();
+        let waiting = scene.peer.tell("t", "lock lock 0");
+        let_pass(ms(300));
+        assert!(!waiting.is_there());
         let freed = Stopwatch::start();
+        guard.unlock().unwrap();
+        waiting.ok();
+        let theirs = freed.elapsed();
+        println!("spin on our name: we waited {took:?}, they {theirs:?}");
+        assert!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
         scene.peer.ask("t", "unlock lock");
-        waiter.join().unwrap();
-        freed.elapsed()
     });
-    assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
-    let guard = lock.lock().unwrap();
-    let waiting = scene.peer.tell("t", "lock lock 0");
-    let_pass(ms(300));
-    assert!(!waiting.is_there());
-    let freed = Stopwatch::start();
-    guard.unlock().unwrap();
-    waiting.ok();
-    let theirs = freed.elapsed();
-    println!("spin on our name: we waited {took:?}, they {theirs:?}");
-    assert!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
-    scene.peer.ask("t", "unlock lock");
 }
 
 /// With `poll=` we ask now and then, too.
 #[test]
 fn a_spin_lock_is_found_free_within_a_poll_where_that_is_set() {
-    let Some(scene) = Scene::with(&SPIN, "format=redisson,poll=50ms", &[]) else { return };
-    let how = Learns::Asks(Duration::from_millis(100));
-    waking::we_are_soon("spin, with poll=50ms", &scene.peer, &scene.ours, "lock", how);
+    fairly(|| {
+        let Some(scene) = Scene::with(&SPIN, "format=redisson,poll=50ms", &[]) else { return };
+        let how = Learns::Asks(Duration::from_millis(100));
+        waking::we_are_soon("spin, with poll=50ms", &scene.peer, &scene.ours, "lock", how);
+    });
 }
 
 /// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds none, and goes in. Nothing that we

@@ -9,7 +9,7 @@ use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::Request;
-use crate::harness::time::{always, eventually, let_pass, ms};
+use crate::harness::time::{always, eventually, fairly, let_pass, ms};
 use crate::libraries::Library;
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};
@@ -31,43 +31,47 @@ fn must_stay_ours(guard: &LockGuard, time: Duration) {
 /// and has none.
 #[test]
 fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone() {
-    for library in [&NEWEST, &OLDEST] {
-        let Some(scene) = Scene::with(library, "", &["watchdog=3000"]) else { return };
-        scene.peer.ask("t", "lock lock 0");
-        scene.peer.ask("t", "lock lock 300");
-        let lock = scene.ours.mutex("lock");
-        let guard = lock.try_lock_for(ms(900)).unwrap().expect("their lease was 300 ms");
-        // Over more than two of their renewals.
-        must_stay_ours(&guard, Duration::from_millis(2_200));
-        assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
-        must_stay_ours(&guard, ms(100));
-        guard.unlock().unwrap();
-    }
+    fairly(|| {
+        for library in [&NEWEST, &OLDEST] {
+            let Some(scene) = Scene::with(library, "", &["watchdog=3000"]) else { return };
+            scene.peer.ask("t", "lock lock 0");
+            scene.peer.ask("t", "lock lock 300");
+            let lock = scene.ours.mutex("lock");
+            let guard = lock.try_lock_for(ms(900)).unwrap().expect("their lease was 300 ms");
+            // Over more than two of their renewals.
+            must_stay_ours(&guard, Duration::from_millis(2_200));
+            assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
+            must_stay_ours(&guard, ms(100));
+            guard.unlock().unwrap();
+        }
+    });
 }
 
 /// A thread is interrupted while its request is under way: it hears of an error, and the lock is taken all the same, and
 /// renewed for ever. We wait, as for any holder; `force_unlock` ends it.
 #[test]
 fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it() {
-    let Some(scene) = Scene::with(&NEWEST, "", &["watchdog=1000"]) else { return };
-    scene.peer.ask("t", "try warm 0 1");
-    scene.server.pause();
-    let pending = scene.peer.tell("t", "lock lock 0");
-    let_pass(ms(300));
-    scene.peer.shout("t", "interrupt");
-    let said = pending.answer(BOUND);
-    scene.server.resume();
-    let said = said.expect_err("the thread was interrupted");
-    let lock = scene.ours.mutex("lock");
-    eventually("it is locked nevertheless", BOUND, || lock.is_locked().unwrap());
-    always("for nobody, and renewed", Duration::from_secs(3), || {
-        lock.try_lock().unwrap().is_none()
+    fairly(|| {
+        let Some(scene) = Scene::with(&NEWEST, "", &["watchdog=1000"]) else { return };
+        scene.peer.ask("t", "try warm 0 1");
+        scene.server.pause();
+        let pending = scene.peer.tell("t", "lock lock 0");
+        let_pass(ms(300));
+        scene.peer.shout("t", "interrupt");
+        let said = pending.answer(BOUND);
+        scene.server.resume();
+        let said = said.expect_err("the thread was interrupted");
+        let lock = scene.ours.mutex("lock");
+        eventually("it is locked nevertheless", BOUND, || lock.is_locked().unwrap());
+        always("for nobody, and renewed", Duration::from_secs(3), || {
+            lock.try_lock().unwrap().is_none()
+        });
+        println!("an orphan that is renewed for ever; its thread was told: {said}");
+        assert!(lock.force_unlock().unwrap());
+        let guard = lock.lock().unwrap();
+        must_stay_ours(&guard, Duration::from_secs(3));
+        guard.unlock().unwrap();
     });
-    println!("an orphan that is renewed for ever; its thread was told: {said}");
-    assert!(lock.force_unlock().unwrap());
-    let guard = lock.lock().unwrap();
-    must_stay_ours(&guard, Duration::from_secs(3));
-    guard.unlock().unwrap();
 }
 
 /// What swallows one answer to a script when it is told to.
@@ -123,85 +127,96 @@ impl Lossy {
 /// keep it.
 #[test]
 fn an_unlock_that_they_send_again_does_not_free_ours() {
-    for library in [&NEWEST, &OLDEST] {
-        let Some(scene) = Lossy::start(library) else { return };
-        scene.peer.ask("t", "lock lock 0");
-        scene.lose_one_answer();
-        let pending = scene.peer.tell("t", "unlock lock");
-        let guard = scene.ours.mutex("lock").try_lock_for(BOUND).unwrap().expect("it was freed");
-        let said = pending.answer(BOUND);
-        println!("{}: an unlock whose answer is lost: {said:?}", library.name);
-        must_stay_ours(&guard, ms(500));
-        guard.unlock().unwrap();
-    }
+    fairly(|| {
+        for library in [&NEWEST, &OLDEST] {
+            let Some(scene) = Lossy::start(library) else { return };
+            scene.peer.ask("t", "lock lock 0");
+            scene.lose_one_answer();
+            let pending = scene.peer.tell("t", "unlock lock");
+            let guard =
+                scene.ours.mutex("lock").try_lock_for(BOUND).unwrap().expect("it was freed");
+            let said = pending.answer(BOUND);
+            println!("{}: an unlock whose answer is lost: {said:?}", library.name);
+            must_stay_ours(&guard, ms(500));
+            guard.unlock().unwrap();
+        }
+    });
 }
 
 /// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a lease; older ones ask again and
 /// count themselves twice, so that their unlock does not free it. We wait for what is stored, and can free it.
 #[test]
 fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it() {
-    for (library, holds) in [(&NEWEST, 1), (&OLDEST, 2)] {
-        let Some(scene) = Lossy::start(library) else { return };
-        let lock = scene.ours.mutex("lock");
-        scene.lose_one_answer();
-        let said = scene.peer.tell("t", "lock lock 0").answer(BOUND);
-        println!("{}: a lock whose answer is lost: {said:?}", library.name);
-        assert_eq!(said.is_ok(), holds == 2, "{said:?}");
-        assert_eq!(lock.inspect().unwrap().holder.expect("they have it").holds, holds);
-        if holds == 2 {
-            scene.peer.ask("t", "unlock lock");
+    fairly(|| {
+        for (library, holds) in [(&NEWEST, 1), (&OLDEST, 2)] {
+            let Some(scene) = Lossy::start(library) else { return };
+            let lock = scene.ours.mutex("lock");
+            scene.lose_one_answer();
+            let said = scene.peer.tell("t", "lock lock 0").answer(BOUND);
+            println!("{}: a lock whose answer is lost: {said:?}", library.name);
+            assert_eq!(said.is_ok(), holds == 2, "{said:?}");
+            assert_eq!(lock.inspect().unwrap().holder.expect("they have it").holds, holds);
+            if holds == 2 {
+                scene.peer.ask("t", "unlock lock");
+            }
+            assert!(lock.try_lock().unwrap().is_none(), "it is in the store");
+            let left = scene.probe().pttl("lock").expect("and has an end");
+            assert!(left <= Duration::from_secs(30));
+            assert!(lock.force_unlock().unwrap());
+            let guard = lock.lock().unwrap();
+            scene.peer.refusal("t", "unlock lock");
+            must_stay_ours(&guard, ms(200));
+            guard.unlock().unwrap();
         }
-        assert!(lock.try_lock().unwrap().is_none(), "it is in the store");
-        let left = scene.probe().pttl("lock").expect("and has an end");
-        assert!(left <= Duration::from_secs(30));
-        assert!(lock.force_unlock().unwrap());
-        let guard = lock.lock().unwrap();
-        scene.peer.refusal("t", "unlock lock");
-        must_stay_ours(&guard, ms(200));
-        guard.unlock().unwrap();
-    }
+    });
 }
 
 /// One of their locks was overwritten by something else: the newest renews what stands behind it in its batch no more, and loses
 /// it without a word. We take what has lapsed and nothing else, and ours, overwritten likewise, costs no other of ours.
 #[test]
 fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before() {
-    // Behind the first one in a Java hash map, whose order is that of their batch.
-    const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
-    for (library, renews_the_others) in [(&NEWEST, false), (&OLDEST, true)] {
-        let Some(scene) = Scene::with(library, "watchdog=1s", &["watchdog=1000"]) else { return };
-        let mut probe = scene.probe();
-        scene.peer.ask("a", "lock a 0");
-        OTHERS.iter().for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
-        let (hit, spared) =
-            (scene.ours.mutex("hit").lock().unwrap(), scene.ours.mutex("spared").lock().unwrap());
-        let losses = hit.losses();
-        for name in ["a", "hit"] {
-            probe.command(&["SET", name, "something else"]);
-        }
-        losses.recv_timeout(BOUND).expect("we are told");
-        must_stay_ours(&spared, Duration::from_secs(3));
-        let mut lapsed = 0;
-        for name in OTHERS {
-            let is_theirs = probe.exists(name);
-            let taken = scene.ours.mutex(name).try_lock().unwrap();
-            assert_eq!(taken.is_some(), !is_theirs, "{name}");
-            if let Some(guard) = taken {
-                lapsed += 1;
-                assert!(scene.peer.refusal(name, &format!("unlock {name}")).contains(REFUSED));
-                must_stay_ours(&guard, ms(100));
-            } else {
-                scene.peer.ask(name, &format!("unlock {name}"));
+    fairly(|| {
+        // Behind the first one in a Java hash map, whose order is that of their batch.
+        const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
+        for (library, renews_the_others) in [(&NEWEST, false), (&OLDEST, true)] {
+            let Some(scene) = Scene::with(library, "watchdog=1s", &["watchdog=1000"]) else {
+                return;
+            };
+            let mut probe = scene.probe();
+            scene.peer.ask("a", "lock a 0");
+            OTHERS.iter().for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
+            let (hit, spared) = (
+                scene.ours.mutex("hit").lock().unwrap(),
+                scene.ours.mutex("spared").lock().unwrap(),
+            );
+            let losses = hit.losses();
+            for name in ["a", "hit"] {
+                probe.command(&["SET", name, "something else"]);
             }
+            losses.recv_timeout(BOUND).expect("we are told");
+            must_stay_ours(&spared, Duration::from_secs(3));
+            let mut lapsed = 0;
+            for name in OTHERS {
+                let is_theirs = probe.exists(name);
+                let taken = scene.ours.mutex(name).try_lock().unwrap();
+                assert_eq!(taken.is_some(), !is_theirs, "{name}");
+                if let Some(guard) = taken {
+                    lapsed += 1;
+                    assert!(scene.peer.refusal(name, &format!("unlock {name}")).contains(REFUSED));
+                    must_stay_ours(&guard, ms(100));
+                } else {
+                    scene.peer.ask(name, &format!("unlock {name}"));
+                }
+            }
+            println!(
+                "{}: beside an overwritten lock {lapsed} of {} were renewed no more",
+                library.name,
+                OTHERS.len()
+            );
+            assert_eq!(lapsed == 0, renews_the_others);
+            probe.command(&["DEL", "a", "hit"]);
         }
-        println!(
-            "{}: beside an overwritten lock {lapsed} of {} were renewed no more",
-            library.name,
-            OTHERS.len()
-        );
-        assert_eq!(lapsed == 0, renews_the_others);
-        probe.command(&["DEL", "a", "hit"]);
-    }
+    });
 }
 
 /// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose it is by then.
@@ -210,25 +225,27 @@ fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before() {
 /// otherwise it runs out, our next renewal or `verify` says so, and the next holder's token is greater.
 #[test]
 fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right_or_noticed() {
-    for (settings, is_kept) in [("watchdog=1s", true), ("", false)] {
-        let Some(scene) = Trampled::start(settings) else { return };
-        let lock = scene.ours.mutex("lock");
-        let guard = scene.trample(&lock);
-        if is_kept {
-            must_stay_ours(&guard, Trampled::LEASE * 3);
-            guard.unlock().unwrap();
-            continue;
+    fairly(|| {
+        for (settings, is_kept) in [("watchdog=1s", true), ("", false)] {
+            let Some(scene) = Trampled::start(settings) else { return };
+            let lock = scene.ours.mutex("lock");
+            let guard = scene.trample(&lock);
+            if is_kept {
+                must_stay_ours(&guard, Trampled::LEASE * 3);
+                guard.unlock().unwrap();
+                continue;
+            }
+            let left = scene.servers[0].probe().pttl("lock").expect("it is there yet");
+            assert!(left <= Trampled::LEASE, "they set it: {left:?}");
+            eventually("our key runs out", BOUND, || !scene.servers[0].probe().exists("lock"));
+            assert!(guard.is_valid(), "nobody has told us yet");
+            assert!(guard.verify().unwrap_err().is_lost());
+            assert_eq!(guard.loss().expect("verify told us").cause(), LossCause::Gone);
+            let token = guard.fencing_token();
+            drop(guard);
+            assert!(lock.lock().unwrap().fencing_token() > token, "what it protects can tell");
         }
-        let left = scene.servers[0].probe().pttl("lock").expect("it is there yet");
-        assert!(left <= Trampled::LEASE, "they set it: {left:?}");
-        eventually("our key runs out", BOUND, || !scene.servers[0].probe().exists("lock"));
-        assert!(guard.is_valid(), "nobody has told us yet");
-        assert!(guard.verify().unwrap_err().is_lost());
-        assert_eq!(guard.loss().expect("verify told us").cause(), LossCause::Gone);
-        let token = guard.fencing_token();
-        drop(guard);
-        assert!(lock.lock().unwrap().fencing_token() > token, "what it protects can tell");
-    }
+    });
 }
 
 /// Three independent servers, the last of which does not answer: so long does a red lock take that what it had on the first
