@@ -77,6 +77,9 @@ struct Options {
     /// that is not idle. For root only.
     #[arg(long)]
     first: bool,
+    /// Writes also what is not everything: only the tables that were measured are replaced.
+    #[arg(long, conflicts_with = "quick")]
+    write: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -130,14 +133,14 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     } else {
         vec![suite::scripts(server.port, trials, scale)]
     };
-    let all = works.len();
+    let all = suite::groups(&works);
     let chosen: Vec<_> = works.into_iter().filter(wanted).collect();
-    let complete = chosen.len() == all && trials.is_empty();
+    let is_whole = chosen.len() == all.len() && trials.is_empty();
     let measured: Vec<_> =
         chosen.into_iter().map(|work| work.measure(&server, &mut samples)).collect();
     println!("{}", suite::tables(&measured, scale));
-    if complete {
-        suite::publish(&measured, scale, &options.place.docs);
+    if is_whole || options.write {
+        suite::publish(&measured, &all, scale, &options.place.docs);
     }
     eprintln!("samples: {}", path.display());
 }

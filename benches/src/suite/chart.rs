@@ -2,7 +2,7 @@
 //! a logarithmic scale, with the spread as a line.
 
 use super::page::short;
-use super::summary::Summary;
+use serde_json::Value;
 use std::fmt::Write;
 
 const WIDTH: f64 = 900.0;
@@ -12,16 +12,29 @@ const BAR: f64 = 16.0;
 /// The scale goes from a ten-thousandth to a hundredfold.
 const DECADES: (f64, f64) = (-4.0, 2.0);
 
-/// As SVG.
-pub(super) fn draw(summaries: &[Summary<'_>]) -> String {
+/// A group of bars.
+pub(crate) struct Group {
+    /// The work that it shows.
+    pub(super) work: String,
+    pub(super) title: String,
+    /// What of it is shown, and how that is called.
+    pub(super) metric: (&'static str, &'static str),
+}
+
+/// As SVG, from the lines of figures.
+pub(super) fn draw(groups: &[Group], figures: &[Value]) -> String {
     let (mut body, mut y) = (String::new(), 30.0);
-    for summary in summaries.iter().filter(|summary| summary.work.columns.len() > 1) {
+    for Group { work, title, metric: (metric, unit) } in groups {
+        let shown = |line: &&Value| line["work"] == work.as_str() && line["metric"] == *metric;
+        let lines: Vec<_> = figures.iter().filter(shown).collect();
+        if lines.len() < 2 {
+            continue;
+        }
         y += 14.0;
-        let (_, unit) = summary.work.metrics[0];
-        text(&mut body, (10.0, y), "bold", &format!("{} ({unit})", summary.work.title));
+        text(&mut body, (10.0, y), "bold", &format!("{title} ({unit})"));
         y += 8.0;
-        for column in summary.columns() {
-            bar(&mut body, summary, column, y);
+        for line in lines {
+            bar(&mut body, line, y);
             y += BAR + 2.0;
         }
         y += 8.0;
@@ -46,11 +59,14 @@ pub(super) fn draw(summaries: &[Summary<'_>]) -> String {
     )
 }
 
-fn bar(body: &mut String, summary: &Summary<'_>, column: &str, y: f64) {
-    let (metric, _) = summary.work.metrics[0];
-    let Some(ratio) = summary.ratio(column, summary.work.columns[0].name, metric) else { return };
+fn bar(body: &mut String, line: &Value, y: f64) {
+    let number = |of: &str, at: usize| line[of][at].as_f64();
+    let [Some(median), Some(least), Some(most)] = [0, 1, 2].map(|at| number("ratio", at)) else {
+        return;
+    };
+    let column = line["column"].as_str().unwrap_or_default();
     let colour = if column.starts_with("ours") { "#2a78b5" } else { "#b0b8c0" };
-    let (from, to) = (place(1.0).min(place(ratio.median)), place(1.0).max(place(ratio.median)));
+    let (from, to) = (place(1.0).min(place(median)), place(1.0).max(place(median)));
     let (width, middle) = ((to - from).max(1.0), y + BAR / 2.0);
     add(
         body,
@@ -58,7 +74,7 @@ fn bar(body: &mut String, summary: &Summary<'_>, column: &str, y: f64) {
             r#"<rect x="{from:.1}" y="{y:.0}" width="{width:.1}" height="{BAR}" fill="{colour}"/>"#
         ),
     );
-    let (least, most) = (place(ratio.least), place(ratio.most));
+    let (least, most) = (place(least), place(most));
     add(
         body,
         format_args!(
@@ -66,7 +82,7 @@ fn bar(body: &mut String, summary: &Summary<'_>, column: &str, y: f64) {
         ),
     );
     text(body, (10.0, y + 12.0), "normal", column);
-    let label = summary.figure(column, metric).map_or(String::new(), |figure| short(figure.median));
+    let label = number("median_least_most", 0).map_or(String::new(), short);
     text(body, (RIGHT + 8.0, y + 12.0), "normal", &label);
 }
 

@@ -17,6 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use chart::Group;
 pub(crate) use works::{Scale, scripts, works};
 
 /// One table: the same work done by several columns in turns.
@@ -190,16 +191,33 @@ pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
     page::tables(&measured.iter().map(summary::Summary::of).collect::<Vec<_>>(), scale)
 }
 
-/// Writes the summaries, the chart and the page.
-pub(crate) fn publish(measured: &[Measured], scale: Scale, docs: &Path) {
+/// What is drawn of these works, in their order.
+pub(crate) fn groups(works: &[Work]) -> Vec<Group> {
+    let group = |work: &Work| Group {
+        work: work.name.clone(),
+        title: work.title.clone(),
+        metric: work.metrics[0],
+    };
+    works.iter().map(group).collect()
+}
+
+/// Writes the figures, the page and the chart; of the works that were not measured all stays as it is.
+pub(crate) fn publish(measured: &[Measured], all: &[Group], scale: Scale, docs: &Path) {
     let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
     let lines: String = summaries.iter().flat_map(|summary| summary.lines()).collect();
-    figures::rewrite(docs, |work| work != INSTRUCTIONS, &lines);
-    let write = |name: &str, text: &str| {
-        std::fs::write(docs.join(name), text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let is_whole = summaries.len() == all.len();
+    let is_ours = |work: &str| {
+        work != INSTRUCTIONS && (is_whole || summaries.iter().any(|it| it.work.name == work))
     };
-    write("performance.svg", &chart::draw(&summaries));
-    page::rewrite(docs, page::MEASURED, &page::tables(&summaries, scale));
+    figures::rewrite(docs, is_ours, &lines);
+    if is_whole {
+        page::rewrite(docs, page::MEASURED, &page::tables(&summaries, scale));
+    } else {
+        page::update(docs, &summaries);
+    }
+    let chart = chart::draw(all, &figures::read(docs));
+    std::fs::write(docs.join("performance.svg"), chart)
+        .unwrap_or_else(|error| panic!("performance.svg: {error}"));
 }
 
 /// Writes the numbers of instructions, each with the name of its path.

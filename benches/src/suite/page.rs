@@ -1,7 +1,7 @@
 //! The tables of `docs/PERFORMANCE.md`. What stands outside the marks is written by hand and stays.
 
 use super::Scale;
-use super::goals::verdicts;
+use super::goals::{Verdict, verdicts};
 use super::summary::{Spread, Summary};
 use std::fmt::Write;
 use std::path::Path;
@@ -25,16 +25,8 @@ pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
         "## Goals\n\n| what | goal | median | least - most | met |\n|---|---|---|---|---|\n",
     );
     for verdict in verdicts(summaries) {
-        let Spread { median, least, most } = verdict.measured;
-        let (median, least, most) = (short(median), short(least), short(most));
-        let met = verdict.met.map_or("-", |met| if met { "yes" } else { "**no**" });
-        line(
-            &mut text,
-            format_args!(
-                "| {} | {} | {median} | {least} - {most} | {met} |",
-                verdict.what, verdict.bound
-            ),
-        );
+        let (begin, rest) = goal(&verdict);
+        line(&mut text, format_args!("{begin}{rest}"));
     }
     text.push_str("\n![rates, divided by the first column of each table](performance.svg)\n");
     for summary in summaries {
@@ -44,6 +36,44 @@ pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
         text.push_str("\nFrom a quick run (`--quick`): short turns, few rounds, fewer locks.\n");
     }
     text
+}
+
+/// A line of the table of goals: by what it is known, and what was measured.
+fn goal(verdict: &Verdict) -> (String, String) {
+    let Spread { median, least, most } = verdict.measured;
+    let (median, least, most) = (short(median), short(least), short(most));
+    let met = verdict.met.map_or("-", |met| if met { "yes" } else { "**no**" });
+    let begin = format!("| {} | {} | ", verdict.what, verdict.bound);
+    (begin, format!("{median} | {least} - {most} | {met} |"))
+}
+
+/// Replaces the tables of these works on the page, and what they say of the goals.
+pub(super) fn update(docs: &Path, summaries: &[Summary<'_>]) {
+    let Marks(begin, end) = MEASURED;
+    let page = std::fs::read_to_string(docs.join(PAGE)).expect("a page with all tables");
+    let (_, rest) = page.split_once(begin).expect("a page with all tables");
+    let (old, _) = rest.split_once(end).expect("a page with all tables");
+    let mut sections: Vec<String> =
+        old.trim().split("\n## ").map(|section| section.trim_end().to_owned()).collect();
+    for summary in summaries {
+        let mut fresh = String::new();
+        table(&mut fresh, summary);
+        let fresh = fresh.trim().trim_start_matches("## ").to_owned();
+        let title = format!("{}\n", summary.work.title);
+        let known = sections.iter().position(|section| section.starts_with(&title));
+        let known = known.unwrap_or_else(|| panic!("the page has no table {title:?}"));
+        sections[known] = fresh;
+    }
+    let mut goals: Vec<_> = sections[0].lines().map(str::to_owned).collect();
+    for verdict in verdicts(summaries) {
+        let (begin, rest) = goal(&verdict);
+        let Some(known) = goals.iter_mut().find(|line| line.starts_with(&begin)) else {
+            panic!("the page has no goal {begin:?}");
+        };
+        *known = begin + &rest;
+    }
+    sections[0] = goals.join("\n");
+    rewrite(docs, MEASURED, &(sections.join("\n\n## ") + "\n"));
 }
 
 fn table(text: &mut String, summary: &Summary<'_>) {
