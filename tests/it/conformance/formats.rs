@@ -49,7 +49,11 @@ pub(crate) const TIMESTAMP_DELETE: Format = Format {
     cannot: dated_ahead,
 };
 
-/// The same as Python writes it, and deletes it only if it is its own.
+/// The same as Python writes it, and deletes it by the rule that comes with that.
+pub(crate) const FLOAT_NOT_OLDER: Format =
+    Format { options: "format=timestamp,float,poll=20ms", seen: dated, cannot: dated_ahead };
+
+/// The same, and deletes it only if it is its own.
 pub(crate) const FLOAT: Format = Format {
     options: "format=timestamp,float,release=compare,poll=20ms",
     seen: dated,

@@ -109,6 +109,10 @@ mod plain_commands {
     use super::formats::{FormatSubject, PLAIN_COMMANDS};
     lock_core::conformance_tests!(FormatSubject::on_redis(PLAIN_COMMANDS));
 }
+mod plain_commands_on_a_cluster {
+    use super::formats::{FormatSubject, PLAIN_COMMANDS};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(PLAIN_COMMANDS));
+}
 mod timestamp {
     use super::formats::{FormatSubject, TIMESTAMP};
     lock_core::conformance_tests!(FormatSubject::on_redis(TIMESTAMP));
@@ -124,6 +128,18 @@ mod timestamp_on_sentinel {
 mod timestamp_delete {
     use super::formats::{FormatSubject, TIMESTAMP_DELETE};
     lock_core::conformance_tests!(FormatSubject::on_redis(TIMESTAMP_DELETE));
+}
+mod timestamp_delete_on_a_cluster {
+    use super::formats::{FormatSubject, TIMESTAMP_DELETE};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(TIMESTAMP_DELETE));
+}
+mod float_not_older {
+    use super::formats::{FLOAT_NOT_OLDER, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_redis(FLOAT_NOT_OLDER));
+}
+mod float_not_older_on_a_cluster {
+    use super::formats::{FLOAT_NOT_OLDER, FormatSubject};
+    lock_core::conformance_tests!(FormatSubject::on_cluster(FLOAT_NOT_OLDER));
 }
 mod float {
     use super::formats::{FLOAT, FormatSubject};
