@@ -1,7 +1,7 @@
 //! The races. Each is played twice by the same script: with the format that has it, and with one that cures it.
 
 use super::stage::{Begun, Client, Server, until};
-use distlock::{ClientId, Config, Context, DistLock, Replication, SystemClock};
+use distlock::{ClientId, Clock, Config, Context, DistLock, Replication, SystemClock};
 use lock_cluster::QuorumBackend;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,6 +156,27 @@ pub(crate) fn all() -> Vec<Race> {
             play: prolonged,
             happens: Cast::of("counter,multi"),
             cured: Cast::of("counter,lua"),
+        },
+        Race {
+            title: "Whoever loses with a shorter lease ends the winner's",
+            story: &[
+                "A takes the lock for a minute",
+                "B wants it for a second, and asks in vain: now that is all that is left",
+                "C comes in beside A, whose guard says that it is valid",
+            ],
+            play: cut_short,
+            happens: Cast::of("counter,multi"),
+            cured: Cast::of("counter,lua"),
+        },
+        Race {
+            title: "A lock freed by force under its holder",
+            story: &[
+                "A holds the lock; an operator frees it by force; B takes it",
+                "A, whom nobody has told, is done, and deletes B's lock",
+            ],
+            play: freed_by_force,
+            happens: Cast::of("plain"),
+            cured: Cast::of("timestamp,release=compare"),
         },
         Race {
             title: "The pause that outlives the lease",
@@ -318,6 +339,31 @@ fn prolonged(cast: &Cast) -> bool {
     let before = server.left();
     assert!(!b.take());
     server.left() > before
+}
+
+fn cut_short(cast: &Cast) -> bool {
+    let server = Server::start();
+    let [a, b, c] = ["60s", "1s", "60s"].map(|lease| {
+        let options = format!("format={}&lease={lease}", cast.format);
+        let url = format!("redis://127.0.0.1:{}?{options}", server.port);
+        distlock::connect(&url).expect("a good URL").mutex("x").expect("a good name")
+    });
+    let held = a.lock().expect("the server is up");
+    assert!(b.try_lock().expect("the server is up").is_none());
+    let over = SystemClock.now() + SHORT + Duration::from_millis(200);
+    until("what B asked for is over", || SystemClock.now() > over);
+    let other = c.try_lock().expect("the server is up");
+    held.is_valid() && other.is_some()
+}
+
+fn freed_by_force(cast: &Cast) -> bool {
+    let server = Server::start();
+    let [a, b, operator] = [(); 3].map(|()| Client::new(&server, cast.format));
+    // Two who take it in the same second for as long are another race.
+    let b = b.lease(Duration::from_secs(90));
+    assert!(a.take() && operator.free_by_force() && b.take());
+    a.give_back();
+    !server.has_the_lock()
 }
 
 fn pause(cast: &Cast) -> bool {

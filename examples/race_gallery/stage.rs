@@ -163,6 +163,20 @@ struct Held {
     may_go: bool,
 }
 
+impl Hold {
+    /// Begins something that tells it of its steps, and returns when that has come to one of these, or to its end.
+    pub(crate) fn until<T: Send + 'static>(
+        self: &Arc<Self>,
+        steps: &'static [&'static str],
+        begin: impl FnOnce() -> T + Send + 'static,
+    ) -> Begun<T> {
+        *self.state.lock() = Held { at: steps, ..Held::default() };
+        let thread = std::thread::spawn(begin);
+        until("it is there, or done", || self.state.lock().is_there || thread.is_finished());
+        Begun { hold: Arc::clone(self), thread }
+    }
+}
+
 impl Stops for Hold {
     fn at(&self, step: &'static str, _: &LockName) {
         let mut state = self.state.lock();
@@ -280,7 +294,12 @@ impl Client {
         matches!(self.release(), Ok(Release::Freed | Release::FreedFor(_)))
     }
 
-    /// The same, and what the store says. Asked for also where nothing was given.
+    /// Frees the lock, whoever's it is. Whether there was one.
+    pub(crate) fn free_by_force(&self) -> bool {
+        self.backend.force_release(&name(), soon()).is_ok_and(|is_freed| is_freed)
+    }
+
+    /// What [`give_back`](Self::give_back) does, and what the store says. Asked for also where nothing was given.
     pub(crate) fn release(&self) -> Result<Release, Failure> {
         let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
@@ -288,17 +307,14 @@ impl Client {
         self.backend.release(&tenure, Closing::CLEAN, soon())
     }
 
-    /// Begins something, and returns when it has come to one of these steps, or to its end.
+    /// The same as [`Hold::until`], of what this client does.
     pub(crate) fn until<T: Send + 'static>(
         &self,
         steps: &'static [&'static str],
         begin: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Begun<T> {
-        *self.hold.state.lock() = Held { at: steps, ..Held::default() };
         let client = self.clone();
-        let thread = std::thread::spawn(move || begin(&client));
-        until("it is there, or done", || self.hold.state.lock().is_there || thread.is_finished());
-        Begun { hold: Arc::clone(&self.hold), thread }
+        self.hold.until(steps, move || begin(&client))
     }
 }
 

@@ -10,7 +10,7 @@ use stage::Server;
 use std::collections::BTreeSet;
 
 /// The titles that have a test.
-const TITLES: [&str; 14] = [
+const TITLES: [&str; 16] = [
     "The lease ends between the look at it and the DEL",
     "The DEL of a successor's lock",
     "Two clients delete an expired lock",
@@ -22,6 +22,8 @@ const TITLES: [&str; 14] = [
     "A crash between INCR and EXPIRE",
     "An EXPIRE that fails in a script does not undo what was written before it",
     "Whoever loses makes the winner's lease longer",
+    "Whoever loses with a shorter lease ends the winner's",
+    "A lock freed by force under its holder",
     "The pause that outlives the lease",
     "Replication loses the lock",
     "RedLock, and a node that was started again empty",
@@ -98,18 +100,28 @@ fn whoever_loses_makes_the_winners_lease_longer() {
 }
 
 #[test]
-fn the_pause_that_outlives_the_lease() {
+fn whoever_loses_with_a_shorter_lease_ends_the_winners() {
     both_colours(TITLES[11]);
 }
 
 #[test]
-fn replication_loses_the_lock() {
+fn a_lock_freed_by_force_under_its_holder() {
     both_colours(TITLES[12]);
 }
 
 #[test]
-fn redlock_and_a_node_that_was_started_again_empty() {
+fn the_pause_that_outlives_the_lease() {
     both_colours(TITLES[13]);
+}
+
+#[test]
+fn replication_loses_the_lock() {
+    both_colours(TITLES[14]);
+}
+
+#[test]
+fn redlock_and_a_node_that_was_started_again_empty() {
+    both_colours(TITLES[15]);
 }
 
 /// A port may be taken in the moment before a server binds it, and who answers there then is somebody else. And what lies in

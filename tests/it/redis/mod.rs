@@ -8,3 +8,4 @@ mod past;
 mod perhaps;
 mod replication;
 mod requests;
+mod successors;
