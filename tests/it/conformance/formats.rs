@@ -32,11 +32,11 @@ pub(crate) const BARE_TOKEN: Format = Format {
 
 /// `SET NX EX` and `DEL`.
 pub(crate) const PLAIN: Format =
-    Format { options: "format=plain,poll=20ms", seen: expiring, cannot: not_owned };
+    Format { options: "format=plain,poll=20ms", seen: expiring, cannot: nameless };
 
 /// The same by `SETNX` and `EXPIRE`.
 pub(crate) const PLAIN_COMMANDS: Format =
-    Format { options: "format=plain,commands,poll=20ms", seen: expiring, cannot: not_owned };
+    Format { options: "format=plain,commands,poll=20ms", seen: expiring, cannot: nameless };
 
 /// `SETNX`, `GETSET`, and the time that it ends as the value.
 pub(crate) const TIMESTAMP: Format =
@@ -67,10 +67,6 @@ pub(crate) const COUNTER_MULTI: Format =
     Format { options: "format=counter,multi,poll=20ms", seen: counted, cannot: prolonged };
 pub(crate) const COUNTER_LUA: Format =
     Format { options: "format=counter,lua,poll=20ms", seen: counted, cannot: nameless };
-
-fn not_owned() -> Vec<(&'static str, &'static str)> {
-    [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_AN_OWNER].concat()
-}
 
 /// Where it is written in whole seconds, upwards, when the lock ends, and the key never does.
 fn dated_ahead() -> Vec<(&'static str, &'static str)> {
@@ -107,10 +103,10 @@ fn prolonged() -> Vec<(&'static str, &'static str)> {
     cannot
 }
 
-/// Where the value is a time or a number.
+/// Where the value is a time, a number, or a text that says it only to people who look.
 fn nameless() -> Vec<(&'static str, &'static str)> {
-    let mut cannot = not_owned();
-    cannot.push(("the_holder_is_named", "its value does not say who holds the lock"));
+    let mut cannot = [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_AN_OWNER].concat();
+    cannot.push(("the_holder_is_named", "its value is not the name of an owner"));
     cannot
 }
 

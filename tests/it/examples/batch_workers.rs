@@ -62,7 +62,6 @@ fn every_format_is_exact_within_its_leases() {
         "timestamp,poll=5ms",
         "timestamp,takeover=delete,poll=5ms",
         "timestamp,float,poll=5ms",
-        "timestamp,float,release=compare,poll=5ms",
         "counter,poll=5ms",
         "counter,multi,poll=5ms",
         "counter,lua,poll=5ms",
