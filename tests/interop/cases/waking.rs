@@ -95,18 +95,23 @@ fn in_rows(how: Learns, mut once: impl FnMut() -> Duration) -> Vec<Duration> {
         Learns::Told => (WARM, TIMES),
         Learns::Asks(every) => (1, (LONG.div_duration_f32(every) as usize).clamp(5, TIMES)),
     };
+    // At once, or a hundred leases would be waited for one after the other.
+    let mut soon = || {
+        let took = once();
+        assert!(took <= how.within(ALL), "{took:?}: was nobody told?");
+        took
+    };
     for _ in 0..warm {
-        once();
+        soon();
     }
-    (0..times).map(|_| once()).collect()
+    (0..times).map(|_| soon()).collect()
 }
 
 fn must_be_soon(what: &str, how: Learns, times: Vec<Duration>) {
     let (count, figures) = (times.len(), Figures::of(times));
     let Figures { half, most, worst } = figures;
     println!("{what}: of {count} p50 {half:?}, p99 {most:?}, at most {worst:?}");
-    let (half_by, all_by) = (how.within(HALF), how.within(ALL));
-    assert!(half <= half_by && worst <= all_by, "{what}: {half:?} and {worst:?} are too long");
+    assert!(half <= how.within(HALF), "{what}: {half:?} is too long");
 }
 
 impl Figures {
