@@ -2,8 +2,9 @@
 
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
-use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
+use crate::harness::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use crate::harness::redis::client;
+use crate::harness::resp::Request;
 use crate::harness::time::ms;
 use distlock::{Client, DistLock, Error};
 use std::sync::Arc;
@@ -39,6 +40,38 @@ fn a_lock_that_may_have_been_taken_without_an_end_is_told_and_can_be_freed() {
         let lock = client.mutex("x").unwrap();
         assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None, "{format}");
         assert!(lock.force_unlock().unwrap(), "{format}");
+    }
+}
+
+/// The answer to this command never comes.
+struct Unheard(&'static str);
+
+impl Plan for Unheard {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if request.is(self.0) { Fault::CutReply } else { Fault::Pass }
+    }
+}
+
+/// Where the end of a lock is a command of its own, nobody sends that after an answer that was lost. Elsewhere the lease
+/// ends what may be there.
+#[test]
+fn a_lost_answer_leaves_a_lock_without_an_end_where_that_is_a_second_command() {
+    let server = RedisServer::start();
+    for (format, command, is_endless) in [
+        ("plain,commands", "SETNX", true),
+        ("counter", "INCR", true),
+        ("plain", "SET", false),
+        ("counter,multi", "EXEC", false),
+    ] {
+        let proxy = Proxy::new(server.port(), Arc::new(Unheard(command)));
+        let options = format!("format={format}&lease=60s");
+        let client = distlock::connect(&format!("{}?{options}", proxy.url())).unwrap();
+        let error = fails_to_lock(&client);
+        assert!(error.is_unavailable(), "{format}: {error}");
+        let mut probe = server.probe();
+        assert!(probe.exists("x"), "{format}");
+        assert_eq!(probe.pttl("x").is_none(), is_endless, "{format}");
+        assert!(client.mutex("x").unwrap().force_unlock().unwrap(), "{format}");
     }
 }
 
