@@ -4,6 +4,7 @@
 #
 #   tests/interop.sh            builds what is missing or old, and runs the tests
 #   tests/interop.sh prepare    builds, and runs nothing
+#   tests/interop.sh prepare java go    the same for these folders only
 #
 # DISTLOCK_INTEROP_SKIP  languages to leave out, as in "java,go". Nothing else is left out: what is missing is installed on
 #                        Debian, and a failure elsewhere.
@@ -70,7 +71,9 @@ prepare() {
     target=${CARGO_TARGET_DIR:-target}/interop
     mkdir -p "$target"
     target=$(cd "$target" && pwd)
-    for folder in "$peers"/*/; do
+    [ $# -gt 0 ] || set -- $(cd "$peers" && ls -d -- */)
+    for folder; do
+        folder=$peers/${folder%/}
         language=$(language_of "$(basename "$folder")")
         if is_skipped "$language"; then
             echo "skipped: the $language peers (DISTLOCK_INTEROP_SKIP=$DISTLOCK_INTEROP_SKIP)"
@@ -83,7 +86,7 @@ prepare() {
 }
 
 case ${1:-} in
-    prepare) prepare ;;
+    prepare) shift && prepare "$@" ;;
     "") prepare && cargo test --all-features --test interop -- --nocapture ;;
     *) die "tests/interop.sh knows \"prepare\" and nothing else" ;;
 esac

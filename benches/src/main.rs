@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use suite::{Scale, Work};
+use suite::{Peers, Scale, Work};
 
 #[derive(Parser)]
 #[command(about = "What distlock costs, beside a raw socket and its peers")]
@@ -129,7 +129,7 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     let path = build_directory().join("samples.jsonl");
     let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
     let works = if trials.is_empty() {
-        suite::works(server.port, peers.as_deref(), scale)
+        suite::works(server.port, peers.as_ref(), scale)
     } else {
         vec![suite::scripts(server.port, trials, scale)]
     };
@@ -145,8 +145,38 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     eprintln!("samples: {}", path.display());
 }
 
+fn build_peers() -> Peers {
+    Peers { crates: build_crates(), neighbours: build_neighbours() }
+}
+
+/// Builds the interop suite's programs around other languages' libraries. What `DISTLOCK_INTEROP_SKIP` left out has no
+/// column.
+fn build_neighbours() -> Vec<(&'static str, PathBuf)> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop.sh");
+    let directory = build_directory();
+    let target = directory.parent().expect("target/release");
+    let status = Command::new(script)
+        .args(["prepare", "java", "python", "node", "go"])
+        .env("CARGO_TARGET_DIR", target)
+        .status()
+        .expect("there is a shell");
+    assert!(status.success(), "the neighbours do not build; `--no-peers` goes without them");
+    let columns = [
+        ("redisson", "redisson-4.7.0"),
+        ("redis-py", "python"),
+        ("redlock", "node"),
+        ("redsync", "go"),
+    ];
+    let program = |folder: &str| target.join("interop").join(folder).join("run");
+    columns
+        .map(|(name, folder)| (name, program(folder)))
+        .into_iter()
+        .filter(|(_, it)| it.exists())
+        .collect()
+}
+
 /// Builds the program that drives the other crates, and says where it is.
-fn build_peers() -> PathBuf {
+fn build_crates() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("heavy/Cargo.toml");
     let target = build_directory().join("heavy");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -111,6 +111,28 @@ const GOALS: &[Goal] = &[
         None,
         AtMost(0.3),
     ),
+    goal("one thread, of Redisson", ["alone", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
+    goal("8 threads, of Redisson", ["own-8", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
+    goal("32 threads, of Redisson", ["own-32", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
+    goal("128 threads, of Redisson", ["own-128", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
+    goal(
+        "8 threads on one lock, changes of owner, of Redisson",
+        ["contended", "ours", "changes_per_s"],
+        Some("redisson"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "8 processes on one lock, changes of owner, of Redisson",
+        ["processes", "ours", "changes_per_s"],
+        Some("redisson"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "from one process to another, p50, of Redisson",
+        ["handoff", "ours", "handoff_p50_us"],
+        Some("redisson"),
+        AtMost(1.0),
+    ),
     goal(
         "nested, of a free `parking_lot::ReentrantMutex`",
         ["nested", "ours", "rate"],

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use chart::Group;
-pub(crate) use works::{Scale, scripts, works};
+pub(crate) use works::{Peers, Scale, scripts, works};
 
 /// One table: the same work done by several columns in turns.
 pub(crate) struct Work {
@@ -47,6 +47,9 @@ struct Column {
     arguments: Vec<String>,
     processes: usize,
 }
+
+/// Who takes a lock by a plain `SET`.
+const WITHOUT_SCRIPT: [&str; 5] = ["ours-bare", "rslock", "rlock", "redis-py", "redsync"];
 
 /// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";
@@ -103,7 +106,7 @@ impl Work {
         let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
         for (column, sample) in self.columns.iter().zip(round) {
             // They lock without a script, and the scripts that they use here set nothing: so these are requests.
-            if ["ours-bare", "rslock", "rlock"].contains(&column.name) {
+            if WITHOUT_SCRIPT.contains(&column.name) {
                 let sum = figure(sample, "requests_each") + figure(sample, "sets_each");
                 sample.insert("requests_each".to_owned(), json!(sum));
                 if sample.contains_key("changes") {

@@ -2,7 +2,7 @@
 
 use super::{Column, Work};
 use crate::server::Priority;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How much time the suite takes.
@@ -24,8 +24,16 @@ impl Scale {
 struct Maker<'a> {
     port: u16,
     own: PathBuf,
-    peers: Option<&'a Path>,
+    peers: Option<&'a Peers>,
     scale: Scale,
+}
+
+/// The programs of those that we are compared with.
+pub(crate) struct Peers {
+    /// Drives the other crates.
+    pub(crate) crates: PathBuf,
+    /// Other languages' libraries, by the name of their column.
+    pub(crate) neighbours: Vec<(&'static str, PathBuf)>,
 }
 
 const CYCLES: &[(&str, &str)] = &[
@@ -84,8 +92,8 @@ const NESTED: &[(&str, &str)] = &[("rate", "cycles/s"), ("requests_each", "reque
 const SCRIPTS: &[(&str, &str)] =
     &[("server_us", "server us/cycle"), ("script_us", "of that in EVALSHA")];
 
-/// All works, in the order of the page. `peers` is the program that drives the other crates.
-pub(crate) fn works(port: u16, peers: Option<&Path>, scale: Scale) -> Vec<Work> {
+/// All works, in the order of the page.
+pub(crate) fn works(port: u16, peers: Option<&Peers>, scale: Scale) -> Vec<Work> {
     let own = std::env::current_exe().expect("this program is a file");
     let maker = Maker { port, own, peers, scale };
     let mut works = vec![maker.alone()];
@@ -104,6 +112,12 @@ pub(crate) fn scripts(port: u16, trials: &[String], scale: Scale) -> Work {
     Maker { port, own, peers: None, scale }.scripts(trials)
 }
 
+/// Who hears of a release in another process. Those that ask now and then come in when that happens to fall into a pause
+/// of the holder's: what can be seen of that in a turn are the lucky ones.
+fn is_told(name: &str) -> bool {
+    name == "redisson"
+}
+
 impl Maker<'_> {
     fn column(&self, work: &str, name: &'static str, options: &[(&str, usize)]) -> Column {
         let mut arguments = vec!["worker".to_owned(), work.to_owned(), name.to_owned()];
@@ -113,13 +127,29 @@ impl Maker<'_> {
         Column { name, program: self.own.clone(), arguments, processes: 1 }
     }
 
-    /// The columns of the other crates, if their program was built.
+    /// The columns of the other crates and of other languages, if their programs were built.
     fn peers(&self, work: &str, options: &[(&str, usize)]) -> Vec<Column> {
-        let Some(program) = self.peers else { return Vec::new() };
-        ["rslock", "rlock"]
-            .into_iter()
-            .map(|name| Column { program: program.to_owned(), ..self.column(work, name, options) })
-            .collect()
+        let Some(peers) = self.peers else { return Vec::new() };
+        let column =
+            |name| Column { program: peers.crates.clone(), ..self.column(work, name, options) };
+        let crates = ["rslock", "rlock"].map(column);
+        crates.into_iter().chain(self.neighbours(work, options, |_| true)).collect()
+    }
+
+    /// Those of other languages that are wanted.
+    fn neighbours(
+        &self,
+        work: &str,
+        options: &[(&str, usize)],
+        wanted: fn(&str) -> bool,
+    ) -> Vec<Column> {
+        let all = self.peers.map_or(&[][..], |peers| &peers.neighbours);
+        let column = |(name, program): &(&'static str, PathBuf)| {
+            let mut column = self.column(work, name, options);
+            column.arguments.extend(["--program".to_owned(), program.display().to_string()]);
+            column
+        };
+        all.iter().filter(|(name, _)| wanted(name)).map(column).collect()
     }
 
     fn work(
@@ -168,10 +198,13 @@ impl Maker<'_> {
     }
 
     fn processes(&self) -> Work {
-        let columns = ["publish-retry", "gate", "ours"]
-            .map(|who| Column { processes: 8, ..self.column("contend", who, &[("threads", 4)]) });
+        let options = [("threads", 4)];
+        let ours = ["publish-retry", "gate", "ours"];
+        let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
+        columns.extend(self.neighbours("contend", &options, is_told));
+        columns.iter_mut().for_each(|column| column.processes = 8);
         let title = "One lock, 8 processes with 4 threads each";
-        let work = self.work("processes", title, columns.into(), PROCESSES);
+        let work = self.work("processes", title, columns, PROCESSES);
         // Long turns: a process has the lock some fifteen times a second, and not always for as many visits.
         let (turn, rounds) = (Duration::from_secs(5), self.scale.rounds(2, 5));
         Work { turn, rounds, priority: Priority::Nice, ..work }
@@ -180,10 +213,12 @@ impl Maker<'_> {
     fn handoff(&self) -> Work {
         // Whoever has left stays away long enough for the other to come in.
         let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
-        let columns = ["publish-retry", "ours"]
-            .map(|who| Column { processes: 2, ..self.column("contend", who, &options) });
+        let ours = ["publish-retry", "ours"];
+        let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
+        columns.extend(self.neighbours("contend", &options, is_told));
+        columns.iter_mut().for_each(|column| column.processes = 2);
         let title = "From `unlock()` in one process to the end of `lock()` in another";
-        let work = self.work("handoff", title, columns.into(), HANDOFF);
+        let work = self.work("handoff", title, columns, HANDOFF);
         let (turn, rounds) = (Duration::from_secs(1), self.scale.rounds(4, 15));
         Work { turn, rounds, priority: Priority::Nice, ..work }
     }

@@ -6,6 +6,7 @@ mod contend;
 mod crowd;
 mod cycles;
 mod hold;
+mod neighbour;
 mod nested;
 mod redisson;
 mod scripts;
@@ -14,6 +15,7 @@ use crate::learn::Pair;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::io::{BufRead, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What a worker is to do. Not every work looks at all of it.
@@ -44,6 +46,9 @@ pub(crate) struct Task {
     /// Do that many cycles and end, for counting instructions.
     #[arg(long)]
     pub(crate) cycles: Option<u64>,
+    /// The program that does it, in another language.
+    #[arg(long)]
+    pub(crate) program: Option<PathBuf>,
 }
 
 impl Task {
@@ -55,6 +60,9 @@ impl Task {
 
 /// Runs the work until the parent closes the pipe.
 pub(crate) fn run(task: &Task) {
+    if let Some(program) = &task.program {
+        return neighbour::run(task, program);
+    }
     match task.work.as_str() {
         "cycles" => cycles::run(task),
         "contend" => contend::run(task),

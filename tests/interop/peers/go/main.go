@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sys/unix"
 )
 
 const library = "github.com/go-redsync/redsync/v4"
@@ -132,7 +134,47 @@ func (w *worker) state(name string) (string, error) {
 	return fmt.Sprintf("locked=? holds=%d ttl=?", holds), nil
 }
 
-func (w *worker) cycles(name, key string, more func(int) bool, pause, lease int) (string, error) {
+// cycles is for the benchmarks.
+func (w *worker) cycles(name string, millis, hold, pause, lease int, file string) (string, error) {
+	var visits []byte
+	done := 0
+	for end := time.Now().Add(time.Duration(millis) * time.Millisecond); time.Now().Before(end); done++ {
+		mutex := w.mutex(name, lease)
+		for err := mutex.Lock(); err != nil; err = mutex.Lock() {
+			if !isBusy(err) {
+				return "", err
+			}
+		}
+		visits = binary.LittleEndian.AppendUint64(visits, monotonic())
+		if hold > 0 {
+			time.Sleep(time.Duration(hold) * time.Microsecond)
+		}
+		visits = binary.LittleEndian.AppendUint64(visits, monotonic())
+		if ok, err := mutex.Unlock(); !ok || err != nil {
+			return "", refusal(err)
+		}
+		if pause > 0 {
+			time.Sleep(time.Duration(pause) * time.Microsecond)
+		}
+	}
+	if file != "-" {
+		if err := os.WriteFile(file, visits, 0o600); err != nil {
+			return "", err
+		}
+	}
+	return strconv.Itoa(done), nil
+}
+
+// monotonic is the clock that all processes of the machine share.
+func monotonic() uint64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0
+	}
+	return uint64(now.Nano())
+}
+
+func (w *worker) addUp(name, key string, more func(int) bool, pause, lease int) (string, error) {
 	ctx, done := context.Background(), 0
 	for ; more(done); done++ {
 		if _, err := w.lock(name, lease); err != nil {
@@ -180,10 +222,12 @@ func (w *worker) do(verb string, words []string) (string, error) {
 	case "state":
 		return w.state(text(0))
 	case "count":
-		return w.cycles(text(0), text(1), func(done int) bool { return done < number(2) }, number(3), number(4))
+		return w.addUp(text(0), text(1), func(done int) bool { return done < number(2) }, number(3), number(4))
 	case "contend":
 		end := time.Now().Add(time.Duration(number(2)) * time.Millisecond)
-		return w.cycles(text(0), text(1), func(int) bool { return time.Now().Before(end) }, number(3), number(4))
+		return w.addUp(text(0), text(1), func(int) bool { return time.Now().Before(end) }, number(3), number(4))
+	case "cycles":
+		return w.cycles(text(0), number(1), number(2), number(3), number(4), text(5))
 	default:
 		return "", errUnsupported
 	}

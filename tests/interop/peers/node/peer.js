@@ -4,6 +4,7 @@
 "use strict";
 
 const { randomBytes } = require("crypto");
+const fs = require("fs");
 const readline = require("readline");
 const Redis = require("ioredis");
 
@@ -100,15 +101,31 @@ class Worker {
   }
 
   async count(name, key, times, pause, lease) {
-    return this.cycles(name, key, (done) => done < +times, pause, lease);
+    return this.addUp(name, key, (done) => done < +times, pause, lease);
   }
 
   async contend(name, key, millis, pause, lease) {
     const end = Date.now() + +millis;
-    return this.cycles(name, key, () => Date.now() < end, pause, lease);
+    return this.addUp(name, key, () => Date.now() < end, pause, lease);
   }
 
-  async cycles(name, key, more, pause, lease) {
+  // For the benchmarks.
+  async cycles(name, millis, hold, pause, lease, file) {
+    const end = performance.now() + +millis;
+    const visits = [];
+    while (performance.now() < end) {
+      const lock = await library.lock(name, this.leaseOf(lease));
+      const entered = process.hrtime.bigint();
+      if (+hold) await sleep(+hold / 1000);
+      visits.push(entered, process.hrtime.bigint());
+      await library.unlock(lock);
+      if (+pause) await sleep(+pause / 1000);
+    }
+    if (file !== "-") fs.writeFileSync(file, new Uint8Array(BigUint64Array.from(visits).buffer));
+    return visits.length / 2;
+  }
+
+  async addUp(name, key, more, pause, lease) {
     let done = 0;
     for (; more(done); done += 1) {
       await this.lock(name, lease);
@@ -124,7 +141,7 @@ class Worker {
   }
 }
 
-const VERBS = new Set(["lock", "try", "unlock", "extend", "state", "count", "contend"]);
+const VERBS = new Set(["lock", "try", "unlock", "extend", "state", "count", "contend", "cycles"]);
 
 async function answer(worker, thread, verb, words) {
   try {

@@ -6,6 +6,7 @@ python-redis-lock renews itself where it has one); retry=MS, how often redis-py'
 
 import os
 import queue
+import struct
 import sys
 import threading
 import time
@@ -130,13 +131,32 @@ class Worker:
         return self.library.state(name, self.held.get(name))
 
     def count(self, name, key, times, pause, lease):
-        return str(self.cycles(name, key, lambda done: done < int(times), pause, lease))
+        return str(self.add_up(name, key, lambda done: done < int(times), pause, lease))
 
     def contend(self, name, key, millis, pause, lease):
         end = time.monotonic() + int(millis) / 1000
-        return str(self.cycles(name, key, lambda _: time.monotonic() < end, pause, lease))
+        return str(self.add_up(name, key, lambda _: time.monotonic() < end, pause, lease))
 
-    def cycles(self, name, key, more, pause, lease):
+    def cycles(self, name, millis, hold, pause, lease, file):
+        """For the benchmarks."""
+        end = time.monotonic() + int(millis) / 1000
+        hold, pause, lease = int(hold) / 1_000_000, int(pause) / 1_000_000, int(lease)
+        visits = []
+        while time.monotonic() < end:
+            lock = self.library.take(name, None, lease)
+            entered = time.monotonic_ns()
+            if hold:
+                time.sleep(hold)
+            visits.append((entered, time.monotonic_ns()))
+            lock.release()
+            if pause:
+                time.sleep(pause)
+        if file != "-":
+            with open(file, "wb") as out:
+                out.write(b"".join(struct.pack("<QQ", *visit) for visit in visits))
+        return str(len(visits))
+
+    def add_up(self, name, key, more, pause, lease):
         done = 0
         while more(done):
             self.lock(name, lease)
@@ -153,7 +173,7 @@ class Worker:
 def answer(worker, line):
     thread, verb, *arguments = line.split()
     try:
-        if verb not in ("lock", "try", "unlock", "extend", "force", "state", "count", "contend"):
+        if verb not in ("lock", "try", "unlock", "extend", "force", "state", "count", "contend", "cycles"):
             raise NotImplementedError
         words = getattr(worker, "try_" if verb == "try" else verb)(*arguments)
         return f"{thread} ok {words}".rstrip()

@@ -8,7 +8,10 @@ import org.redisson.config.Config;
 import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
 
-/** How Redisson is to reach its servers: its defaults, but for fewer threads and connections than a service has. */
+/**
+ * How Redisson is to reach its servers: its defaults, but for fewer threads and connections than a service has, unless
+ * there is `usual=`.
+ */
 final class Settings {
     private static final int CONNECTIONS = 16;
     private static final int IDLE = 4;
@@ -28,6 +31,9 @@ final class Settings {
     static Config single(Options options, String url) {
         Config config = base(options);
         SingleServerConfig server = config.useSingleServer().setAddress(address(url));
+        if (options.has("usual")) {
+            return config;
+        }
         server.setConnectionPoolSize(CONNECTIONS).setConnectionMinimumIdleSize(IDLE);
         server.setSubscriptionConnectionPoolSize(IDLE).setSubscriptionConnectionMinimumIdleSize(1);
         server.setSubscriptionsPerConnection(CHANNELS);
@@ -75,7 +81,10 @@ final class Settings {
     }
 
     private static Config base(Options options) {
-        Config config = new Config().setNettyThreads(4).setThreads(4);
+        Config config = new Config();
+        if (!options.has("usual")) {
+            config.setNettyThreads(4).setThreads(4);
+        }
         // No lock uses it; the one that 3.12 takes without being asked does not start on Java 17.
         config.setCodec(StringCodec.INSTANCE);
         if (options.has("watchdog")) {

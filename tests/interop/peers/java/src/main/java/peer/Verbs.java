@@ -45,6 +45,8 @@ final class Verbs {
             case "count":
             case "contend":
                 return "" + count.run(verb, words, lease -> lock(lock, lease), lock::unlock);
+            case "cycles":
+                return "" + Cycles.run(words, lease -> lock(lock, lease), lock::unlock);
             default:
                 throw new UnsupportedOperationException("unsupported");
         }
