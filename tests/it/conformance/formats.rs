@@ -43,11 +43,8 @@ pub(crate) const TIMESTAMP: Format =
     Format { options: "format=timestamp,poll=20ms", seen: dated, cannot: dated_ahead };
 
 /// The same with `DEL` and `SETNX` where that time is past.
-pub(crate) const TIMESTAMP_DELETE: Format = Format {
-    options: "format=timestamp,takeover=delete,poll=20ms",
-    seen: dated,
-    cannot: dated_ahead,
-};
+pub(crate) const TIMESTAMP_DELETE: Format =
+    Format { options: "format=timestamp,takeover=delete,poll=20ms", seen: dated, cannot: deleting };
 
 /// The same as Python writes it, and deletes it by the rule that comes with that.
 pub(crate) const FLOAT_NOT_OLDER: Format =
@@ -82,6 +79,13 @@ fn dated_ahead() -> Vec<(&'static str, &'static str)> {
         ("an_unlock_that_cannot_be_sent_is_told", SECONDS),
         ("a_release_after_the_lease_says_gone", "its key stays when the lease is over"),
     ]);
+    cannot
+}
+
+/// Where whoever finds no time at all, because the lock was freed just now, deletes what is there by then.
+fn deleting() -> Vec<(&'static str, &'static str)> {
+    let mut cannot = dated_ahead();
+    cannot.push(("never_two_inside", "who finds nothing deletes what another has written since"));
     cannot
 }
 

@@ -60,7 +60,6 @@ fn every_format_is_exact_within_its_leases() {
         "plain,poll=5ms",
         "plain,commands,poll=5ms",
         "timestamp,poll=5ms",
-        "timestamp,takeover=delete,poll=5ms",
         "timestamp,float,poll=5ms",
         "counter,poll=5ms",
         "counter,multi,poll=5ms",
