@@ -30,7 +30,8 @@ has() {
         java) javac -version && mvn -version ;;
         python) python3 -c 'import venv, ensurepip' ;;
         node) node --version && npm --version ;;
-        go) go version ;;
+        # One that can fetch the version that redsync asks for: 1.21 or newer.
+        go) go version && [ -n "$(go env GOTOOLCHAIN)" ] ;;
         rust) cargo --version ;;
         *) die "tests/interop.sh does not know what $1 needs" ;;
     esac >/dev/null 2>&1
