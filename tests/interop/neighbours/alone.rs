@@ -8,7 +8,6 @@ use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::{Counters, DistLock, LossCause};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// As it is by default: its unlock deletes the key, whoever has it.
 static UNSAFE: Library = Library { name: "shedlock", arguments: &["kind=shedlock"], ..SHEDLOCK };
@@ -29,7 +28,7 @@ fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told() {
     assert!(!scene.probe().exists(&key), "it has deleted what is ours");
     // That is what it costs: somebody else is in, and we do not know yet.
     assert!(scene.peer.ask("other", "try job 0 30000").starts_with("held"));
-    let loss = losses.recv_timeout(Duration::from_secs(1)).expect("the next renewal notices");
+    let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(!guard.is_valid());
     assert!(guard.unlock().unwrap_err().is_lost());
