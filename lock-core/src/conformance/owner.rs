@@ -35,7 +35,6 @@ pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("stranger_cannot_release", WHOSE),
     ("verify_asks_the_store", WHOSE),
     ("verify_knows_its_own", WHOSE),
-    ("a_dropped_client_gives_back_what_it_held", AGAIN),
     ("a_lost_grant_is_found_again", AGAIN),
     ("a_lost_release_is_no_loss", AGAIN),
     ("a_release_may_be_repeated", AGAIN),

@@ -1,13 +1,19 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
 use crate::link::{Ask, Request};
-use crate::reply::Reply;
+use crate::reply::{Reply, ServerError};
 use lock_core::Moment;
 use lock_core::backend::Failure;
 
 /// The failure, with what the server says is under the key, if it says so by then.
 pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment) -> Failure {
     if !failure.error().is_foreign_format() {
+        return failure;
+    }
+    // A hash or a counter that was looked into is named already.
+    let is_named = ServerError::behind(failure.error())
+        .is_some_and(|answer| answer.code == "WRONGTYPE" && answer.detail.starts_with("the "));
+    if is_named {
         return failure;
     }
     let Some(found) = kind(link, key, by) else { return failure };

@@ -19,6 +19,9 @@ pub(super) enum Plain {
     Commands,
 }
 
+/// What stands before the owner where it is one of us.
+const OURS: &str = "distlock:";
+
 impl Plain {
     pub(super) fn acquire(
         self,
@@ -26,7 +29,7 @@ impl Plain {
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         // Not as `token` writes it: who finds that would wait to be told of the release.
-        let (owner, lease) = (format!("distlock:{}", attempt.owner), lease(attempt));
+        let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?,
             Self::Commands => match talk.ask("SETNX", &[owner.as_bytes()])? {
@@ -40,7 +43,6 @@ impl Plain {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
             // Anything at all that is there keeps us out; what is no text is no lock of this format.
             Reply::Nil => match talk.ask("STRLEN", &[])? {
-                Reply::Int(0) => Ok(Answer::Busy(Some(Duration::ZERO))),
                 Reply::Int(_) => talk.taken(),
                 _ => Err(talk.unexpected("STRLEN")),
             },
@@ -50,7 +52,7 @@ impl Plain {
 
     pub(super) fn inspect(self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
         let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
-        held(talk, &value)
+        held(talk, value.strip_prefix(OURS).unwrap_or(&value))
     }
 }
 

@@ -71,6 +71,9 @@ const FOREVER: u64 = (1 << 31) + 1;
 /// A number below this is no time of our days (2001): it is something else.
 const EARLIEST: f64 = 1e9;
 
+/// How often an attempt begins anew that finds the lock taken, and then nothing there.
+const LOOKS: usize = 3;
+
 impl Timestamp {
     pub(super) fn acquire(
         &self,
@@ -78,24 +81,31 @@ impl Timestamp {
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         let until = self.until(attempt.lease.duration());
-        let granted =
-            || Ok(Answer::Granted(Grant::new(None).receipt(Receipt::new(Until(until.clone())))));
-        match talk.ask("SETNX", &[until.as_bytes()])? {
-            Reply::Int(1) => return granted(),
-            Reply::Int(0) => {}
-            _ => return Err(talk.unexpected("SETNX")),
+        for _ in 0..LOOKS {
+            match talk.ask("SETNX", &[until.as_bytes()])? {
+                Reply::Int(1) => return Ok(granted(until)),
+                Reply::Int(0) => {}
+                _ => return Err(talk.unexpected("SETNX")),
+            }
+            talk.step("GET");
+            // Freed in between, and perhaps another's by now: neither to be deleted nor to be overwritten.
+            let Some(stored) = talk.get()? else { continue };
+            return match self.left(talk, &stored)? {
+                Some(left) => Ok(busy(left)),
+                None => self.take_over(talk, until),
+            };
         }
-        talk.step("GET");
-        let stored = talk.get()?;
-        if let Some(left) = self.left(talk, stored.as_deref())? {
-            return Ok(busy(left));
-        }
+        Ok(Answer::Busy(Some(Duration::ZERO)))
+    }
+
+    /// Takes a lock that was held until a time that is past.
+    fn take_over(&self, talk: &mut Talk<'_>, until: String) -> Result<Answer, Failure> {
         if self.takeover == Takeover::Delete {
             talk.delete()?;
             talk.wrote();
             talk.step("SETNX");
             return match talk.ask("SETNX", &[until.as_bytes()])? {
-                Reply::Int(1) => granted(),
+                Reply::Int(1) => Ok(granted(until)),
                 Reply::Int(_) => Ok(Answer::Busy(Some(Duration::ZERO))),
                 _ => Err(talk.unexpected("SETNX")),
             };
@@ -104,8 +114,8 @@ impl Timestamp {
         let found = talk.text("GETSET", &[until.as_bytes()])?;
         // If another was faster, its time has been overwritten with ours, a little later: so the algorithm has it.
         talk.wrote();
-        match self.left(talk, found.as_deref())? {
-            None => granted(),
+        match found.map(|found| self.left(talk, &found)).transpose()?.flatten() {
+            None => Ok(granted(until)),
             Some(left) => Ok(busy(left)),
         }
     }
@@ -124,7 +134,7 @@ impl Timestamp {
         match self.rule {
             Rule::Delete => talk.delete(),
             Rule::NotOlder => {
-                let Some(stored) = talk.get()? else { return Ok(Release::Gone) };
+                let Some(stored) = talk.look()? else { return Ok(Release::Gone) };
                 let stored = time(talk, &stored)?;
                 if ours.parse::<f64>().is_ok_and(|ours| stored < ours) {
                     return Ok(Release::Gone);
@@ -141,7 +151,7 @@ impl Timestamp {
 
     pub(super) fn inspect(&self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
         let Some(stored) = talk.look()? else { return Ok(LockInfo::FREE) };
-        Ok(match self.left(talk, Some(&stored))? {
+        Ok(match self.left(talk, &stored)? {
             None => LockInfo::FREE,
             Some(left) => LockInfo::held(HolderInfo::new(OwnerText::new(&stored), left, 1)),
         })
@@ -163,12 +173,7 @@ impl Timestamp {
     }
 
     /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None` if it is free.
-    fn left(
-        &self,
-        talk: &Talk<'_>,
-        stored: Option<&str>,
-    ) -> Result<Option<Option<Duration>>, Failure> {
-        let Some(stored) = stored else { return Ok(None) };
+    fn left(&self, talk: &Talk<'_>, stored: &str) -> Result<Option<Option<Duration>>, Failure> {
         let until = time(talk, stored)?;
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         if until >= FOREVER as f64 {
@@ -184,6 +189,10 @@ impl Timestamp {
         let left = (until - now.as_secs_f64()).max(0.0);
         Ok((until >= read).then(|| Some(Duration::from_secs_f64(left))))
     }
+}
+
+fn granted(until: String) -> Answer {
+    Answer::Granted(Grant::new(None).receipt(Receipt::new(Until(until))))
 }
 
 /// Somebody has it, for this long yet, or for ever.
