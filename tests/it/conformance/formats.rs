@@ -32,19 +32,22 @@ pub(crate) const BARE_TOKEN: Format = Format {
 
 /// `SET NX EX` and `DEL`.
 pub(crate) const PLAIN: Format =
-    Format { options: "format=plain,poll=20ms", seen: expiring, cannot: nameless };
+    Format { options: "format=plain,poll=20ms", seen: expiring, cannot: not_owned };
 
 /// The same by `SETNX` and `EXPIRE`.
 pub(crate) const PLAIN_COMMANDS: Format =
-    Format { options: "format=plain,commands,poll=20ms", seen: expiring, cannot: nameless };
+    Format { options: "format=plain,commands,poll=20ms", seen: expiring, cannot: not_owned };
 
 /// `SETNX`, `GETSET`, and the time that it ends as the value.
 pub(crate) const TIMESTAMP: Format =
     Format { options: "format=timestamp,poll=20ms", seen: dated, cannot: dated_ahead };
 
 /// The same with `DEL` and `SETNX` where that time is past.
-pub(crate) const TIMESTAMP_DELETE: Format =
-    Format { options: "format=timestamp,takeover=delete,poll=20ms", seen: dated, cannot: deleting };
+pub(crate) const TIMESTAMP_DELETE: Format = Format {
+    options: "format=timestamp,takeover=delete,poll=20ms",
+    seen: dated,
+    cannot: dated_ahead,
+};
 
 /// The same as Python writes it, and deletes it by the rule that comes with that.
 pub(crate) const FLOAT_NOT_OLDER: Format =
@@ -82,13 +85,6 @@ fn dated_ahead() -> Vec<(&'static str, &'static str)> {
     cannot
 }
 
-/// Where whoever finds no time at all, because the lock was freed just now, deletes what is there by then.
-fn deleting() -> Vec<(&'static str, &'static str)> {
-    let mut cannot = dated_ahead();
-    cannot.push(("never_two_inside", "who finds nothing deletes what another has written since"));
-    cannot
-}
-
 /// Where whoever asks in vain makes the lease longer.
 fn prolonged() -> Vec<(&'static str, &'static str)> {
     const LOSERS: &str =
@@ -107,10 +103,14 @@ fn prolonged() -> Vec<(&'static str, &'static str)> {
     cannot
 }
 
-/// Where the value is a time, a number, or a text that says it only to people who look.
+fn not_owned() -> Vec<(&'static str, &'static str)> {
+    [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_AN_OWNER].concat()
+}
+
+/// Where the value is a time or a number.
 fn nameless() -> Vec<(&'static str, &'static str)> {
-    let mut cannot = [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_AN_OWNER].concat();
-    cannot.push(("the_holder_is_named", "its value is not the name of an owner"));
+    let mut cannot = not_owned();
+    cannot.push(("the_holder_is_named", "its value does not say who holds the lock"));
     cannot
 }
 

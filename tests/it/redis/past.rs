@@ -1,6 +1,7 @@
 //! What the settings of the formats of the past mean.
 
 use crate::gallery::stage::{Client, Server};
+use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::redis::client;
 use crate::harness::time::within;
@@ -153,5 +154,28 @@ fn a_float_is_past_when_a_clock_in_whole_seconds_says_so() {
         let is_finer = format.ends_with("seconds");
         assert_eq!(takes(900), is_finer, "{format}");
         assert!(is_finer || takes(1_000), "{format}");
+    }
+}
+
+fn probe(server: &Server) -> Probe {
+    Probe::connect(server.port)
+}
+
+/// Whoever finds it taken, and then nothing there, has seen no time that is past: what is written since is another's.
+#[test]
+fn who_finds_nothing_there_takes_it_as_if_it_had_asked_just_now() {
+    for format in ["timestamp", "timestamp,float", "timestamp,takeover=delete"] {
+        let server = Server::start();
+        let [holder, late] = [(); 2].map(|()| Client::new(&server, format));
+        assert!(holder.take());
+        let attempt = late.until(&["GET"], Client::take);
+        assert!(attempt.is_held_up() && holder.give_back());
+        assert!(attempt.go_on(), "{format}: it was free");
+        let asked = |command: &str| probe(&server).command_calls(command);
+        assert_eq!(
+            (asked("del"), asked("getset")),
+            (1, 0),
+            "{format}: the holder's release is one"
+        );
     }
 }
