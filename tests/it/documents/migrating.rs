@@ -14,7 +14,7 @@ const SECTIONS: [(&str, &str); 4] = [
 ];
 
 /// What none of the programs has a use for; read in the libraries' own sources.
-const ELSEWHERE: [&str; 3] = ["WithTries", "assertLocked", "thread_local"];
+const ELSEWHERE: [&str; 4] = ["WithTries", "assertLocked", "isHeldByCurrentThread", "thread_local"];
 
 /// The texts of all files in a folder.
 fn text_of(folder: &Path) -> String {
