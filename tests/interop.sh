@@ -30,11 +30,21 @@ has() {
         java) javac -version && mvn -version ;;
         python) python3 -c 'import venv, ensurepip' ;;
         node) node --version && npm --version ;;
-        # One that can fetch the version that redsync asks for: 1.21 or newer.
-        go) go version && [ -n "$(go env GOTOOLCHAIN)" ] ;;
+        go) go version ;;
         rust) cargo --version ;;
-        *) die "tests/interop.sh does not know what $1 needs" ;;
+        *) return 1 ;;
     esac >/dev/null 2>&1
+}
+
+# What is there, for whoever reads what was tested.
+version_of() {
+    case $1 in
+        java) java -version 2>&1 | head -n 1 ;;
+        python) python3 --version ;;
+        node) echo "node $(node --version)" ;;
+        go) go version ;;
+        rust) cargo --version ;;
+    esac
 }
 
 # What Debian calls it.
@@ -44,19 +54,22 @@ packages() {
         python) echo python3 python3-venv ;;
         node) echo nodejs npm ;;
         go) echo golang ;;
-        rust) echo cargo ;;
+        rust) die "cargo is missing: install a Rust toolchain (1.88 or newer), as from https://rustup.rs" ;;
+        *) die "there are no peers in $peers/$1" ;;
     esac
 }
 
 install() {
-    # shellcheck disable=SC2046 # a list of words
-    set -- "$1" $(packages "$1")
     language=$1
-    shift
+    wanted=$(packages "$language")
+    # shellcheck disable=SC2086 # a list of words
+    set -- $wanted
     command -v apt-get >/dev/null 2>&1 ||
         die "the $language peers need $*: install them, or leave them out with DISTLOCK_INTEROP_SKIP=$language"
     as_root=""
     [ "$(id -u)" = 0 ] || as_root=sudo
+    [ -z "$as_root" ] || command -v sudo >/dev/null 2>&1 ||
+        die "the $language peers need $*: install them as root, or leave them out with DISTLOCK_INTEROP_SKIP=$language"
     $as_root apt-get update -q
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
@@ -72,6 +85,10 @@ prepare() {
     target=${CARGO_TARGET_DIR:-target}/interop
     mkdir -p "$target"
     target=$(cd "$target" && pwd)
+    [ -n "$target" ] || die "there is no folder to build the peers in"
+    # One at a time: two would build in the same folders.
+    exec 9>"$target/lock"
+    flock 9
     [ $# -gt 0 ] || set -- $(cd "$peers" && ls -d -- */)
     for folder; do
         folder=$peers/${folder%/}
@@ -82,12 +99,21 @@ prepare() {
         fi
         has "$language" || install "$language"
         has "$language" || die "$language is not what it should be: see has() in tests/interop.sh"
+        version_of "$language"
         "$folder/build.sh" "$target"
     done
+    exec 9>&-
 }
 
+# Not behind an `&&` or in a condition: a failure in there would then go unnoticed.
 case ${1:-} in
-    prepare) shift && prepare "$@" ;;
-    "") prepare && cargo test --all-features --test interop -- --nocapture ;;
+    prepare)
+        shift
+        prepare "$@"
+        ;;
+    "")
+        prepare
+        exec cargo test --all-features --test interop -- --nocapture
+        ;;
     *) die "tests/interop.sh knows \"prepare\" and nothing else" ;;
 esac

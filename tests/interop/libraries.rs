@@ -60,7 +60,7 @@ impl Library {
         let skip = std::env::var("DISTLOCK_INTEROP_SKIP").unwrap_or_default();
         let is_skipped = skip.split([',', ' ']).any(|language| language == self.language);
         if is_skipped {
-            println!("skipped: {} (DISTLOCK_INTEROP_SKIP={skip})", self.name);
+            say!("skipped: {} (DISTLOCK_INTEROP_SKIP={skip})", self.name);
         }
         is_skipped
     }

@@ -6,6 +6,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+/// Prints a line also where a test's output is kept back: versions, what was left out, and what was measured, are for
+/// whoever reads of a run that passed.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        writeln!(std::io::stderr(), $($words)*).expect("somewhere to write to");
+    }};
+}
+
 // What every library must do beside us, and we beside it.
 mod cases;
 

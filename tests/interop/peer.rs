@@ -101,7 +101,15 @@ impl Peer {
         peer.says = peer.next("ready", "the start", START);
         let named = peer.says.split(' ').next().unwrap_or_default();
         assert_eq!(named, library.says, "{} is another library", peer.what);
-        println!("{}: {}", library.name, peer.says);
+        if let Some(version) = library.name.strip_prefix("redisson-") {
+            assert!(
+                peer.says.ends_with(version),
+                "{} is another version: {}",
+                peer.what,
+                peer.says
+            );
+        }
+        say!("{}: {}", library.name, peer.says);
         peer
     }
 
@@ -115,7 +123,6 @@ impl Peer {
     }
 
     /// The same for what has no answer.
-    #[allow(dead_code, reason = "the tests of Redisson alone are yet to come")]
     pub(crate) fn shout(&self, thread: &str, line: &str) {
         drop(self.tell(thread, line));
         self.threads.lock().owed -= 1;

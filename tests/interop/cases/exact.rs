@@ -53,7 +53,7 @@ pub(crate) fn add_up(
     let ours = by.iter().filter(|it| *it == LABEL).count() as u64;
     assert_eq!((ours, by.len() as u64), (each, 2 * each));
     let crossings = by.windows(2).filter(|two| two[0] != two[1]).count();
-    println!("{what}: {} increments, {crossings} times from one side to the other", by.len());
+    say!("{what}: {} increments, {crossings} times from one side to the other", by.len());
     assert!(crossings > 0, "the two sides never met: nothing was shown");
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn both_get_their_share(library: &'static Library) {
         theirs.into_iter().map(|pending| pending.within(LONG).parse().unwrap()).collect();
     let all = ours + theirs.iter().sum::<u64>();
     let share = ours * 100 / all;
-    println!("{}: of {all} turns {share} % were ours, theirs by thread {theirs:?}", library.name);
+    say!("{}: of {all} turns {share} % were ours, theirs by thread {theirs:?}", library.name);
     assert_eq!(
         scene.probe().get("sum"),
         Some(all.to_string()),

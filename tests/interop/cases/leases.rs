@@ -40,7 +40,7 @@ pub(crate) fn the_watchdogs_of_both_keep_their_locks(library: &'static Library) 
         scene.peer.ask("holder", "unlock theirs");
         assert!(theirs.try_lock_for(LEASE).unwrap().is_some());
     } else {
-        println!("{}: has no watchdog", library.name);
+        say!("{}: has no watchdog", library.name);
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn what_they_extend_is_theirs(library: &'static Library) {
 /// What was left of the lease is waited out, and little more.
 #[track_caller]
 fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Duration) {
-    println!("{what}: {left:?} left, free after {took:?}");
+    say!("{what}: {left:?} left, free after {took:?}");
     let asks = if let Learns::Asks(every) = how { every } else { Duration::ZERO };
     assert!(took <= left + scaled(asks) + ms(SLACK), "{what}: {took:?}, and {left:?} were left");
     // Both clocks, and a look between them.

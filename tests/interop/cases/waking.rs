@@ -110,7 +110,7 @@ fn in_rows(how: Learns, mut once: impl FnMut() -> Duration) -> Vec<Duration> {
 fn must_be_soon(what: &str, how: Learns, times: Vec<Duration>) {
     let (count, figures) = (times.len(), Figures::of(times));
     let Figures { half, most, worst } = figures;
-    println!("{what}: of {count} p50 {half:?}, p99 {most:?}, at most {worst:?}");
+    say!("{what}: of {count} p50 {half:?}, p99 {most:?}, at most {worst:?}");
     assert!(half <= how.within(HALF), "{what}: {half:?} is too long");
 }
 

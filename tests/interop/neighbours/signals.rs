@@ -59,7 +59,7 @@ fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, sign
     probe.command(signal);
     // Long before its own bound.
     waiting.ok();
-    println!(
+    say!(
         "{}: asleep beside a free lock, there {:?} after its signal",
         library.name,
         told.elapsed()

@@ -43,7 +43,7 @@ fn tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end() {
         assert_eq!(tokens[0], 1, "they were first, and theirs are plain numbers");
         assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
         assert!(stays(&mut scene.probe()));
-        println!(
+        say!(
             "{}: {} tokens, from {} to {}",
             library.name,
             tokens.len(),

@@ -60,7 +60,7 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking() {
         let freed = Stopwatch::start();
         guard.unlock().unwrap();
         waiting.ok();
-        println!("fair on our name: we waited {took:?}, they {:?}", freed.elapsed());
+        say!("fair on our name: we waited {took:?}, they {:?}", freed.elapsed());
         scene.peer.ask("t", "unlock lock");
     });
 }
@@ -90,7 +90,7 @@ fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
         guard.unlock().unwrap();
         waiting.ok();
         let theirs = freed.elapsed();
-        println!("spin on our name: we waited {took:?}, they {theirs:?}");
+        say!("spin on our name: we waited {took:?}, they {theirs:?}");
         assert!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
         scene.peer.ask("t", "unlock lock");
     });

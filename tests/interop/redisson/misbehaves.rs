@@ -66,7 +66,7 @@ fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
         always("for nobody, and renewed", Duration::from_secs(3), || {
             lock.try_lock().unwrap().is_none()
         });
-        println!("an orphan that is renewed for ever; its thread was told: {said}");
+        say!("an orphan that is renewed for ever; its thread was told: {said}");
         assert!(lock.force_unlock().unwrap());
         let guard = lock.lock().unwrap();
         must_stay_ours(&guard, Duration::from_secs(3));
@@ -136,7 +136,7 @@ fn an_unlock_that_they_send_again_does_not_free_ours() {
             let guard =
                 scene.ours.mutex("lock").try_lock_for(BOUND).unwrap().expect("it was freed");
             let said = pending.answer(BOUND);
-            println!("{}: an unlock whose answer is lost: {said:?}", library.name);
+            say!("{}: an unlock whose answer is lost: {said:?}", library.name);
             must_stay_ours(&guard, ms(500));
             guard.unlock().unwrap();
         }
@@ -153,7 +153,7 @@ fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it()
             let lock = scene.ours.mutex("lock");
             scene.lose_one_answer();
             let said = scene.peer.tell("t", "lock lock 0").answer(BOUND);
-            println!("{}: a lock whose answer is lost: {said:?}", library.name);
+            say!("{}: a lock whose answer is lost: {said:?}", library.name);
             assert_eq!(said.is_ok(), holds == 2, "{said:?}");
             assert_eq!(lock.inspect().unwrap().holder.expect("they have it").holds, holds);
             if holds == 2 {
@@ -208,7 +208,7 @@ fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before() {
                     scene.peer.ask(name, &format!("unlock {name}"));
                 }
             }
-            println!(
+            say!(
                 "{}: beside an overwritten lock {lapsed} of {} were renewed no more",
                 library.name,
                 OTHERS.len()
@@ -282,7 +282,7 @@ impl Trampled {
         let guard = lock.try_lock_for(BOUND).unwrap().expect("their lease ends");
         assert!(!pending.is_there(), "they wait for the last server");
         let said = pending.answer(BOUND);
-        println!("a red lock that took longer than its lease: {said:?}");
+        say!("a red lock that took longer than its lease: {said:?}");
         self.servers[2].resume();
         guard
     }

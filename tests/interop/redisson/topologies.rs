@@ -121,11 +121,11 @@ fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll(
         let bound = Learns::Asks(Duration::from_millis(bound));
         let took = (0..2).map(|_| waking::to_us(&scene.peer, &scene.ours, "lock", bound));
         let worst = took.max().expect("some");
-        println!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
+        say!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
         assert!(worst <= bound.within(300), "{worst:?}");
         let took = (0..2).map(|_| waking::to_them(&scene.peer, &scene.ours, "lock", Learns::Told));
         let took = took.max().expect("some");
-        println!("cluster, 3.17 and we on other channels: they waited {took:?}");
+        say!("cluster, 3.17 and we on other channels: they waited {took:?}");
         assert!(took <= Learns::Asks(Duration::from_secs(1)).within(300), "{took:?}");
     }
 }
