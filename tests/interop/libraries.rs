@@ -29,6 +29,9 @@ pub(crate) struct Library {
     pub(crate) refusals: &'static [&'static str],
     /// What each side has at least where both want the lock all the time, in percent.
     pub(crate) share: u64,
+    /// How often the lock goes from one side to the other at least where both count to 2,000 under it: more than once, or
+    /// one has simply waited for the end of the other.
+    pub(crate) crossings: usize,
     /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand times, and not ten.
     pub(crate) eager: &'static [&'static str],
     /// Whether it keeps a lock for as long as it lives: then `watchdog=` sets how long that is.
@@ -87,6 +90,7 @@ pub(crate) const fn redisson(name: &'static str) -> Library {
             "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
         ],
         share: 10,
+        crossings: 100,
         eager: &[],
         has_watchdog: true,
     }
@@ -140,7 +144,7 @@ macro_rules! sits_in_short {
 
             #[test]
             fn the_watchdogs_of_both_keep_their_locks() {
-                fairly(|| cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY));
+                cases::steadily(|| cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY));
             }
 
             $($crate::libraries::more!($more);)*
@@ -153,7 +157,7 @@ macro_rules! more {
     (leases) => {
         #[test]
         fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease() {
-            fairly(|| {
+            cases::steadily(|| {
                 cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(
                     &LIBRARY,
                 )
@@ -162,7 +166,7 @@ macro_rules! more {
 
         #[test]
         fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease() {
-            fairly(|| {
+            cases::steadily(|| {
                 cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(
                     &LIBRARY,
                 )
@@ -171,7 +175,7 @@ macro_rules! more {
 
         #[test]
         fn a_fixed_lease_ends_for_both_sides() {
-            fairly(|| cases::leases::a_fixed_lease_ends_for_both(&LIBRARY));
+            cases::steadily(|| cases::leases::a_fixed_lease_ends_for_both(&LIBRARY));
         }
     };
     (reentrant) => {
@@ -183,7 +187,7 @@ macro_rules! more {
     (extend) => {
         #[test]
         fn what_they_extend_is_theirs_and_ours_they_cannot_extend() {
-            fairly(|| cases::leases::what_they_extend_is_theirs(&LIBRARY));
+            cases::steadily(|| cases::leases::what_they_extend_is_theirs(&LIBRARY));
         }
     };
     (force) => {

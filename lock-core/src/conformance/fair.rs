@@ -18,12 +18,22 @@ const UNFAIR: Duration = Duration::from_millis(20);
 /// # Panics
 ///
 /// As the test does.
-pub fn fairly<T>(mut test: impl FnMut() -> T) -> T {
+pub fn fairly<T>(test: impl FnMut() -> T) -> T {
+    fairly_beyond(UNFAIR, test)
+}
+
+/// The same where only a thread that is later than this excuses a failure: for tests of what must hold, in which less is
+/// no excuse.
+///
+/// # Panics
+///
+/// As the test does.
+pub fn fairly_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) -> T {
     for _ in 0..2 {
         let (outcome, late) = with_lateness(|| catch_unwind(AssertUnwindSafe(&mut test)));
         match outcome {
             Ok(result) => return result,
-            Err(_) if late > UNFAIR => {
+            Err(_) if late > excuse => {
                 println!("a thread that only keeps time was {late:.1?} late: once more");
             }
             Err(panic) => resume_unwind(panic),

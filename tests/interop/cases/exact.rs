@@ -22,7 +22,7 @@ const CONTEST: Duration = Duration::from_secs(3);
 pub(crate) fn no_increment_is_lost(library: &'static Library) {
     let Some(scene) = Scene::with(library, "", library.eager) else { return };
     let lock = scene.ours.mutex("lock");
-    add_up(library.name, &scene.peer, &lock, "lock", &scene.server, TIMES);
+    add_up(library.name, &scene.peer, &lock, "lock", &scene.server, (TIMES, library.crossings));
     assert!(!scene.probe().exists(&library.key("lock")), "the lock is free in the end");
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn add_up(
     lock: &dyn DistLock,
     name: &str,
     data: &RedisServer,
-    times: u64,
+    (times, least): (u64, usize),
 ) {
     let line = format!("count {name} sum {times} {} 0", PAUSE.as_micros());
     let theirs: Vec<_> =
@@ -54,7 +54,7 @@ pub(crate) fn add_up(
     assert_eq!((ours, by.len() as u64), (each, 2 * each));
     let crossings = by.windows(2).filter(|two| two[0] != two[1]).count();
     say!("{what}: {} increments, {crossings} times from one side to the other", by.len());
-    assert!(crossings > 0, "the two sides never met: nothing was shown");
+    assert!(crossings >= least, "the two sides met {crossings} times only: little was shown");
 }
 
 /// Both want the lock for some seconds, with as many threads: neither starves.
@@ -78,7 +78,7 @@ pub(crate) fn both_get_their_share(library: &'static Library) {
         Some(all.to_string()),
         "an increment is lost: two were inside"
     );
-    assert!(ours > 0 && ours < all, "of {all} turns {ours} were ours: the two sides never met");
+    // Where nothing is promised: they hear of their own releases only, and one side may go on until it is done.
     assert!(
         (library.share..=100 - library.share).contains(&share),
         "of {all} turns {ours} were ours: one side starves"

@@ -85,6 +85,6 @@ fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in() {
 fn without_tokens_of_ours_no_increment_is_lost_either() {
     let Some(scene) = Scene::with(&REDIS_PY, "tokens=off", REDIS_PY.eager) else { return };
     let lock = scene.ours.mutex("lock");
-    add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, 200);
+    add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, (200, 2));
     assert_eq!(scene.probe().keys("*"), ["sum", "sum:by"], "no counter of ours is left");
 }

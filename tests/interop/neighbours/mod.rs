@@ -23,7 +23,9 @@ const NEIGHBOUR: Library = Library {
     theirs: Learns::Asks(Duration::ZERO),
     ours: Learns::Asks(Duration::from_millis(125)),
     refusals: &[],
-    share: 10,
+    // Who asks now and then finds it free less often than who is told.
+    share: 2,
+    crossings: 3,
     eager: &["retry=5"],
     has_watchdog: false,
 };
@@ -49,6 +51,8 @@ const PYTHON_REDIS_LOCK: Library = Library {
     arguments: &["kind=python-redis-lock", "lease=1000"],
     prefix: "lock:",
     share: 0,
+    // It hears of its own releases only, and then it is its own turn for as long as it goes on.
+    crossings: 1,
     // It sleeps on a list that only its own kind pushes to, for as long as its lease.
     theirs: Learns::Asks(Duration::from_secs(1)),
     refusals: &["NotAcquired"],
@@ -126,6 +130,8 @@ const REGISTRY_TOLD: Library = Library {
     arguments: &["kind=registry-pubsub", "lease=1000"],
     prefix: "registry:",
     share: 0,
+    // It hears of its own releases only, and then it is its own turn for as long as it goes on.
+    crossings: 1,
     // It sleeps on a channel that only its own kind publishes on, for as long as the registry's lease.
     theirs: Learns::Asks(Duration::from_secs(1)),
     refusals: &["You do not own lock", "Lock was released in the store"],

@@ -1,8 +1,9 @@
 //! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, as RLock does.
 
 use super::with;
+use crate::cases::steadily;
 use crate::cases::waking;
-use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms};
+use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
 use crate::libraries::{Learns, Library, redisson};
 use crate::peer::BOUND;
 use crate::scene::Scene;
@@ -39,7 +40,7 @@ fn a_fair_lock_of_another_name_does_not_collide() {
 /// sides find out when they ask again, at the end of the lease that they saw.
 #[test]
 fn a_fair_lock_of_the_same_name_excludes_without_waking() {
-    fairly(|| {
+    steadily(|| {
         let Some(scene) = Scene::with(&FAIR, "watchdog=1s", &["watchdog=1000"]) else { return };
         let lock = scene.ours.mutex("lock");
         scene.peer.ask("t", "lock lock 0");
@@ -68,7 +69,7 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking() {
 /// A spin lock tells nobody of its release: we find out at the end of the lease that we saw. It asks us all the time.
 #[test]
 fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
-    fairly(|| {
+    steadily(|| {
         let Some(scene) = Scene::with(&SPIN, "watchdog=1s", &["watchdog=1000"]) else { return };
         let lock = scene.ours.mutex("lock");
         scene.peer.ask("t", "lock lock 0");
@@ -99,7 +100,7 @@ fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
 /// With `poll=` we ask now and then, too.
 #[test]
 fn a_spin_lock_is_found_free_within_a_poll_where_that_is_set() {
-    fairly(|| {
+    steadily(|| {
         let Some(scene) = Scene::with(&SPIN, "format=redisson,poll=50ms", &[]) else { return };
         let how = Learns::Asks(Duration::from_millis(100));
         waking::we_are_soon("spin, with poll=50ms", &scene.peer, &scene.ours, "lock", how);

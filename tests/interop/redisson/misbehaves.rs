@@ -5,11 +5,12 @@
 //! in `docs/INTEROP.md`.
 
 use super::{NEWEST, OLDEST};
+use crate::cases::steadily;
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Plan, Proxy};
 use crate::harness::resp::Request;
-use crate::harness::time::{always, eventually, fairly, let_pass, ms};
+use crate::harness::time::{always, eventually, let_pass, ms};
 use crate::libraries::Library;
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};
@@ -31,7 +32,7 @@ fn must_stay_ours(guard: &LockGuard, time: Duration) {
 /// and has none.
 #[test]
 fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone() {
-    fairly(|| {
+    steadily(|| {
         for library in [&NEWEST, &OLDEST] {
             let Some(scene) = Scene::with(library, "", &["watchdog=3000"]) else { return };
             scene.peer.ask("t", "lock lock 0");
@@ -51,7 +52,7 @@ fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alo
 /// renewed for ever. We wait, as for any holder; `force_unlock` ends it.
 #[test]
 fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it() {
-    fairly(|| {
+    steadily(|| {
         let Some(scene) = Scene::with(&NEWEST, "", &["watchdog=1000"]) else { return };
         scene.peer.ask("t", "try warm 0 1");
         scene.server.pause();
@@ -127,7 +128,7 @@ impl Lossy {
 /// keep it.
 #[test]
 fn an_unlock_that_they_send_again_does_not_free_ours() {
-    fairly(|| {
+    steadily(|| {
         for library in [&NEWEST, &OLDEST] {
             let Some(scene) = Lossy::start(library) else { return };
             scene.peer.ask("t", "lock lock 0");
@@ -147,7 +148,7 @@ fn an_unlock_that_they_send_again_does_not_free_ours() {
 /// count themselves twice, so that their unlock does not free it. We wait for what is stored, and can free it.
 #[test]
 fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it() {
-    fairly(|| {
+    steadily(|| {
         for (library, holds) in [(&NEWEST, 1), (&OLDEST, 2)] {
             let Some(scene) = Lossy::start(library) else { return };
             let lock = scene.ours.mutex("lock");
@@ -175,7 +176,7 @@ fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it()
 /// it without a word. We take what has lapsed and nothing else, and ours, overwritten likewise, costs no other of ours.
 #[test]
 fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before() {
-    fairly(|| {
+    steadily(|| {
         // Behind the first one in a Java hash map, whose order is that of their batch.
         const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
         for (library, renews_the_others) in [(&NEWEST, false), (&OLDEST, true)] {
@@ -225,7 +226,7 @@ fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before() {
 /// otherwise it runs out, our next renewal or `verify` says so, and the next holder's token is greater.
 #[test]
 fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right_or_noticed() {
-    fairly(|| {
+    steadily(|| {
         for (settings, is_kept) in [("watchdog=1s", true), ("", false)] {
             let Some(scene) = Trampled::start(settings) else { return };
             let lock = scene.ours.mutex("lock");

@@ -27,7 +27,7 @@ fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order()
             &several,
             "c,b,a",
             &scene.server,
-            TIMES,
+            (TIMES, 5),
         );
         assert_eq!(locks_in(&scene.server), [""; 0]);
     }
@@ -88,7 +88,7 @@ fn a_red_lock_of_theirs_and_our_quorum_exclude_each_other() {
         assert!(lock.try_lock().unwrap().is_none());
         scene.peer.ask("t", "unlock lock");
         let what = format!("{} red and a quorum", library.name);
-        add_up(&what, &scene.peer, &lock, "lock", scene.data(), TIMES);
+        add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));
     }
 }
 
@@ -104,7 +104,7 @@ fn a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other() {
             .collect();
         let lock = MajorityLock::new(clients.iter().map(|ours| ours.mutex("lock"))).unwrap();
         let what = format!("{} red and a majority", library.name);
-        add_up(&what, &scene.peer, &lock, "lock", scene.data(), TIMES);
+        add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));
     }
 }
 

@@ -47,7 +47,7 @@ impl Elsewhere {
 
     fn add_up(&self, what: &str) {
         let lock = self.ours.mutex("lock");
-        exact::add_up(what, &self.peer, &lock, "lock", &self.data, TIMES);
+        exact::add_up(what, &self.peer, &lock, "lock", &self.data, (TIMES, 5));
     }
 
     fn wake(&self, what: &str) {
