@@ -543,6 +543,9 @@ pub struct Abilities {
     pub tokens: bool,
     /// How a waiter learns of a release.
     pub waking: Waking,
+    /// After how long at the latest who waits looks again, although releases are published: others may have the lock who
+    /// do not tell. `None`: not before the holder's lease can be over.
+    pub looks_again: Option<Duration>,
     /// Whether replicas can be asked to confirm a grant.
     pub replication: Replicates,
     /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and what it has answered nobody but
@@ -555,7 +558,8 @@ impl Abilities {
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, Replicates::Never);
-        Self { owned: true, tokens: true, waking, replication, independent: false }
+        let (looks_again, independent) = (None, false);
+        Self { owned: true, tokens: true, waking, looks_again, replication, independent }
     }
 
     /// The same as one that can be of a quorum, or not.
@@ -583,6 +587,13 @@ impl Abilities {
     #[must_use]
     pub fn waking(mut self, waking: Waking) -> Self {
         self.waking = waking;
+        self
+    }
+
+    /// The same where who waits looks again after this long at the latest.
+    #[must_use]
+    pub fn looks_again(mut self, after: Option<Duration>) -> Self {
+        self.looks_again = after;
         self
     }
 

@@ -96,6 +96,8 @@ impl QuorumBackend {
             accept(member.as_ref())?;
         }
         let tokens = members.iter().all(|member| member.store().abilities().tokens);
+        let looks_again =
+            members.iter().filter_map(|member| member.store().abilities().looks_again).min();
         let max_lease = members.iter().filter_map(|member| member.max_lease()).min();
         let nodes = members.len();
         let clock = Arc::clone(&context.clock);
@@ -105,7 +107,7 @@ impl QuorumBackend {
             clock: Arc::clone(&context.clock),
             proposals: Proposals::default(),
             node_timeout,
-            abilities: Abilities::full().tokens(tokens),
+            abilities: Abilities::full().tokens(tokens).looks_again(looks_again),
             max_lease,
             identities: Mutex::new(vec![None; nodes]),
             refused: Mutex::new(None),

@@ -106,7 +106,10 @@ impl Owned {
     }
 
     pub(super) fn abilities(&self) -> Abilities {
-        Abilities::full().tokens(self.policy != TokenPolicy::Off)
+        // Where the scripts tell those apart that do not tell, some may look like one of us all the same.
+        let least = if self.shape.tells_apart { SELDOM } else { Duration::ZERO };
+        let looks_again = self.polls.map(|polls| polls.at_least(least).pause());
+        Abilities::full().tokens(self.policy != TokenPolicy::Off).looks_again(looks_again)
     }
 
     /// The channel on which releases of `name` are told.
@@ -172,11 +175,7 @@ impl Owned {
 
     /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
-        // Where the holder only looks like one of us, nobody will tell.
-        let polls = self.polls.map(|polls| match is_told && self.shape.tells_apart {
-            true => polls.at_least(SELDOM),
-            false => polls,
-        });
+        let polls = self.polls.filter(|_| !is_told);
         match (taken(pttl), polls.map(Polls::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::Endless(_), pause) => Answer::Endless(pause),

@@ -177,7 +177,8 @@ impl Wait<'_> {
         }
         // A message may be lost, so the holder's lease bounds the sleep, and never more than one of our own does.
         let lease = self.engine.settings.lease_time.duration();
-        let bound = left.map_or(lease, |left| left.min(lease));
+        let bounds = [left, self.engine.abilities.looks_again];
+        let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
 
