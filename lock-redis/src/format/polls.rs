@@ -17,7 +17,7 @@ const JITTER: Duration = Duration::from_millis(25);
 
 impl Default for Polls {
     fn default() -> Self {
-        Self { interval: INTERVAL, jitter: JITTER }
+        Self::new(None, None)
     }
 }
 

@@ -36,6 +36,33 @@ fn a_fair_lock_of_another_name_does_not_collide() {
     scene.peer.ask("second", "unlock fair");
 }
 
+/// They have the lock and give it to us, and we give it to them, who wait for so long: what each side waited for after the
+/// other's release. Ours no longer than a lease.
+fn passed_to_and_fro(scene: &Scene, lock: &dyn DistLock, wait: Duration) -> (Duration, Duration) {
+    scene.peer.ask("t", "lock lock 0");
+    assert!(lock.try_lock().unwrap().is_none());
+    let ours = thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+        let_pass(ms(100));
+        assert!(!waiter.is_finished());
+        let freed = Stopwatch::start();
+        scene.peer.ask("t", "unlock lock");
+        waiter.join().unwrap();
+        freed.elapsed()
+    });
+    assert!(ours < LEASE + ms(500), "{ours:?}: a lease is the bound");
+    let guard = lock.lock().unwrap();
+    let waiting = scene.peer.tell("t", "lock lock 0");
+    let_pass(wait);
+    assert!(!waiting.is_there());
+    let freed = Stopwatch::start();
+    guard.unlock().unwrap();
+    waiting.ok();
+    let theirs = freed.elapsed();
+    scene.peer.ask("t", "unlock lock");
+    (ours, theirs)
+}
+
 /// On one name it excludes us, and we it. But it wakes nobody but the first in its queue, and we do not know that queue: both
 /// sides find out when they ask again, at the end of the lease that they saw.
 #[test]
@@ -43,26 +70,8 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking() {
     steadily(|| {
         let Some(scene) = Scene::with(&FAIR, "watchdog=1s", &["watchdog=1000"]) else { return };
         let lock = scene.ours.mutex("lock");
-        scene.peer.ask("t", "lock lock 0");
-        assert!(lock.try_lock().unwrap().is_none());
-        let took = thread::scope(|scope| {
-            let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
-            let_pass(ms(100));
-            let freed = Stopwatch::start();
-            scene.peer.ask("t", "unlock lock");
-            waiter.join().unwrap();
-            freed.elapsed()
-        });
-        assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
-        let guard = lock.lock().unwrap();
-        let waiting = scene.peer.tell("t", "lock lock 0");
-        let_pass(ms(100));
-        assert!(!waiting.is_there());
-        let freed = Stopwatch::start();
-        guard.unlock().unwrap();
-        waiting.ok();
-        say!("fair on our name: we waited {took:?}, they {:?}", freed.elapsed());
-        scene.peer.ask("t", "unlock lock");
+        let (ours, theirs) = passed_to_and_fro(&scene, &lock, ms(100));
+        say!("fair on our name: we waited {ours:?}, they {theirs:?}");
     });
 }
 
@@ -72,28 +81,9 @@ fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
     steadily(|| {
         let Some(scene) = Scene::with(&SPIN, "watchdog=1s", &["watchdog=1000"]) else { return };
         let lock = scene.ours.mutex("lock");
-        scene.peer.ask("t", "lock lock 0");
-        let took = thread::scope(|scope| {
-            let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
-            let_pass(ms(100));
-            assert!(!waiter.is_finished());
-            let freed = Stopwatch::start();
-            scene.peer.ask("t", "unlock lock");
-            waiter.join().unwrap();
-            freed.elapsed()
-        });
-        assert!(took < LEASE + ms(500), "{took:?}: a lease is the bound");
-        let guard = lock.lock().unwrap();
-        let waiting = scene.peer.tell("t", "lock lock 0");
-        let_pass(ms(300));
-        assert!(!waiting.is_there());
-        let freed = Stopwatch::start();
-        guard.unlock().unwrap();
-        waiting.ok();
-        let theirs = freed.elapsed();
-        say!("spin on our name: we waited {took:?}, they {theirs:?}");
+        let (ours, theirs) = passed_to_and_fro(&scene, &lock, ms(300));
+        say!("spin on our name: we waited {ours:?}, they {theirs:?}");
         assert!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
-        scene.peer.ask("t", "unlock lock");
     });
 }
 
