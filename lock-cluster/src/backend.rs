@@ -95,6 +95,15 @@ impl ClusterBackend {
             trouble: Trouble(Arc::new(move || trouble.ask())),
         };
         let format = Format::of(config, context)?.on_cluster();
+        let channels = match (channels, format.needs_plain_channels()) {
+            (Channels::Sharded, true) => {
+                return Err(Error::configuration(
+                    "`channels=sharded`: whom `wakes=` in `format=` names listens on plain channels; leave `channels=` out",
+                ));
+            }
+            (_, true) => Channels::Plain,
+            (channels, false) => channels,
+        };
         let format = Arc::new(match stops {
             Some(stops) => format.stopping(stops),
             None => format,

@@ -10,7 +10,8 @@ use std::sync::Arc;
 ///
 /// - `address_map=ANNOUNCED=REAL,..`: nodes that are elsewhere than the cluster says; each side `host:port`, or both hosts
 /// - `channels=auto|plain|sharded`: how releases are told. `auto`, the default, takes sharded channels where the servers
-///   know them (Redis 7, Valkey), as Redisson does; all who share a lock must do the same
+///   know them (Redis 7, Valkey), as Redisson does, but plain ones with `format=token,wakes=spring-integration`, whose
+///   waiters listen there; all who share a lock must do the same
 /// - over TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for `rediss://`
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]

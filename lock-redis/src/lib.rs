@@ -26,6 +26,7 @@ mod format;
 mod herd;
 mod keys;
 mod link;
+mod neighbour;
 mod node;
 mod pool;
 mod propose;

@@ -28,6 +28,14 @@ pub(crate) enum Asked<'a> {
     Introduction,
 }
 
+impl Asked<'_> {
+    /// The list that the script, or another of its format, pushes to.
+    fn list(&self) -> Option<String> {
+        let Self::Script(script, key) = self else { return None };
+        script.wakes()?.list(key)
+    }
+}
+
 /// The failure of a request that the server answered with an error.
 pub(crate) fn refused(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Failure {
     Failure::Refused(explain(server, answer, asked))
@@ -46,6 +54,10 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
     }
     let answer = without_arguments(answer);
     let (kind, message) = match answer.code.as_str() {
+        // Not the lock, which is as it was: that is still ours.
+        "WRONGTYPE" if answer.detail.starts_with("the list of signals") => {
+            (ErrorKind::Configuration, no_list(&answer, asked))
+        }
         "WRONGTYPE" => (ErrorKind::ForeignFormat, foreign(&answer, asked)),
         "NOAUTH" => (
             ErrorKind::Configuration,
@@ -67,6 +79,9 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
                 "{server} runs in protected mode and lets nobody in from outside: give it a password"
             ),
         ),
+        "CROSSSLOT" if asked.list().is_some() => {
+            (ErrorKind::Configuration, apart(&asked.list().unwrap_or_default()))
+        }
         "MOVED" | "ASK" | "CROSSSLOT" => (
             ErrorKind::Configuration,
             format!("{server} is a Redis Cluster node, and `redis://` means one server on its own"),
@@ -158,6 +173,25 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     (ErrorKind::Unavailable, format!("{server} refused"))
 }
 
+/// What stands where python-redis-lock's waiters would sleep on a list.
+fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
+    let list = asked.list().unwrap_or_default();
+    format!(
+        "{} under the key {list:?}, and so python-redis-lock's waiters cannot be woken; nothing was released: delete what \
+         is there, or leave out `wakes=`",
+        answer.detail
+    )
+}
+
+/// Why a lock cannot be given back on a cluster by a script that signals on this list, too.
+pub(crate) fn apart(list: &str) -> String {
+    format!(
+        "python-redis-lock's waiters sleep on the list {list:?}, which on a cluster is in another hash slot than the \
+         lock: give the name a hash tag, as `{{orders}}:42` has one, or leave out `wakes=` (and a cluster's URL begins \
+         with `redis+cluster://`)"
+    )
+}
+
 fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
     let (Asked::Script(_, key) | Asked::Command(_, key)) = asked else {
         return "something that is not a lock of this format is there".to_owned();
@@ -197,9 +231,10 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
             Asked::Script(_, key) | Asked::Command(_, key) => *key,
             _ => "*",
         };
+        let signals = asked.list().map_or("", |_| " ~lock-signal:*");
         (
             format!("use the key {key:?} or those beside it"),
-            format!("~{key} ~redisson_lock_token:* ~distlock_closed:*"),
+            format!("~{key} ~redisson_lock_token:* ~distlock_closed:*{signals}"),
         )
     } else {
         let commands = missing_commands(&detail, asked);
@@ -268,7 +303,7 @@ fn without_arguments(answer: &ServerError) -> ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::REDISSON;
+    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION};
     use crate::link::Place;
     use crate::script::Script;
 
@@ -386,6 +421,37 @@ mod tests {
                 assert!(error.to_string().contains("h:1"), "{text}: {error:?}");
             }
         }
+    }
+
+    /// A script that pushes to a list has one key more, about which a server may complain.
+    #[test]
+    fn what_is_wrong_with_the_list_of_signals_is_told() {
+        let server = Server::new(Place::tcp("h", 1), Some("me"));
+        let release = Asked::Script(&PYTHON_REDIS_LOCK.scripts.release, "lock:a");
+        let said = |text: &str| explain(&server, &ServerError::parse(text), &release);
+        for (text, says) in [
+            (
+                "WRONGTYPE the list of signals is a hash",
+                "the list of signals is a hash under the key \"lock-signal:a\"",
+            ),
+            ("CROSSSLOT Keys in request don't hash to the same slot", "a hash tag"),
+            (
+                "NOPERM this user has no permissions to access one of the keys used",
+                "~lock:a ~redisson_lock_token:* ~distlock_closed:* ~lock-signal:*`",
+            ),
+            (
+                "ERR ACL failure in script: User me has no permissions to run the 'lpush' command",
+                "me +lpush`",
+            ),
+        ] {
+            let error = said(text);
+            // None says that the lock is lost: it is ours as before.
+            assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
+        }
+        let release = Asked::Script(&SPRING_INTEGRATION.scripts.release, "registry:a");
+        let text = "ERR The user executing the script can't publish to the channel mentioned";
+        let error = explain(&server, &ServerError::parse(text), &release);
+        assert!(error.to_string().contains("`ACL SETUSER me &*-channel:*`"), "{error:?}");
     }
 
     /// Redis before 7 says on which line of the script it was, and not which command.

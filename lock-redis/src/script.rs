@@ -1,6 +1,7 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 
 use crate::link::{Ask, CallError, Errand, Heard, Request, SharedLink, script_hash};
+use crate::neighbour::Neighbour;
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::Moment;
@@ -14,6 +15,8 @@ pub(crate) struct Script {
     source: &'static str,
     /// What the channels are called on which it tells of releases; nothing where it tells of none.
     channel: &'static str,
+    /// Whose waiters its format wakes besides our own.
+    wakes: Option<Neighbour>,
     hash: OnceLock<String>,
     /// Its own, of those of all scripts.
     bit: u32,
@@ -38,20 +41,21 @@ pub(crate) struct Scripts {
     pub(crate) propose: Script,
 }
 
-/// The scripts, numbered from here on, each with those words of this format before it that it uses.
+/// The scripts, numbered from here on, each with those words of this format before it that it uses; behind those that free
+/// a lock, how this one does it.
 macro_rules! scripts {
-    ($first:literal, $format:literal, $channel:expr) => {
+    ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {
         $crate::script::Scripts {
-            acquire: $crate::script::scripts!(@ $first, $format, $channel, "acquire": "look", "take", "tells"),
-            release: $crate::script::scripts!(@ $first + 1, $format, $channel, "release": "look", "gone"),
-            close: $crate::script::scripts!(@ $first + 2, $format, $channel, "close": "look", "gone"),
-            renew: $crate::script::scripts!(@ $first + 3, $format, $channel, "renew": "look", "gone"),
-            inspect: $crate::script::scripts!(@ $first + 4, $format, $channel, "inspect": "holder", "gone"),
-            force: $crate::script::scripts!(@ $first + 5, $format, $channel, "force": "holder"),
-            propose: $crate::script::scripts!(@ $first + 6, $format, $channel, "propose": "look", "take", "tells"),
+            acquire: $crate::script::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells";),
+            release: $crate::script::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; $free),
+            close: $crate::script::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone"; $free),
+            renew: $crate::script::scripts!(@ $first + 3, $format, $channel, $wakes, "renew": "look", "gone";),
+            inspect: $crate::script::scripts!(@ $first + 4, $format, $channel, $wakes, "inspect": "holder", "gone";),
+            force: $crate::script::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; $free),
+            propose: $crate::script::scripts!(@ $first + 6, $format, $channel, $wakes, "propose": "look", "take", "tells";),
         }
     };
-    (@ $number:expr, $format:literal, $channel:expr, $name:literal: $($word:literal),*) => {
+    (@ $number:expr, $format:literal, $channel:expr, $wakes:expr, $name:literal: $($word:literal),*; $($free:literal)?) => {
         $crate::script::Script::new(
             $number,
             $name,
@@ -59,8 +63,10 @@ macro_rules! scripts {
             concat!(
                 $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
                 include_str!(concat!("../lua/", $name, ".lua")),
+                $(include_str!(concat!("../lua/free/", $free, ".lua")),)?
             ),
         )
+        .waking($wakes)
     };
 }
 pub(crate) use scripts;
@@ -76,12 +82,23 @@ impl Script {
         channel: &'static str,
         source: &'static str,
     ) -> Self {
-        Self { name, source, channel, hash: OnceLock::new(), bit: 1 << number }
+        Self { name, source, channel, wakes: None, hash: OnceLock::new(), bit: 1 << number }
+    }
+
+    /// The same of a format that wakes others' waiters, too.
+    pub(crate) const fn waking(mut self, wakes: Option<Neighbour>) -> Self {
+        self.wakes = wakes;
+        self
     }
 
     /// What the channels are called on which it tells of releases.
     pub(crate) fn channel(&self) -> &'static str {
         self.channel
+    }
+
+    /// Whose waiters its format wakes besides our own.
+    pub(crate) fn wakes(&self) -> Option<Neighbour> {
+        self.wakes
     }
 
     /// What we call it.
@@ -213,7 +230,7 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{REDISSON, TOKEN};
+    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION, TOKEN};
 
     #[test]
     fn scripts_know_their_commands() {
@@ -233,7 +250,7 @@ mod tests {
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
         let mut bits = 0_u32;
-        for script in [&REDISSON, &TOKEN]
+        for script in [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION]
             .into_iter()
             .flat_map(|it| all(&it.scripts))
             .chain([&MARK, &COUNT, &CLEAR])

@@ -118,7 +118,9 @@ fn ten_thousand_locks_stay_held_for_ten_leases() {
         assert!(least > lease / 3, "{least:?} were left of {lease:?}");
         assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");
         assert_eq!(threads.iter().filter(|name| name.contains("lane")).count(), 1, "{threads:?}");
-        assert!(threads.len() <= 5, "{threads:?}");
+        // On a machine that keeps an answer waiting for 20 ms others renew meanwhile, and no more of them than three.
+        let reliefs = threads.iter().filter(|name| name.contains("relief")).count();
+        assert!(reliefs <= 3 && threads.len() - reliefs <= 4, "{threads:?}");
         drop(guards); // which does not wait for the answers
         client.settle(scaled(Duration::from_secs(10))).unwrap();
         assert_eq!(probe.keys("many:*"), Vec::<String>::new());

@@ -3,8 +3,8 @@
 use crate::harness::cluster::Cluster;
 use crate::harness::time::{always, eventually, ms, timed};
 use crate::scene::{LONG, Load, backend, client, client_with, take};
-use distlock::{DistLock, LeaseTime, LockName, OwnerId};
-use lock_core::backend::{Attempt, Failure};
+use distlock::{Clock, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
+use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, TenureId};
 use std::thread;
 use std::time::Duration;
 
@@ -83,6 +83,31 @@ fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_move
     });
 }
 
+/// The list on which those of python-redis-lock sleep is in the same slot, and mostly not there: a script that needs both keys is not
+/// carried out before the slot has moved. Until then the lock is held, and what frees it then wakes them.
+#[test]
+fn while_its_slot_moves_a_lock_that_is_to_wake_others_stays_and_it_is_freed_behind_the_unlock() {
+    let cluster = Cluster::start();
+    let (from, to) = (1, 0);
+    let tag = cluster.name_on(from, "signalled");
+    let (name, slot) = (format!("{{{tag}}}"), cluster.slot(&tag));
+    let (key, list) = (format!("lock:{name}"), format!("lock-signal:{name}"));
+    let format = "prefix=lock:&format=token,wakes=python-redis-lock";
+    let client =
+        client_with(&cluster.url(), &format!("{format}&command_timeout=300ms&watchdog=5m"));
+    let held = take(&client, &name);
+    cluster.begin_to_move(slot, from, to);
+    cluster.move_keys(slot, from, to);
+    let error = timed(300, |_| held.unlock()).unwrap_err();
+    assert!(!error.is_lost(), "{error}");
+    let mut probe = cluster.node(to).probe();
+    assert_eq!(probe.command(&["ASKING"]).text(), "OK");
+    assert!(probe.exists(&key), "it is where it was");
+    cluster.end_to_move(slot, from, to);
+    assert_eq!(probe.command(&["BLPOP", &list, "15"]).texts(), [list, "1".to_owned()]);
+    assert!(!probe.exists(&key), "freed and told at once");
+}
+
 #[test]
 fn who_waits_is_woken_where_the_slot_has_gone() {
     let cluster = Cluster::start();
@@ -103,6 +128,26 @@ fn who_waits_is_woken_where_the_slot_has_gone() {
             held.unlock().unwrap();
             timed(1_000, |_| waits.join().unwrap().unwrap());
         });
+    }
+}
+
+/// A registry of Spring's listens on any node, and each node knows of its own listeners: ours reckon with one that they cannot see,
+/// or they would take the lock again each time before it has asked.
+#[test]
+fn a_registry_that_may_listen_on_another_node_is_reckoned_with() {
+    let cluster = Cluster::shared();
+    for (settings, told) in [
+        ("prefix=registry:&format=token,wakes=spring-integration", 1),
+        ("prefix=registry:&format=token", 0),
+    ] {
+        let (backend, context) = backend(&format!("{}?{settings}", cluster.url()));
+        let (name, lease) = (LockName::new("unseen").unwrap(), LeaseTime::new(LONG).unwrap());
+        let owner = OwnerId::new(context.client, 1);
+        let by = SystemClock.now() + LONG;
+        backend.acquire(&Attempt::new(&name, owner, lease), by).unwrap();
+        let held = TenureId::new(name, owner, lease, Receipt::default());
+        let release = backend.release(&held, Closing::CLEAN, by).unwrap();
+        assert_eq!(release, Release::FreedFor(told), "{settings}");
     }
 }
 

@@ -41,6 +41,8 @@ fn fewer_than_three_and_one_that_stands_twice_are_refused_at_once() {
     assert!(refused("redlock://a,b,c?durable=perhaps").contains("`durable=perhaps`"));
     assert!(refused("redlock://a,b,c?node_timeout=5s").contains("node_timeout=5s"));
     assert!(refused("redlock://a,b,c/x").contains("`/x`"));
+    let wakes = "redlock://a,b,c?prefix=lock:&format=token,wakes=python-redis-lock";
+    assert!(refused(wakes).contains("`wakes=python-redis-lock`"));
     let stores = |count: usize| (0..count).map(|_| Arc::new(Dead) as Arc<dyn Backend>).collect();
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let quorum = |count| QuorumBackend::new(stores(count), Duration::from_millis(100), &context);

@@ -302,9 +302,10 @@ fn nor_do_they_for_a_minute() {
     crowd(60);
 }
 
-fn batch_workers(quorum: &Servers, jobs: &str) {
+fn batch_workers(quorum: &Servers, name: &str, jobs: &str) {
     let mut child = Example::new("batch_workers")
-        .args(&["--url", &quorum.url, "--processes", "3", "--workers", "4", "--jobs", jobs])
+        .args(&["--url", &quorum.url, "--name", name, "--jobs", jobs])
+        .args(&["--processes", "3", "--workers", "4"])
         .spawn();
     let watch = Stopwatch::start();
     let code = child.wait_exit(scaled(Duration::from_secs(120)));
@@ -319,9 +320,13 @@ fn batch_workers(quorum: &Servers, jobs: &str) {
 #[test]
 fn batch_workers_are_exact_on_five_nodes_and_with_one_dead_and_one_frozen() {
     let mut quorum = Servers::with(5, 0, LONGEST);
-    batch_workers(&quorum, "2000");
+    batch_workers(&quorum, "all", "2000");
+    let left: Vec<_> = quorum.servers.iter().map(|server| server.probe().exists("all")).collect();
+    println!("on these nodes something is left of it: {left:?}");
+    // A process that ends right behind its last release has perhaps not sent it to all of them. What is left on one of three may then be
+    // all that can be seen of somebody who has the other two, if those are gone: so the next ones have a lock of their own.
     quorum.servers[0].kill();
     quorum.servers[2].pause();
     let_pass(ms(10));
-    batch_workers(&quorum, "1000");
+    batch_workers(&quorum, "three of five", "1000");
 }

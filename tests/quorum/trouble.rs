@@ -7,7 +7,7 @@ use crate::harness::resp::Kind;
 use crate::harness::rights::LOGIN;
 use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
 use crate::scene::{LONGEST, Servers, place, url};
-use distlock::{Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
+use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -346,4 +346,38 @@ fn clients_that_see_different_nodes_exclude_each_other_all_the_same() {
     let next = lock.try_lock_for(scaled(SOON)).unwrap().unwrap();
     assert!(next.fencing_token() > token);
     next.unlock().unwrap();
+}
+
+/// A lock that is on its way from one holder to another is one's here and another's there. Where only a majority of the nodes is left, no
+/// other can tell: whoever asks then asks again, and does not wait for those that say nothing.
+#[test]
+fn who_has_a_lock_that_changes_hands_is_told_with_a_bare_majority_of_nodes() {
+    for is_frozen in [false, true] {
+        let mut quorum = Servers::with(5, 0, &format!("{LONGEST}&command_timeout=10s"));
+        let lock = quorum.client().mutex("x").unwrap();
+        assert!(!lock.is_locked().unwrap());
+        quorum.servers[0].kill();
+        if is_frozen {
+            quorum.servers[1].pause();
+        } else {
+            quorum.servers[1].kill();
+        }
+        let owner = format!("{}:1", ClientId::random());
+        for server in &quorum.servers[2..4] {
+            server.probe().command(&["HSET", "x", &owner, "1"]);
+            server.probe().command(&["PEXPIRE", "x", "600000"]);
+        }
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| lock.is_locked());
+            let_pass(ms(1_000));
+            assert!(!asks.is_finished(), "two of three say that it is held, and are no majority");
+            let freed = Stopwatch::start();
+            for server in &quorum.servers[2..4] {
+                server.probe().command(&["DEL", "x"]);
+            }
+            assert!(!asks.join().unwrap().unwrap());
+            let took = freed.elapsed();
+            assert!(took < ms(400), "{took:?}: less than what a node may take");
+        });
+    }
 }

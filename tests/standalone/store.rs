@@ -1,7 +1,7 @@
 //! What stands in the store, and what the scripts do with it.
 
 use crate::bench::{Bench, Counter, LONG, granted, lease, name, soon, tenure, tokens};
-use crate::harness::probe::Value;
+use crate::harness::probe::{Probe, Value};
 use crate::harness::process::RedisServer;
 use crate::harness::time::eventually;
 use lock_core::backend::{
@@ -12,23 +12,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A script behind those words of the format that it uses.
+/// A script behind those words of the format that it uses, with its end where that is a file of its own.
 macro_rules! script {
-    ($name:literal: $($word:literal),*) => {
+    ($name:literal: $($word:literal),* $(; $free:literal)?) => {
         concat!(
             $(include_str!(concat!("../../lock-redis/src/lua/redisson/", $word, ".lua")),)*
             include_str!(concat!("../../lock-redis/src/lua/", $name, ".lua")),
+            $(include_str!(concat!("../../lock-redis/src/lua/free/", $free, ".lua")),)?
         )
     };
 }
 
 const SCRIPTS: [&str; 6] = [
     script!("acquire": "look", "take", "tells"),
-    script!("release": "look", "gone"),
-    script!("close": "look", "gone"),
+    script!("release": "look", "gone"; "usual"),
+    script!("close": "look", "gone"; "usual"),
     script!("renew": "look", "gone"),
     script!("inspect": "holder", "gone"),
-    script!("force": "holder"),
+    script!("force": "holder"; "usual"),
 ];
 
 /// A lock's hash with one holder.
@@ -244,6 +245,49 @@ fn a_release_says_how_many_clients_it_told() {
         let (held, _) = benches[2].take("a");
         benches[2].release(&held) == Release::FreedFor(0)
     });
+}
+
+/// Who sleeps on a list is not counted by the server: a signal that was taken says that somebody may.
+#[test]
+fn whom_a_signal_may_wake_counts_as_one() {
+    let server = RedisServer::start();
+    let options = "prefix=lock:&format=token,wakes=python-redis-lock";
+    let bench = Bench::new(&format!("{}?{options}", server.url()));
+    for (left, told) in [(false, 1), (true, 0), (true, 0), (false, 1)] {
+        if !left {
+            server.probe().command(&["DEL", "lock-signal:a"]);
+        }
+        let (held, _) = bench.take("a");
+        assert_eq!(bench.release(&held), Release::FreedFor(told));
+    }
+}
+
+/// Registries of Spring's listen by a pattern, whether they wait for this lock or not: all of them count as one. Of ours each.
+#[test]
+fn whom_a_pattern_tells_count_as_one() {
+    const OPTIONS: &str = "prefix=registry:&format=token,wakes=spring-integration";
+    let server = RedisServer::start();
+    let words = ["ACL", "SETUSER", "less", "on", ">pw", "~*", "&*", "+@all", "-pubsub"];
+    server.probe().command(&words);
+    for (login, ours) in [("locker:SECRET", 1), ("less:pw", 0)] {
+        let bench = Bench::new(&format!("{}?{OPTIONS}", server.url_as(login)));
+        let released = |bench: &Bench| {
+            let (held, _) = bench.take("a");
+            bench.release(&held)
+        };
+        assert_eq!(released(&bench), Release::FreedFor(0));
+        let listening: [Probe; 3] = std::array::from_fn(|_| {
+            let mut probe = server.probe();
+            probe.command(&["PSUBSCRIBE", "registry-channel:*"]);
+            probe
+        });
+        assert_eq!(released(&bench), Release::FreedFor(1));
+        let other = Bench::new(&format!("{}?{OPTIONS}", server.url()));
+        let watch = other.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap();
+        assert_eq!(released(&bench), Release::FreedFor(1 + ours), "{login}");
+        drop((watch, listening));
+        eventually("nobody is told any more", LONG, || released(&bench) == Release::FreedFor(0));
+    }
 }
 
 /// All clients wait for the one thread that runs them.

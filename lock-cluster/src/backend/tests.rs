@@ -17,6 +17,10 @@ fn an_address_that_is_no_cluster_is_refused() {
         ("redis+cluster://a/1", "no database but 0"),
         ("redis+cluster://a?channels=x", "`channels=x`"),
         ("redis+cluster://a?address_map=x", "`address_map`"),
+        (
+            "redis+cluster://a?channels=sharded&prefix=r:&format=token,wakes=spring-integration",
+            "`channels=sharded`: whom `wakes=`",
+        ),
     ] {
         let error = open(url).unwrap_err();
         assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");

@@ -18,8 +18,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause before nodes are asked again that named several holders, none of whom has a majority.
+/// How long a majority that does not agree on who holds a lock is looked at before it is asked again: at first, and at most.
 const SPLIT: Duration = Duration::from_millis(10);
+const LONG_SPLIT: Duration = Duration::from_millis(100);
 
 /// A lock on a majority of independent stores (Redlock).
 ///
@@ -191,6 +192,18 @@ impl Quorum {
         mut decide: impl FnMut(&[Option<Result<T, Failure>>]) -> Option<R>,
     ) -> Result<R, Failure> {
         let by = self.by(by);
+        let gathering = self.ask(by, question, each);
+        let decided = gathering.wait(self.clock.as_ref(), by, &mut decide);
+        decided.ok_or_else(|| gathering.look(|answers| self.undecided(what, answers)))
+    }
+
+    /// Asks every node, and waits for none.
+    fn ask<T: Send + 'static>(
+        &self,
+        by: Moment,
+        question: impl Fn(&Core, Moment) -> Result<T, Failure> + Clone + Send + 'static,
+        each: impl Fn(&Core, &Result<T, Failure>) + Clone + Send + 'static,
+    ) -> Arc<Gathering<Result<T, Failure>>> {
         let gathering = Gathering::of(self.seats.len());
         for seat in &self.seats {
             let (gathering, each) = (Arc::clone(&gathering), each.clone());
@@ -199,8 +212,7 @@ impl Quorum {
                 gathering.put(core.number(), answer);
             });
         }
-        let decided = gathering.wait(self.clock.as_ref(), by, &mut decide);
-        decided.ok_or_else(|| gathering.look(|answers| self.undecided(what, answers)))
+        gathering
     }
 
     /// The failure of a question that the answers do not decide. It may have been carried out if any node may have.
@@ -308,8 +320,14 @@ fn submit_at(
 }
 
 /// What the nodes said, of those that answered.
-pub(super) fn answered<T: Copy>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
-    answers.iter().map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().copied())).collect()
+pub(super) fn answered<T: Clone>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
+    answers.iter().map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().cloned())).collect()
+}
+
+/// Something if a majority has answered, whatever it said.
+fn said_by_most<T>(answers: &[Option<Result<T, Failure>>]) -> Option<()> {
+    let there = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+    (there >= majority(answers.len())).then_some(())
 }
 
 impl Backend for QuorumBackend {
@@ -365,24 +383,28 @@ impl Backend for QuorumBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
+        let mut split = SPLIT;
         loop {
             let asked = name.clone();
             let question = move |core: &Core, by| core.store().inspect(&asked, by);
-            let mut is_split = false;
-            let decide = |answers: &[Option<Result<LockInfo, Failure>>]| {
-                let there = answers.iter().map(|it| it.as_ref()?.as_ref().ok().cloned());
-                let there: Vec<_> = there.collect();
-                let holder = tally::holder(&there);
-                is_split = holder.is_none() && there.iter().all(Option::is_some);
-                holder
-            };
-            let outcome = self.0.decide(by, question, |_, _| {}, "say who holds it", decide);
-            let again = self.0.clock.now() + SPLIT;
-            if !is_split || again >= by {
-                return outcome;
+            let round = quorum.by(by);
+            let gathering = quorum.ask(round, question, |_, _| {});
+            let holder = |answers: &[_]| tally::holder(&answered(answers));
+            let unknown =
+                || gathering.look(|answers| quorum.undecided("say who holds it", answers));
+            gathering.wait(clock, round, said_by_most).ok_or_else(unknown)?;
+            // If they do not agree it is on its way from one holder to another, and the others are dead, or slow: one of those may
+            // tell who has a majority, or by and by somebody has one.
+            let again = clock.now() + split;
+            if let Some(info) = gathering.wait(clock, again.min(round), holder) {
+                return Ok(info);
             }
-            // It is on its way from one holder to another: by and by one of them has a majority.
-            self.0.clock.wait(&Arc::default(), again);
+            if again >= by {
+                return Err(unknown());
+            }
+            clock.wait(&Arc::default(), again);
+            split = (split * 2).min(LONG_SPLIT);
         }
     }
 
@@ -405,11 +427,7 @@ impl Backend for QuorumBackend {
                 core.hang_later(later.clone());
             }
         };
-        let decide = |answers: &[Option<Result<(), Failure>>]| {
-            let there = answered(answers);
-            (there.iter().flatten().count() >= majority(nodes)).then_some(())
-        };
-        self.0.decide(by, question, each, "tell of its release", decide)?;
+        self.0.decide(by, question, each, "tell of its release", said_by_most)?;
         Ok(Watch::new(bells))
     }
 

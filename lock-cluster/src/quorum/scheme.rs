@@ -162,6 +162,11 @@ fn members(
     }
     let nodes = NodeSettings::new(config, settings.database, context)?;
     let format = Arc::new(Format::of(config, context)?);
+    if let Some(library) = format.wakes() {
+        return Err(Error::configuration(format!(
+            "`wakes={library}` in `format=`: that library has each of its locks on one server, and so can share none with a quorum; leave `wakes=` out"
+        )));
+    }
     let member = |host: &Host| {
         let (name, port) = place(host);
         let node = nodes.node_on(&name, port)?;

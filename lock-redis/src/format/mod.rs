@@ -6,7 +6,7 @@
 //! - [`plain`], [`timestamp`], [`counter`]: the algorithms of the past, which do not know their owner
 //!
 //! Those that know their owner have the same scripts ([`owned`]); the others send commands one after the other
-//! ([`unowned`]).
+//! ([`unowned`]). Whose waiters a release wakes besides our own is a setting of `token` ([`wakes`]).
 
 mod counter;
 mod found;
@@ -19,15 +19,19 @@ mod spec;
 mod timestamp;
 mod token;
 mod unowned;
+mod wakes;
 
 pub(crate) use owned::{Owned, SetAside, Shape};
 pub use progress::Progress;
 pub(crate) use redisson::REDISSON;
 pub(crate) use token::TOKEN;
 pub use unowned::Stops;
+#[cfg(test)]
+pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
 use crate::keys;
 use crate::link::{Ask, Server, SharedLink};
+use crate::neighbour::Neighbour;
 use crate::propose::{Mark, Vote, Voting};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
@@ -42,7 +46,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use unowned::Unowned;
 
-/// The option that names it.
+/// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
+/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/FORMATS.md`.
 pub const OPTION: &str = "format";
 
 /// A wire format, with the settings that it depends on.
@@ -71,6 +76,25 @@ impl Format {
         match &self.0 {
             Kind::Owned(format) => format.shape.name,
             Kind::Unowned(format) => format.name(),
+        }
+    }
+
+    /// Whose waiters its releases wake besides our own, as its setting `wakes=` names them.
+    #[must_use]
+    pub fn wakes(&self) -> Option<&'static str> {
+        self.woken().map(Neighbour::name)
+    }
+
+    /// Whether releases must be told on plain channels, because others listen there who know no sharded ones.
+    #[must_use]
+    pub fn needs_plain_channels(&self) -> bool {
+        self.woken() == Some(Neighbour::SpringIntegration)
+    }
+
+    fn woken(&self) -> Option<Neighbour> {
+        match &self.0 {
+            Kind::Owned(format) => format.shape.wakes,
+            Kind::Unowned(_) => None,
         }
     }
 
@@ -300,12 +324,13 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says.
-pub(crate) fn released(reply: &Reply) -> Option<Release> {
+/// What a script that releases says. So many who may wait it could not count.
+pub(crate) fn released(reply: &Reply, unseen: u32) -> Option<Release> {
     match reply {
         Reply::Int(0) => Some(Release::Gone),
         Reply::Int(more @ 1..) => {
-            Some(Release::FreedFor(u32::try_from(more - 1).unwrap_or(u32::MAX)))
+            let told = u32::try_from(more - 1).unwrap_or(u32::MAX);
+            Some(Release::FreedFor(told.saturating_add(unseen)))
         }
         _ => None,
     }

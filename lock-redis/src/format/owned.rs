@@ -2,12 +2,14 @@
 //! differ in their [`Shape`] only; the scripts are the same.
 
 use super::polls::Polls;
+use super::wakes::Naming;
 use super::{
     FOR_EVER, less_ours, refused, released, remaining, run, strange, taken, token, token_range,
     unexpected,
 };
 use crate::keys::{self, Keys};
 use crate::link::{Ask, Heard, SharedLink};
+use crate::neighbour::Neighbour;
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::{Run, Script, Scripts};
@@ -34,6 +36,8 @@ pub(crate) struct Shape {
     pub(crate) takes_plainly: bool,
     /// Whether its scripts know by what is under the key whether the holder will tell of its release.
     pub(crate) tells_apart: bool,
+    /// Whose waiters its releases wake besides our own.
+    pub(crate) wakes: Option<Neighbour>,
 }
 
 /// How often who waits asks again although it should be told: others may write as we do.
@@ -44,6 +48,8 @@ const SELDOM: Duration = Duration::from_secs(1);
 pub(crate) struct Owned {
     pub(crate) shape: &'static Shape,
     pub(crate) keys: Keys,
+    /// What its channels are called.
+    naming: Naming,
     pub(crate) policy: TokenPolicy,
     /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
     polls: Option<Polls>,
@@ -74,6 +80,7 @@ impl Owned {
             shape,
             polls,
             keys: Keys::new(config.prefix()),
+            naming: Naming::new(shape, config.prefix()),
             policy: config.tokens(),
             shortest_tombstone: config.command_timeout() * 2,
             has_slots: false,
@@ -100,6 +107,12 @@ impl Owned {
         }
     }
 
+    /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
+    /// knows of its own. They count as one.
+    fn unseen(&self) -> u32 {
+        u32::from(self.has_slots && self.shape.wakes == Some(Neighbour::SpringIntegration))
+    }
+
     /// The kind of the channels.
     pub(crate) fn channels(&self) -> Channels {
         if self.sharded.load(Ordering::Relaxed) { Channels::Sharded } else { Channels::Plain }
@@ -114,11 +127,21 @@ impl Owned {
 
     /// The channel on which releases of `name` are told.
     pub(crate) fn channel(&self, name: &LockName) -> String {
-        self.channel_of(&self.keys.lock(name))
+        self.naming.of(&self.keys.lock(name))
     }
 
-    fn channel_of(&self, key: &str) -> String {
-        keys::channel(self.shape.channel, key)
+    /// The list that a release of `key` pushes to, in the same script, if there is one.
+    fn list(&self, key: &str) -> Option<String> {
+        self.shape.wakes.and_then(|wakes| wakes.list(key))
+    }
+
+    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
+    /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
+    fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
+        match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
+            Some(list) => Err(Failure::Refused(Error::configuration(refusal::apart(&list)))),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn acquire(
@@ -131,6 +154,7 @@ impl Owned {
             return self.propose(link, attempt, None, by)?.into_answer(link.server());
         }
         let key = self.keys.lock(attempt.name);
+        self.refuse_apart(&key)?;
         if self.takes_plainly() && token::take_plainly(link, &key, attempt, by)? {
             return Ok(Answer::Granted(Grant::new(None)));
         }
@@ -210,7 +234,7 @@ impl Owned {
     ) -> Result<Release, Failure> {
         self.closing(tenure, closing, |script, key, keys, arguments| {
             let reply = run(script, link, key, keys, arguments, by)?;
-            released(&reply).ok_or_else(|| unexpected(link, script))
+            released(&reply, self.unseen()).ok_or_else(|| unexpected(link, script))
         })
     }
 
@@ -224,18 +248,19 @@ impl Owned {
         done: Released,
     ) {
         self.closing(tenure, closing, |script, key, keys, arguments| {
-            let (server, key, shape) = (Arc::clone(link.server()), key.to_owned(), self.shape);
+            let (server, key, naming) = (Arc::clone(link.server()), key.to_owned(), self.naming);
+            let unseen = self.unseen();
             script.submit(link, keys, arguments, by, move |outcome| {
                 let mut heard = Heard::Sense;
                 done(outcome.and_then(|reply| {
                     if let Reply::Error(error) = &reply {
                         return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
                     }
-                    let release = released(&reply).ok_or_else(|| {
+                    let release = released(&reply, unseen).ok_or_else(|| {
                         heard = Heard::Nonsense;
                         strange(&server, &format!("the script `{}`", script.name()))
                     })?;
-                    Ok(less_ours(release, || lingers(&keys::channel(shape.channel, &key))))
+                    Ok(less_ours(release, || lingers(&naming.of(&key))))
                 }));
                 heard
             });
@@ -250,8 +275,10 @@ impl Owned {
         send: impl FnOnce(&'static Script, &str, &[&[u8]], &[&[u8]]) -> T,
     ) -> T {
         let key = self.keys.lock(&tenure.name);
-        let (channel, owner) = (self.channel_of(&key), Text::owner(tenure.owner));
+        let (channel, owner) = (self.naming.of(&key), Text::owner(tenure.owner));
         let told = [owner.as_bytes(), channel.as_bytes(), self.publish()];
+        let list = self.list(&key);
+        let signal = list.as_deref().map(str::as_bytes);
         // Without a receipt there is no telling whether the counter is still where our grant left it.
         let unused = closing
             .last_used
@@ -262,7 +289,12 @@ impl Owned {
             _ => tenure.lease.duration().max(self.shortest_tombstone),
         };
         if unused.is_none() && tombstone.is_zero() {
-            return send(&self.shape.scripts.release, &key, &[key.as_bytes()], &told);
+            return send(
+                &self.shape.scripts.release,
+                &key,
+                with(&mut [key.as_bytes(), b""], signal),
+                &told,
+            );
         }
         let (token, closed) = (keys::token(&key), keys::tombstone(&key, &tenure.owner));
         let lifetime = Text::of(tombstone.as_millis());
@@ -275,7 +307,7 @@ impl Owned {
         send(
             &self.shape.scripts.close,
             &key,
-            &[key.as_bytes(), token.as_bytes(), closed.as_bytes()],
+            with(&mut [key.as_bytes(), token.as_bytes(), closed.as_bytes(), b""], signal),
             &[owner, channel, publish, used, aside, lifetime.as_bytes()],
         )
     }
@@ -342,14 +374,25 @@ impl Owned {
         by: Moment,
     ) -> Result<bool, Failure> {
         let key = self.keys.lock(name);
-        let channel = self.channel_of(&key);
+        self.refuse_apart(&key)?;
+        let (channel, list) = (self.naming.of(&key), self.list(&key));
+        let keys = &mut [key.as_bytes(), b""];
+        let keys = with(keys, list.as_deref().map(str::as_bytes));
         let told = [channel.as_bytes(), self.publish()];
-        match run(&self.shape.scripts.force, link, &key, &[key.as_bytes()], &told, by)? {
-            Reply::Int(1) => Ok(true),
+        match run(&self.shape.scripts.force, link, &key, keys, &told, by)? {
             Reply::Int(0) => Ok(false),
+            Reply::Int(1..) => Ok(true),
             _ => Err(unexpected(link, &self.shape.scripts.force)),
         }
     }
+}
+
+/// These keys, and in the last place, which is kept free for it, this one; without it one key less.
+fn with<'a, 'b>(keys: &'b mut [&'a [u8]], one: Option<&'a [u8]>) -> &'b [&'a [u8]] {
+    let last = keys.len() - 1;
+    let Some(one) = one else { return &keys[..last] };
+    keys[last] = one;
+    keys
 }
 
 /// Renews each key by a script of its own, all in one write: of two keys in one script either might be in another slot, or

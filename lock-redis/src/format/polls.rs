@@ -17,14 +17,13 @@ const JITTER: Duration = Duration::from_millis(25);
 
 impl Default for Polls {
     fn default() -> Self {
-        Self::new(None, None)
+        Self::new(INTERVAL, None)
     }
 }
 
 impl Polls {
-    /// At this interval, or at the usual one; and unless it is given, with a jitter of a quarter of that at most.
-    pub(super) fn new(interval: Option<Duration>, jitter: Option<Duration>) -> Self {
-        let interval = interval.unwrap_or(INTERVAL);
+    /// At this interval; and unless it is given, with a jitter of a quarter of that at most.
+    pub(super) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
         Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
     }
 

@@ -11,8 +11,9 @@ const CHANNEL: &str = "redisson_lock__channel";
 /// The default.
 pub(crate) static REDISSON: Shape = Shape {
     name: "redisson",
-    scripts: scripts!(1, "redisson", CHANNEL),
+    scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
     channel: CHANNEL,
     takes_plainly: false,
     tells_apart: false,
+    wakes: None,
 };

@@ -8,6 +8,7 @@ use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
 use super::unowned::{Algorithm, Unowned};
 use super::{Kind, OPTION, REDISSON, Shape, TOKEN};
 use crate::keys::Keys;
+use crate::neighbour::Neighbour;
 use lock_core::{Config, Context, Error};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,13 @@ pub(super) fn read(config: &Config, context: &Context) -> Result<Kind, Error> {
     settings.left.retain(|setting| !setting.is_empty());
     let kind = match name {
         "redisson" => owned(config, &mut settings, &REDISSON)?,
-        "token" => owned(config, &mut settings, &TOKEN)?,
+        "token" => {
+            let wakes = settings.one_of(&Neighbour::WORDS)?;
+            if let Some(complaint) = wakes.and_then(|wakes| wakes.complaint(config.prefix())) {
+                return Err(settings.refuse(complaint));
+            }
+            owned(config, &mut settings, wakes.map_or(&TOKEN, Neighbour::shape))?
+        }
         "plain" => {
             let forms = [("set", Plain::Set), ("commands", Plain::Commands)];
             let form = settings.one_of(&forms)?.unwrap_or(Plain::Set);
@@ -79,11 +86,12 @@ fn owned(
     settings: &mut Settings<'_>,
     shape: &'static Shape,
 ) -> Result<Kind, Error> {
-    let usual = shape.tells_apart.then(Polls::default);
+    let usual =
+        shape.tells_apart.then(|| shape.wakes.map(Neighbour::usual_polls).unwrap_or_default());
     if usual.is_none() && settings.has("jitter") && !settings.has("poll") {
         return Err(settings.refuse("`jitter` is what `poll` is made longer by, and there is none"));
     }
-    let polls = settings.polls()?.or(usual);
+    let polls = settings.polls(usual.unwrap_or_default())?.or(usual);
     Ok(Kind::Owned(Owned::new(shape, config, polls)))
 }
 
@@ -92,7 +100,8 @@ fn unowned(
     settings: &mut Settings<'_>,
     algorithm: Algorithm,
 ) -> Result<Kind, Error> {
-    let polls = settings.polls()?.unwrap_or_default();
+    let usual = Polls::default();
+    let polls = settings.polls(usual)?.unwrap_or(usual);
     // A lease that is asked for later is looked at then.
     if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
         let interval = polls.interval;
@@ -145,13 +154,13 @@ impl Settings<'_> {
         })
     }
 
-    /// How often who waits asks again, if anything is said of it.
-    fn polls(&mut self) -> Result<Option<Polls>, Error> {
+    /// How often who waits asks again, if anything is said of it; what is not said is as usual.
+    fn polls(&mut self, usual: Polls) -> Result<Option<Polls>, Error> {
         let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
         if interval.is_none() && jitter.is_none() {
             return Ok(None);
         }
-        let polls = Polls::new(interval, jitter);
+        let polls = Polls::new(interval.unwrap_or(usual.interval), jitter);
         if polls.interval.is_zero() {
             return Err(self.refuse("`poll=0` would ask without a pause"));
         }
@@ -173,7 +182,10 @@ impl Settings<'_> {
                 "there is no setting `{}`; {}",
                 unknown.escape_debug(),
                 match self.name {
-                    "redisson" | "token" => "there are `poll=` and `jitter=`",
+                    "redisson" => "there are `poll=` and `jitter=`",
+                    "token" => {
+                        "there are `poll=` and `jitter=`, `wakes=` with `python-redis-lock` or `spring-integration`"
+                    }
                     "timestamp" => {
                         "there are `seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` with `delete`, `not-older` or `compare`, `poll=` and `jitter=`"
                     }
@@ -193,7 +205,7 @@ impl Settings<'_> {
 mod tests {
     use super::super::Format;
     use super::*;
-    use lock_core::backend::{Replicates, Waking};
+    use lock_core::backend::{Answer, Replicates, Waking};
     use lock_core::{ClientId, SystemClock};
 
     fn format(text: &str) -> Result<Format, Error> {
@@ -212,6 +224,8 @@ mod tests {
             ("redisson,poll=20ms", "redisson", true),
             ("token", "token", true),
             ("token,poll=50ms,jitter=0ms", "token", true),
+            ("token,wakes=python-redis-lock&prefix=lock:", "token", true),
+            ("token,wakes=spring-integration,poll=1s&prefix=registry:", "token", true),
             ("plain", "plain", false),
             ("plain,poll=10ms,jitter=0ms", "plain", false),
             ("plain,commands", "plain", false),
@@ -230,6 +244,22 @@ mod tests {
             assert_eq!(abilities.tokens, owned, "{text}");
             assert_eq!(abilities.waking == Waking::Publishes, owned, "{text}");
             assert_eq!(abilities.replication == Replicates::Counted, owned, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_neighbour_that_says_nothing_asks_sooner_than_for_one_that_does() {
+        for (text, millis) in [
+            ("token", 100..=125),
+            ("token,wakes=spring-integration&prefix=registry:", 100..=125),
+            ("token,wakes=python-redis-lock&prefix=lock:", 10..=13),
+            ("token,wakes=python-redis-lock,poll=40ms&prefix=lock:", 40..=50),
+            ("token,wakes=python-redis-lock,jitter=0ms&prefix=lock:", 10..=10),
+            ("token,jitter=0ms", 100..=100),
+        ] {
+            let Format(Kind::Owned(format)) = format(text).unwrap() else { panic!("{text}") };
+            let Answer::Busy(Some(pause)) = format.busy(30_000, false) else { panic!("{text}") };
+            assert!(millis.contains(&pause.as_millis()), "{text}: {pause:?}");
         }
     }
 
@@ -257,6 +287,22 @@ mod tests {
             (
                 "token,set",
                 "`format=token`: there is no setting `set`; there are `poll=` and `jitter=`",
+            ),
+            (
+                "token,wakes=redis-py",
+                "no setting `wakes=redis-py`; there are `poll=` and `jitter=`, `wakes=` with `python-redis-lock` or `spring-integration`",
+            ),
+            ("redisson,wakes=spring-integration", "there are `poll=` and `jitter=`"),
+            ("plain,wakes=python-redis-lock", "there are `set` and `commands`"),
+            ("token,wakes=python-redis-lock", "needs `prefix=lock:`"),
+            ("token,wakes=python-redis-lock&prefix=registry:", "needs `prefix=lock:`"),
+            ("token,wakes=python-redis-lock&prefix=lock:app:", ""),
+            ("token,wakes=spring-integration", "a prefix that ends with `:`"),
+            ("token,wakes=spring-integration&prefix=:", "a prefix that ends with `:`"),
+            ("token,wakes=spring-integration&prefix=registry", "a prefix that ends with `:`"),
+            (
+                "token,wakes=spring-integration,wakes=python-redis-lock&prefix=lock:",
+                "only one of `wakes=python-redis-lock`, `wakes=spring-integration`",
             ),
             ("redisson,poll=0s", "without a pause"),
             ("redisson,jitter=1ms", "and there is none"),

@@ -14,15 +14,16 @@ use crate::text::Text;
 use lock_core::Moment;
 use lock_core::backend::{Attempt, Failure};
 
-const CHANNEL: &str = "distlock_lock__channel";
+pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
 /// The one that everybody speaks.
 pub(crate) static TOKEN: Shape = Shape {
     name: "token",
-    scripts: scripts!(8, "token", CHANNEL),
+    scripts: scripts!(8, "token", "usual", CHANNEL, None),
     channel: CHANNEL,
     takes_plainly: true,
     tells_apart: true,
+    wakes: None,
 };
 
 /// Takes the lock as everybody does, if it is free; otherwise nothing happens, and our script knows why: its answer to a copy

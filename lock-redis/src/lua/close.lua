@@ -2,7 +2,7 @@
 --
 -- KEYS[1] the lock
 -- KEYS[2] the token counter
--- KEYS[3] the tombstone of this owner
+-- KEYS[3] the tombstone of this owner; behind it what `free` needs, which stands at the end: by default nothing
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
@@ -27,6 +27,4 @@ if ARGV[4] ~= '' then
     redis.call('SET', KEYS[2], ARGV[4], 'KEEPTTL')
   end
 end
-local told = redis.call(ARGV[3], ARGV[2], '0')
-redis.call('DEL', KEYS[1])
-return 1 + told
+local channel, publish = ARGV[2], ARGV[3]

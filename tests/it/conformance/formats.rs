@@ -30,6 +30,12 @@ pub(crate) const BARE_TOKEN: Format = Format {
     cannot: || [NEEDS_REPLICAS, NEEDS_TOKENS, NEEDS_TOMBSTONES].concat(),
 };
 
+/// The same, and a release wakes those of another library, too.
+pub(crate) const WAKES_PYTHON: Format =
+    Format { options: "format=token,wakes=python-redis-lock&prefix=lock:", ..TOKEN };
+pub(crate) const WAKES_SPRING: Format =
+    Format { options: "format=token,wakes=spring-integration&prefix=registry:", ..TOKEN };
+
 /// `SET NX EX` and `DEL`.
 pub(crate) const PLAIN: Format =
     Format { options: "format=plain,poll=20ms", seen: expiring, cannot: not_owned };
@@ -184,6 +190,11 @@ impl FormatSubject {
         self.format.options.starts_with("format=token")
     }
 
+    fn key(&self, lock: &LockName) -> String {
+        let prefix = self.url.split_once("prefix=").map_or("", |(_, prefix)| prefix);
+        format!("{prefix}{}", lock.as_str())
+    }
+
     fn probe_of(&self, key: &str) -> Probe {
         match &self.place {
             Place::Server(server) => server.probe(),
@@ -211,11 +222,13 @@ impl Subject for FormatSubject {
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
-        (self.format.seen)(self.probe_of(lock.as_str()), lock.as_str())
+        let key = self.key(lock);
+        (self.format.seen)(self.probe_of(&key), &key)
     }
 
     fn lose(&self, lock: &LockName) {
-        super::subjects::lose(self.probe_of(lock.as_str()), lock.as_str());
+        let key = self.key(lock);
+        super::subjects::lose(self.probe_of(&key), &key);
     }
 
     fn cannot(&self) -> &[(&str, &str)] {

@@ -93,6 +93,16 @@ mod bare_token_on_a_cluster {
     use super::formats::{BARE_TOKEN, FormatSubject};
     lock_core::conformance_tests!(FormatSubject::on_cluster(BARE_TOKEN));
 }
+
+// Where a release wakes another library's waiters, too. What it does elsewhere is tested in `redis::wakes`.
+mod token_that_wakes_python_redis_lock {
+    use super::formats::{FormatSubject, WAKES_PYTHON};
+    lock_core::conformance_tests!(FormatSubject::on_redis(WAKES_PYTHON));
+}
+mod token_that_wakes_spring_integration {
+    use super::formats::{FormatSubject, WAKES_SPRING};
+    lock_core::conformance_tests!(FormatSubject::on_redis(WAKES_SPRING));
+}
 mod plain {
     use super::formats::{FormatSubject, PLAIN};
     lock_core::conformance_tests!(FormatSubject::on_redis(PLAIN));

@@ -1,7 +1,6 @@
 //! The documentation keeps its word: numbers are the code's, and tests that it names are there.
 
 mod defaults;
-mod interop;
 mod migrating;
 pub(crate) mod named;
 

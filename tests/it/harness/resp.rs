@@ -59,8 +59,9 @@ impl Request {
                 Kind::Renew
             }
             (Some(3), 5) | (Some(4), 10) => Kind::Acquire,
-            (Some(3), 6) => Kind::Close,
-            (Some(1), 3) => Kind::Release,
+            // With one key more where a list is pushed to, too.
+            (Some(3 | 4), 6) => Kind::Close,
+            (Some(1 | 2), 3) => Kind::Release,
             _ => Kind::Other,
         }
     }
@@ -70,8 +71,7 @@ impl Request {
         let at = match self.kind() {
             // Behind the keys and the lease.
             Kind::Acquire => 4 + self.keys()?,
-            Kind::Close => 6,
-            Kind::Release => 4,
+            Kind::Close | Kind::Release => 3 + self.keys()?,
             Kind::Renew | Kind::Other => return None,
         };
         Some(String::from_utf8_lossy(&self.words[at]).into_owned())

@@ -9,3 +9,4 @@ mod perhaps;
 mod replication;
 mod requests;
 mod successors;
+mod wakes;

@@ -1,0 +1,124 @@
+//! The setting `wakes=` of `format=token`: whose waiters our releases wake besides our own.
+//!
+//! Two libraries tell their own kind of a release, by a signal of their own, and whoever waits there sleeps until it comes.
+//! With the setting a release says it as well, in the script that frees the lock. That is all that is different: each is a
+//! [`Shape`] with another end behind the same scripts (`lua/free`). An end of its own, and not a condition in the one that
+//! all have: so what the others send, and what it costs the server, stays as it was.
+
+use super::Shape;
+use super::polls::Polls;
+use crate::keys;
+use crate::neighbour::{LOCK, Neighbour};
+use crate::script::scripts;
+use std::time::Duration;
+
+/// How often who waits of ours asks beside python-redis-lock, whose release hands the lock to one of theirs and says nothing that we
+/// could hear: at ten times this interval ours had one turn of a hundred.
+const OFTEN: Duration = Duration::from_millis(10);
+
+/// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.
+const ANY_REGISTRY: &str = "*-channel";
+
+pub(crate) static PYTHON_REDIS_LOCK: Shape = Shape {
+    name: "token",
+    scripts: scripts!(
+        17,
+        "token",
+        "python-redis-lock",
+        super::token::CHANNEL,
+        Some(Neighbour::PythonRedisLock)
+    ),
+    channel: super::token::CHANNEL,
+    takes_plainly: true,
+    tells_apart: true,
+    wakes: Some(Neighbour::PythonRedisLock),
+};
+
+pub(crate) static SPRING_INTEGRATION: Shape = Shape {
+    name: "token",
+    scripts: scripts!(
+        24,
+        "token",
+        "spring-integration",
+        ANY_REGISTRY,
+        Some(Neighbour::SpringIntegration)
+    ),
+    channel: ANY_REGISTRY,
+    takes_plainly: true,
+    tells_apart: true,
+    wakes: Some(Neighbour::SpringIntegration),
+};
+
+impl Neighbour {
+    /// How they are written.
+    pub(super) const WORDS: [(&str, Self); 2] = [
+        ("wakes=python-redis-lock", Self::PythonRedisLock),
+        ("wakes=spring-integration", Self::SpringIntegration),
+    ];
+
+    /// How often who waits of ours asks again where nothing is said of it.
+    pub(super) fn usual_polls(self) -> Polls {
+        match self {
+            Self::PythonRedisLock => Polls::new(OFTEN, None),
+            Self::SpringIntegration => Polls::default(),
+        }
+    }
+
+    pub(super) fn shape(self) -> &'static Shape {
+        match self {
+            Self::PythonRedisLock => &PYTHON_REDIS_LOCK,
+            Self::SpringIntegration => &SPRING_INTEGRATION,
+        }
+    }
+
+    /// What is wrong with this prefix, without which the signal would go elsewhere than theirs.
+    pub(super) fn complaint(self, prefix: &str) -> Option<&'static str> {
+        match self {
+            Self::PythonRedisLock => (!prefix.starts_with(LOCK)).then_some(
+                "`wakes=python-redis-lock` needs `prefix=lock:`, which that library puts before the name of a lock",
+            ),
+            Self::SpringIntegration => (prefix.len() < 2 || !prefix.ends_with(':')).then_some(
+                "`wakes=spring-integration` needs a prefix that ends with `:`, the registry's key and that, as in `prefix=registry:`",
+            ),
+        }
+    }
+}
+
+/// What the channel is called on which a release is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Naming {
+    /// This, and the lock's key.
+    Ours(&'static str),
+    /// The registry's key, which is so much of the lock's, and the lock's.
+    Registry(usize),
+}
+
+impl Naming {
+    pub(super) fn new(shape: &Shape, prefix: &str) -> Self {
+        match shape.wakes {
+            Some(Neighbour::SpringIntegration) => Self::Registry(prefix.len().saturating_sub(1)),
+            Some(Neighbour::PythonRedisLock) | None => Self::Ours(shape.channel),
+        }
+    }
+
+    pub(super) fn of(self, key: &str) -> String {
+        match self {
+            Self::Ours(name) => keys::channel(name, key),
+            Self::Registry(length) => [&key[..length], "-channel:", key].concat(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_channels_have_the_names_that_those_who_listen_give_them() {
+        let naming = Naming::new(&PYTHON_REDIS_LOCK, "lock:");
+        assert_eq!(naming.of("lock:a"), "distlock_lock__channel:{lock:a}");
+        let naming = |prefix| Naming::new(&SPRING_INTEGRATION, prefix);
+        assert_eq!(naming("registry:").of("registry:a"), "registry-channel:registry:a");
+        assert_eq!(naming("app:locks:").of("app:locks:{a}"), "app:locks-channel:app:locks:{a}");
+    }
+}
