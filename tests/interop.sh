@@ -8,7 +8,13 @@
 #
 # DISTLOCK_INTEROP_SKIP  languages to leave out, as in "java,go". Nothing else is left out: what is missing is installed on
 #                        Debian, and a failure elsewhere.
-# CARGO_TARGET_DIR       the peers are built in its folder `interop`; `target/interop` otherwise.
+# CARGO_TARGET_DIR       the peers are built in its folder `interop`; `target/interop` otherwise. A peer finds its files from
+#                        where it is itself: that folder may be moved or copied.
+#
+# Twice at once in one target: the peers are built by one after the other, the second finds them done. The tests then run
+# side by side. Each run has servers and programs of its own, so none disturbs what another asserts about a lock; but they
+# take one machine's time from each other, and what was measured is worth nothing then. Whoever changes a peer meanwhile and
+# calls this has it built under the feet of the tests that run.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -81,6 +87,39 @@ is_skipped() {
     esac
 }
 
+# The peers of a folder, each of which is built by itself.
+peers_of() {
+    case $1 in
+        java) sed -n 's/^\([0-9][^ ]*\).*/redisson-\1/p' "$peers/java/versions" ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# What the peers of a folder are made of: the language's version, and the checksums of its files and of those of other
+# folders that its file `shared` names. All of these lines are a peer's stamp, so that a `diff` tells why it is built again.
+sources_of() (
+    version_of "$(language_of "$1")"
+    cd "$peers/$1"
+    files=$(find . \( -name target -o -name node_modules -o -name __pycache__ \) -prune -o -type f -print)
+    [ ! -e shared ] || files=$(printf '%s\n' "$files" && cat shared)
+    printf '%s\n' "$files" | LC_ALL=C sort | xargs -d '\n' sha256sum
+)
+
+# Builds a peer of a folder whose sources are these, unless that is what lies there. The times of files tell nothing: a
+# checkout and a copy set them as they like.
+build() {
+    folder=$1 peer=$2 sources=$3
+    if [ -x "$peer/run" ] && [ -e "$peer/stamp" ] && [ "$(cat "$peer/stamp")" = "$sources" ]; then
+        return
+    fi
+    echo "building $peer"
+    mkdir -p "$peer"
+    # Without either until all of it is there: what is half built is neither run nor taken for done.
+    rm -f "$peer/stamp" "$peer/run"
+    "$peers/$folder/build.sh" "$peer"
+    echo "$sources" >"$peer/stamp"
+}
+
 prepare() {
     target=${CARGO_TARGET_DIR:-target}/interop
     mkdir -p "$target"
@@ -89,10 +128,14 @@ prepare() {
     # One at a time: two would build in the same folders.
     exec 9>"$target/lock"
     flock 9
-    [ $# -gt 0 ] || set -- $(cd "$peers" && ls -d -- */)
+    if [ $# = 0 ]; then
+        folders=$(cd "$peers" && ls -d -- */)
+        # shellcheck disable=SC2086 # a list of words
+        set -- $folders
+    fi
     for folder; do
-        folder=$peers/${folder%/}
-        language=$(language_of "$(basename "$folder")")
+        folder=${folder%/}
+        language=$(language_of "$folder")
         if is_skipped "$language"; then
             echo "skipped: the $language peers (DISTLOCK_INTEROP_SKIP=$DISTLOCK_INTEROP_SKIP)"
             continue
@@ -100,7 +143,11 @@ prepare() {
         has "$language" || install "$language"
         has "$language" || die "$language is not what it should be: see has() in tests/interop.sh"
         version_of "$language"
-        "$folder/build.sh" "$target"
+        sources=$(sources_of "$folder")
+        names=$(peers_of "$folder")
+        for name in $names; do
+            build "$folder" "$target/$name" "$sources"
+        done
     done
     exec 9>&-
 }

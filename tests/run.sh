@@ -1,8 +1,8 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Everything that must pass before a change lands: style, lints, tests, documentation. Installs redis-server from Debian
 # if it is missing, and what the peers of tests/interop.sh are built with; REDIS_SERVER=PATH runs the suite on another
 # server's binary.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s\n' "$*"; "$@"; }
@@ -31,5 +31,14 @@ step cargo clippy --package distlock --no-default-features -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --all-features
 step cargo build --examples
 step tests/interop.sh prepare
-step cargo test --workspace --all-features --no-fail-fast
+
+# What failed stands between thousands of lines of what did not: it is told once more at the end.
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+if ! step cargo test --workspace --all-features --no-fail-fast 2>&1 | tee "$output"; then
+    printf '\n== what failed\n'
+    sed -n '/^failures:$/,/^test result/p' "$output" | tail -n 400
+    tail -n 5 "$output"
+    exit 1
+fi
 echo "all passed"

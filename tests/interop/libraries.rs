@@ -1,7 +1,9 @@
 //! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases mounted on it.
 
+use crate::built;
 use crate::cases;
 use crate::harness::time::ms;
+use crate::pins::{self, Pin};
 use std::time::Duration;
 
 /// One library in one version, as its program in `peers/` shows it.
@@ -13,8 +15,8 @@ pub(crate) struct Library {
     pub(crate) program: &'static str,
     /// What `DISTLOCK_INTEROP_SKIP` calls it.
     pub(crate) language: &'static str,
-    /// What it calls itself when it is ready.
-    pub(crate) says: &'static str,
+    /// What it calls itself when it is ready, and its version.
+    pub(crate) pin: Pin,
     /// What its program is started with.
     pub(crate) arguments: &'static [&'static str],
     /// What stands in our URL to share a lock with it.
@@ -25,12 +27,14 @@ pub(crate) struct Library {
     pub(crate) theirs: Learns,
     /// How ours learn of one of its.
     pub(crate) ours: Learns,
-    /// What its errors say when it is to release what it does not hold, one of it. None: it says nothing, or cannot be asked.
-    pub(crate) refusals: &'static [&'static str],
+    /// What comes of it when one of its threads is to release what is ours, and never had it.
+    pub(crate) never_held: Refusal,
+    /// The same for a thread that had it, and comes too late.
+    pub(crate) too_late: Refusal,
     /// What each side has at least where both want the lock all the time, in percent.
     pub(crate) share: u64,
-    /// How often the lock goes from one side to the other at least where both count to 2,000 under it: more than once, or
-    /// one has simply waited for the end of the other.
+    /// How often the lock goes from one side to the other at least, but for the first time, where both count to 2,000 under
+    /// it some times.
     pub(crate) crossings: usize,
     /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand times, and not ten.
     pub(crate) eager: &'static [&'static str],
@@ -47,6 +51,17 @@ pub(crate) enum Learns {
     Asks(Duration),
 }
 
+/// What a library makes of a release of what it does not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// It is an error, which says this.
+    Says(&'static str),
+    /// It is no error: the library does not tell.
+    Silent,
+    /// It has nothing that could be asked, and its program says `unsupported`.
+    CannotBeAsked,
+}
+
 impl Learns {
     /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the scale) beside its own time.
     pub(crate) fn within(self, millis: u64) -> Duration {
@@ -60,10 +75,9 @@ impl Learns {
 impl Library {
     /// Whether it was left out on purpose, which is said.
     pub(crate) fn is_skipped(&self) -> bool {
-        let skip = std::env::var("DISTLOCK_INTEROP_SKIP").unwrap_or_default();
-        let is_skipped = skip.split([',', ' ']).any(|language| language == self.language);
+        let is_skipped = built::is_skipped(self.language);
         if is_skipped {
-            say!("skipped: {} (DISTLOCK_INTEROP_SKIP={skip})", self.name);
+            say!("skipped: {} ({})", self.name, built::SKIP);
         }
         is_skipped
     }
@@ -74,27 +88,43 @@ impl Library {
     }
 }
 
+/// What Redisson says to whoever is not the holder.
+const NOT_THEIRS: Refusal = Refusal::Says(
+    "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
+);
+
 /// Redisson of a version.
-pub(crate) const fn redisson(name: &'static str) -> Library {
+const fn redisson(name: &'static str) -> Library {
     Library {
         name,
         program: name,
         language: "java",
-        says: "redisson",
+        pin: pins::redisson(name),
         arguments: &[],
         options: "",
         prefix: "",
         theirs: Learns::Told,
         ours: Learns::Told,
-        refusals: &[
-            "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
-        ],
+        never_held: NOT_THEIRS,
+        too_late: NOT_THEIRS,
         share: 10,
         crossings: 100,
         eager: &[],
         has_watchdog: true,
     }
 }
+
+/// The versions that are tested, as they stand in `peers/java/versions`. From 3.22 on it publishes on sharded channels where there are
+/// some, and from 3.24 to 3.36 an unlock that is sent again is told what the first one did.
+pub(crate) const OLDEST: Library = redisson("redisson-3.12.0");
+pub(crate) const PLAIN: Library = redisson("redisson-3.17.7");
+pub(crate) const WITH_LATCH: Library = redisson("redisson-3.27.2");
+pub(crate) const RECENT: Library = redisson("redisson-3.45.1");
+/// Must be the last of them.
+pub(crate) const NEWEST: Library =
+    Library { pin: pins::NEWEST_REDISSON, ..redisson("redisson-4.7.0") };
+
+pub(crate) static ALL_REDISSONS: [Library; 5] = [OLDEST, PLAIN, WITH_LATCH, RECENT, NEWEST];
 
 /// Mounts the cases that every library sits, each as a test of its own, and those that are named behind them.
 macro_rules! sits {
@@ -139,7 +169,9 @@ macro_rules! sits_in_short {
 
             #[test]
             fn a_late_unlock_leaves_the_other_sides_lock_alone() {
-                cases::holding::a_late_unlock_leaves_the_other_sides_lock_alone(&LIBRARY);
+                cases::steadily(|| {
+                    cases::holding::a_late_unlock_leaves_the_other_sides_lock_alone(&LIBRARY)
+                });
             }
 
             #[test]
@@ -193,7 +225,9 @@ macro_rules! more {
     (force) => {
         #[test]
         fn a_lock_freed_by_force_is_lost_to_its_holder() {
-            cases::holding::a_lock_freed_by_force_is_lost_to_its_holder(&LIBRARY);
+            cases::steadily(|| {
+                cases::holding::a_lock_freed_by_force_is_lost_to_its_holder(&LIBRARY)
+            });
         }
     };
 }
@@ -201,8 +235,8 @@ macro_rules! more {
 // A path leads to them also from the modules that stand before.
 pub(crate) use {more, sits, sits_in_short};
 
-sits!(redisson_3_12, redisson("redisson-3.12.0"), reentrant, force);
-sits_in_short!(redisson_3_17, redisson("redisson-3.17.7"));
-sits_in_short!(redisson_3_27, redisson("redisson-3.27.2"));
-sits_in_short!(redisson_3_45, redisson("redisson-3.45.1"));
-sits!(redisson_newest, redisson("redisson-4.7.0"), reentrant, force);
+sits!(redisson_3_12, OLDEST, reentrant, force);
+sits!(redisson_3_17, PLAIN, reentrant, force);
+sits!(redisson_3_27, WITH_LATCH, reentrant, force);
+sits!(redisson_3_45, RECENT, reentrant, force);
+sits!(redisson_newest, NEWEST, reentrant, force);

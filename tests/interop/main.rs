@@ -15,8 +15,14 @@ macro_rules! say {
     }};
 }
 
+// Where the libraries' programs are.
+mod built;
+
 // What every library must do beside us, and we beside it.
 mod cases;
+
+// What the documents say of the versions.
+mod documents;
 
 #[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
 #[path = "../it/harness/mod.rs"]
@@ -33,6 +39,9 @@ mod ours;
 
 // A program of another language, and the protocol.
 mod peer;
+
+// Which versions of the libraries are tested.
+mod pins;
 
 // Independent servers that are set up as a quorum.
 #[allow(dead_code, reason = "it is the scene of another suite")]

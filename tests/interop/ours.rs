@@ -77,7 +77,7 @@ pub(crate) fn count(
             stopwatch.elapsed() < scaled(LONG),
             "only {done} turns: is nobody told of releases?"
         );
-        let guard = lock.lock().unwrap();
+        let guard = lock.try_lock_for(scaled(LONG)).unwrap().expect("they give it back");
         let value = data.get(key).map_or(0, |value| value.parse::<u64>().unwrap());
         data.command(&["SET", key, &(value + 1).to_string()]);
         data.command(&["RPUSH", &format!("{key}:by"), LABEL]);

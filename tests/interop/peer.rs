@@ -1,6 +1,7 @@
 //! [`Peer`]: a program of another language, which does with its library's locks what it is told, line by line. The
 //! protocol stands in `peers/README.md`.
 
+use crate::built;
 use crate::harness::lifeline::LifeLine;
 use crate::harness::time::scaled;
 use crate::libraries::Library;
@@ -21,6 +22,9 @@ const START: Duration = Duration::from_secs(60);
 
 /// How long any answer may take for which nothing else is said.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+/// Between its subscription and its sleep a waiter of theirs asks once more; by then it has.
+pub(crate) const SETTLED: Duration = Duration::from_millis(500);
 
 /// A running program, killed with us.
 pub(crate) struct Peer {
@@ -99,16 +103,7 @@ impl Peer {
         let process = Mutex::new(Process { line: Some(line), child: process });
         let mut peer = Self { what, says: String::new(), input, threads, errors, process };
         peer.says = peer.next("ready", "the start", START);
-        let named = peer.says.split(' ').next().unwrap_or_default();
-        assert_eq!(named, library.says, "{} is another library", peer.what);
-        if let Some(version) = library.name.strip_prefix("redisson-") {
-            assert!(
-                peer.says.ends_with(version),
-                "{} is another version: {}",
-                peer.what,
-                peer.says
-            );
-        }
+        assert_eq!(peer.says, library.pin.says(), "{} is another one", peer.what);
         say!("{}: {}", library.name, peer.says);
         peer
     }
@@ -256,13 +251,5 @@ fn program(library: &Library) -> PathBuf {
     // target/<profile>/deps/interop-<hash>
     let own = std::env::current_exe().expect("a program knows where it is");
     let target = own.ancestors().nth(3).expect("tests lie in target/<profile>/deps");
-    let program = target.join("interop").join(library.program).join("run");
-    assert!(
-        program.exists(),
-        "there is no {}: build the peers with `tests/interop.sh prepare`, or leave the language out with \
-         DISTLOCK_INTEROP_SKIP={}",
-        program.display(),
-        library.language
-    );
-    program
+    built::program(target, library.program, library.language)
 }

@@ -1,10 +1,11 @@
-//! [`Scene`]: one server, one peer and us.
+//! [`Scene`]: one server, one peer and us; [`Independent`]: three servers.
 
 use crate::harness::probe::Probe;
 use crate::harness::process::RedisServer;
 use crate::libraries::Library;
 use crate::ours::Ours;
 use crate::peer::Peer;
+use crate::quorum::Servers;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::thread;
@@ -36,9 +37,10 @@ pub(crate) struct Scene {
 pub(crate) struct Turn(MutexGuard<'static, Vec<Stand>>);
 
 impl Turn {
-    /// Waits for it, for a test that brings servers and peers of its own.
-    pub(crate) fn take() -> Self {
-        Self(TURN.lock())
+    /// Waits for it, for a test that brings servers and peers of its own. `None` if this library's language is left out, which
+    /// is said.
+    pub(crate) fn of(library: &Library) -> Option<Self> {
+        (!library.is_skipped()).then(|| Self(TURN.lock()))
     }
 }
 
@@ -54,10 +56,7 @@ impl Scene {
         settings: &str,
         arguments: &[&str],
     ) -> Option<Self> {
-        if library.is_skipped() {
-            return None;
-        }
-        let mut turn = Turn::take();
+        let mut turn = Turn::of(library)?;
         let Stand { peer, server, .. } = turn.stand(library, arguments);
         let ours = Ours::connect(library, &server.url(), settings, server.port());
         Some(Self { peer, ours, server, turn })
@@ -66,6 +65,33 @@ impl Scene {
     /// Other eyes on the server.
     pub(crate) fn probe(&self) -> Probe {
         self.server.probe()
+    }
+}
+
+/// Three independent servers that are our quorum, and a peer on all of them. What the lock protects is on the first.
+pub(crate) struct Independent {
+    pub(crate) servers: Servers,
+    pub(crate) peer: Peer,
+    _turn: Turn,
+}
+
+impl Independent {
+    /// `None` if this library's language is left out, which is said.
+    pub(crate) fn start(
+        library: &'static Library,
+        settings: &str,
+        arguments: &[&str],
+    ) -> Option<Self> {
+        let turn = Turn::of(library)?;
+        let servers = Servers::with(3, 0, settings);
+        let urls: Vec<_> = servers.servers.iter().map(|server| server.url_as("")).collect();
+        let data = format!("data={}", urls[0]);
+        let peer = Peer::start(library, &urls.join(","), &[arguments, &[&data]].concat());
+        Some(Self { servers, peer, _turn: turn })
+    }
+
+    pub(crate) fn data(&self) -> &RedisServer {
+        &self.servers.servers[0]
     }
 }
 

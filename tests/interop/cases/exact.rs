@@ -1,9 +1,9 @@
 //! Nobody is inside beside anybody else.
 
 use crate::harness::process::RedisServer;
-use crate::libraries::Library;
+use crate::libraries::{Learns, Library};
 use crate::ours::{LABEL, LONG, Until, count};
-use crate::peer::Peer;
+use crate::peer::{Peer, Pending};
 use crate::scene::Scene;
 use distlock::DistLock;
 use std::thread;
@@ -18,12 +18,29 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// How long both sides want the lock all the time, to see who gets it.
 const CONTEST: Duration = Duration::from_secs(3);
 
+/// Where somebody asks now and then, it is chance who finds the lock free: so often they try whether the two sides meet, and
+/// whether both get their share. That nobody is inside beside anybody else must be so each time.
+const ROUNDS: usize = 5;
+
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
 pub(crate) fn no_increment_is_lost(library: &'static Library) {
     let Some(scene) = Scene::with(library, "", library.eager) else { return };
     let lock = scene.ours.mutex("lock");
     add_up(library.name, &scene.peer, &lock, "lock", &scene.server, (TIMES, library.crossings));
     assert!(!scene.probe().exists(&library.key("lock")), "the lock is free in the end");
+}
+
+/// A JVM loads what it needs at its first requests: on a busy machine that takes as long as all increments of ours.
+fn warm_up(peer: &Peer, name: &str, data: &RedisServer) {
+    for pending in all(peer, &format!("count {name} warm 1 0 0")) {
+        pending.within(LONG);
+    }
+    data.probe().command(&["DEL", "warm", "warm:by"]);
+}
+
+/// Has each of their threads do this.
+fn all<'a>(peer: &'a Peer, line: &str) -> Vec<Pending<'a>> {
+    (0..THREADS).map(|thread| peer.tell(&format!("t{thread}"), line)).collect()
 }
 
 /// The same for whatever lock is one for both: ours, and the name that they know it by. What it protects is on `data`.
@@ -35,9 +52,28 @@ pub(crate) fn add_up(
     data: &RedisServer,
     (times, least): (u64, usize),
 ) {
-    let line = format!("count {name} sum {times} {} 0", PAUSE.as_micros());
-    let theirs: Vec<_> =
-        (0..THREADS).map(|thread| peer.tell(&format!("t{thread}"), &line)).collect();
+    warm_up(peer, name, data);
+    let mut crossings = 0;
+    for _ in 0..ROUNDS {
+        // The first time is no meeting: one side may have waited for the end of the other.
+        crossings += add_up_once(what, peer, lock, name, data, times).saturating_sub(1);
+        if crossings >= least {
+            return;
+        }
+    }
+    panic!("in {ROUNDS} rounds the two sides met {crossings} times only: little was shown");
+}
+
+/// How often the lock went from one side to the other meanwhile.
+fn add_up_once(
+    what: &str,
+    peer: &Peer,
+    lock: &dyn DistLock,
+    name: &str,
+    data: &RedisServer,
+    times: u64,
+) -> usize {
+    let theirs = all(peer, &format!("count {name} sum {times} {} 0", PAUSE.as_micros()));
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| count(lock, data.port(), "sum", Until::Times(times), PAUSE));
@@ -52,17 +88,29 @@ pub(crate) fn add_up(
     let by = probe.command(&["LRANGE", "sum:by", "0", "-1"]).texts();
     let ours = by.iter().filter(|it| *it == LABEL).count() as u64;
     assert_eq!((ours, by.len() as u64), (each, 2 * each));
+    probe.command(&["DEL", "sum", "sum:by"]);
     let crossings = by.windows(2).filter(|two| two[0] != two[1]).count();
     say!("{what}: {} increments, {crossings} times from one side to the other", by.len());
-    assert!(crossings >= least, "the two sides met {crossings} times only: little was shown");
+    crossings
 }
 
 /// Both want the lock for some seconds, with as many threads: neither starves.
 pub(crate) fn both_get_their_share(library: &'static Library) {
     let Some(scene) = Scene::of(library) else { return };
+    warm_up(&scene.peer, "lock", &scene.server);
+    // From 0 to 100 where nothing is promised: they hear of their own releases only, and one side may go on until it is done.
+    let fair = library.share..=100 - library.share;
+    let is_told = library.ours == Learns::Told && library.theirs == Learns::Told;
+    // A JVM that has just begun comes late when it is woken.
+    let rounds = if is_told { 2 } else { ROUNDS };
+    let is_fair = (0..rounds).any(|_| fair.contains(&share(&scene, library)));
+    assert!(is_fair, "one side starves each time");
+}
+
+/// What of the turns was ours, in percent.
+fn share(scene: &Scene, library: &Library) -> u64 {
     let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), PAUSE.as_micros());
-    let theirs: Vec<_> =
-        (0..THREADS).map(|thread| scene.peer.tell(&format!("t{thread}"), &line)).collect();
+    let theirs = all(&scene.peer, &line);
     let ours: u64 = thread::scope(|scope| {
         let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), PAUSE);
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visits)).collect();
@@ -70,17 +118,11 @@ pub(crate) fn both_get_their_share(library: &'static Library) {
     });
     let theirs: Vec<u64> =
         theirs.into_iter().map(|pending| pending.within(LONG).parse().unwrap()).collect();
-    let all = ours + theirs.iter().sum::<u64>();
+    let (all, mut probe) = (ours + theirs.iter().sum::<u64>(), scene.probe());
     let share = ours * 100 / all;
     say!("{}: of {all} turns {share} % were ours, theirs by thread {theirs:?}", library.name);
-    assert_eq!(
-        scene.probe().get("sum"),
-        Some(all.to_string()),
-        "an increment is lost: two were inside"
-    );
-    // Where nothing is promised: they hear of their own releases only, and one side may go on until it is done.
-    assert!(
-        (library.share..=100 - library.share).contains(&share),
-        "of {all} turns {ours} were ours: one side starves"
-    );
+    let sum = probe.get("sum");
+    assert_eq!(sum, Some(all.to_string()), "an increment is lost: two were inside");
+    probe.command(&["DEL", "sum", "sum:by"]);
+    share
 }

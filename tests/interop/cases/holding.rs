@@ -1,26 +1,35 @@
 //! What one side sees of the other's lock, and may not do to it.
 
 use crate::harness::probe::Probe;
-use crate::harness::time::{eventually, let_pass, ms};
-use crate::libraries::Library;
+use crate::harness::time::{always, eventually, let_pass, ms};
+use crate::libraries::{Library, Refusal};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
-use distlock::{DistLock, LossCause};
+use distlock::{DistLock, LockGuard, LossCause};
+use std::time::Duration;
 
 /// What the store has under a key, all of it but its end.
 fn stored(probe: &mut Probe, key: &str) -> String {
     format!("{:?}", probe.command(&["DUMP", key]))
 }
 
-/// They are told so when they unlock what is not theirs, if their library tells.
+/// They are told so when they unlock what is not theirs, as far as their library tells.
 #[track_caller]
-pub(crate) fn unlock_is_refused(library: &'static Library, peer: &Peer) {
-    if library.refusals.is_empty() {
-        let _whatever = peer.tell("t", "unlock lock").answer(BOUND);
-    } else {
-        let said = peer.refusal("t", "unlock lock");
-        assert!(library.refusals.iter().any(|it| said.contains(it)), "{said}");
-    }
+pub(crate) fn unlock_is_refused(peer: &Peer, as_it_does: Refusal) {
+    let said = peer.tell("t", "unlock lock").answer(BOUND);
+    let is_so = match (as_it_does, &said) {
+        (Refusal::Says(words), Err(said)) => said.contains(words),
+        (Refusal::Silent, Ok(_)) => true,
+        (Refusal::CannotBeAsked, Err(said)) => said == "unsupported",
+        _ => false,
+    };
+    assert!(is_so, "{as_it_does:?} it should be, and was {said:?}");
+}
+
+/// Our guard is good for the whole of this time, by the store's word, too.
+#[track_caller]
+pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
+    always("ours stays ours", time, || guard.is_valid() && guard.verify().is_ok());
 }
 
 /// Their unlock of our lock is refused and changes nothing.
@@ -29,7 +38,7 @@ pub(crate) fn they_cannot_free_ours(library: &'static Library) {
     let (key, mut probe) = (library.key("lock"), scene.probe());
     let guard = scene.ours.mutex("lock").lock().unwrap();
     let before = stored(&mut probe, &key);
-    unlock_is_refused(library, &scene.peer);
+    unlock_is_refused(&scene.peer, library.never_held);
     let state = scene.peer.ask("t", "state lock");
     assert!(state.starts_with("locked=true") || state.starts_with("locked=?"), "{state}");
     assert!(state.contains("holds=0") || state.contains("holds=?"), "{state}");
@@ -59,7 +68,7 @@ pub(crate) fn a_late_unlock_leaves_the_other_sides_lock_alone(library: &'static 
     probe.command(&["DEL", &key]);
     let guard = lock.lock().unwrap();
     let before = stored(&mut probe, &key);
-    unlock_is_refused(library, &scene.peer);
+    unlock_is_refused(&scene.peer, library.too_late);
     assert_eq!(stored(&mut probe, &key), before);
     guard.verify().unwrap();
     guard.unlock().unwrap();
@@ -116,7 +125,7 @@ pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Libr
     assert!(lock.force_unlock().unwrap());
     // Long before the lease ends, where it waits to be told.
     waiting.ok();
-    unlock_is_refused(library, &scene.peer);
+    unlock_is_refused(&scene.peer, library.too_late);
     scene.peer.ask("other", "unlock lock");
     eventually("it is free", BOUND, || !lock.is_locked().unwrap());
     assert!(!lock.force_unlock().unwrap());

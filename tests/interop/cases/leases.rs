@@ -120,7 +120,7 @@ pub(crate) fn a_fixed_lease_ends_for_both(library: &'static Library) {
         theirs,
         clock.elapsed(),
     );
-    unlock_is_refused(library, &scene.peer);
+    unlock_is_refused(&scene.peer, library.too_late);
     guard.unlock().unwrap();
     eventually("it is free", BOUND, || !probe.exists(&key));
 }
@@ -151,7 +151,7 @@ pub(crate) fn what_they_extend_is_theirs(library: &'static Library) {
 
 /// What was left of the lease is waited out, and little more.
 #[track_caller]
-fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Duration) {
+pub(crate) fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Duration) {
     say!("{what}: {left:?} left, free after {took:?}");
     let asks = if let Learns::Asks(every) = how { every } else { Duration::ZERO };
     assert!(took <= left + scaled(asks) + ms(SLACK), "{what}: {took:?}, and {left:?} were left");

@@ -2,15 +2,21 @@
 
 use super::{REDIS_PY, SHEDLOCK};
 use crate::cases::exact::add_up;
-use crate::harness::time::{eventually, ms};
+use crate::cases::holding::must_stay_ours;
+use crate::cases::leases::must_be_in_time;
+use crate::cases::steadily;
+use crate::harness::time::{Stopwatch, eventually, ms};
 use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
-use distlock::{Counters, DistLock, LossCause};
+use distlock::{Counters, DistLock, LockGuard, LossCause};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// As it is by default: its unlock deletes the key, whoever has it.
 static UNSAFE: Library = Library { name: "shedlock", arguments: &["kind=shedlock"], ..SHEDLOCK };
+
+static SAFE: Library = SHEDLOCK;
 
 /// As it is by default: its lock has no end.
 static WITHOUT_END: Library = Library { arguments: &["kind=redis-py"], ..REDIS_PY };
@@ -34,6 +40,84 @@ fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told() {
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(scene.probe().exists(&key), "and what is theirs we leave alone");
     scene.peer.ask("other", "unlock job");
+}
+
+/// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then. It is busy for us for as long,
+/// and then it is ours.
+#[test]
+fn what_shedlock_keeps_at_least_is_busy_until_then() {
+    steadily(|| {
+        for library in [&UNSAFE, &SAFE] {
+            let Some(scene) = Scene::with(library, "", &["at-least=1500"]) else { return };
+            let lock = scene.ours.mutex("job");
+            // Its first request takes a good part of that time.
+            scene.peer.ask("t", "lock warm 30000");
+            scene.peer.ask("t", "lock job 30000");
+            scene.peer.ask("t", "unlock job");
+            let clock = Stopwatch::start();
+            let left = scene.probe().pttl(&library.key("job")).expect("its lock is there yet");
+            assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
+            assert!(lock.try_lock().unwrap().is_none());
+            let guard = lock.try_lock_for(BOUND).unwrap().expect("it ends");
+            let what = format!("{}: what it keeps at least", library.name);
+            must_be_in_time(&what, library.ours, left, clock.elapsed());
+            guard.unlock().unwrap();
+        }
+    });
+}
+
+/// A job of ShedLock's that has the lock for a while at least, was freed by force, and is done only now that the lock is ours.
+fn released_too_late(scene: &Scene) -> LockGuard {
+    let lock = scene.ours.mutex("job");
+    // A JVM loads what it needs at its first requests, which take long.
+    scene.peer.ask("t", "lock warm 30000");
+    scene.peer.ask("t", "unlock warm");
+    scene.peer.ask("t", "lock job 30000");
+    assert!(lock.force_unlock().unwrap());
+    let guard = lock.try_lock().unwrap().expect("nobody has it");
+    scene.peer.ask("t", "unlock job");
+    guard
+}
+
+/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it wants: over ours, too. Our
+/// guard sees that at its next renewal, and leaves alone what is theirs.
+#[test]
+fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told() {
+    let Some(scene) = Scene::with(&UNSAFE, "watchdog=6s", &["at-least=10000"]) else { return };
+    let (mut probe, key) = (scene.probe(), UNSAFE.key("job"));
+    let guard = released_too_late(&scene);
+    let losses = guard.losses();
+    let theirs = probe.get(&key).expect("it is there");
+    assert!(guard.is_valid(), "nobody has told us yet");
+    let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(!guard.is_valid());
+    let left = probe.pttl(&key).expect("it has an end");
+    let token = guard.fencing_token();
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert_eq!(probe.get(&key), Some(theirs), "what is theirs we leave alone");
+    let later = probe.pttl(&key).expect("it is there");
+    assert!(
+        left > Duration::from_secs(5) && later <= left,
+        "and do not renew: {left:?}, {later:?}"
+    );
+    let lock = scene.ours.mutex("job");
+    assert!(lock.try_lock().unwrap().is_none());
+    assert!(lock.force_unlock().unwrap());
+    assert!(lock.lock().unwrap().fencing_token() > token, "what it protects can tell");
+}
+
+/// With `safeUpdate` it compares, as for a release, and ours stays ours.
+#[test]
+fn with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock() {
+    steadily(|| {
+        let Some(scene) = Scene::with(&SAFE, "watchdog=1s", &["at-least=10000"]) else { return };
+        let guard = released_too_late(&scene);
+        // Over more than two of our renewals.
+        must_stay_ours(&guard, Duration::from_secs(1));
+        guard.unlock().unwrap();
+        assert!(!scene.probe().exists(&SAFE.key("job")));
+    });
 }
 
 /// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and may free it by force.
@@ -86,5 +170,5 @@ fn without_tokens_of_ours_no_increment_is_lost_either() {
     let Some(scene) = Scene::with(&REDIS_PY, "tokens=off", REDIS_PY.eager) else { return };
     let lock = scene.ours.mutex("lock");
     add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, (200, 2));
-    assert_eq!(scene.probe().keys("*"), ["sum", "sum:by"], "no counter of ours is left");
+    assert_eq!(scene.probe().keys("*"), [""; 0], "no counter of ours is left");
 }

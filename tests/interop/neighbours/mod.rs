@@ -1,14 +1,19 @@
 //! Those that have their lock in a plain string, under their own token (our `format=token`): all but Redisson. None of
-//! them tells anybody of a release but others of its own kind, so whoever waits asks again.
+//! them tells anybody of a release but others of its own kind, so whoever waits asks again; but for those that our releases
+//! wake by their own signals, if we are told to (`wakes=`).
 
 // What only one of them does.
 mod alone;
+
+// Redlock, by those that have it.
+mod quorums;
 
 // Those that tell their own kind.
 mod signals;
 
 use crate::cases;
-use crate::libraries::{Learns, Library, sits, sits_in_short};
+use crate::libraries::{Learns, Library, Refusal, sits, sits_in_short};
+use crate::pins;
 use std::time::Duration;
 
 /// What they have in common.
@@ -16,13 +21,14 @@ const NEIGHBOUR: Library = Library {
     name: "",
     program: "",
     language: "",
-    says: "",
+    pin: pins::REDIS_PY,
     arguments: &[],
     options: "format=token",
     prefix: "",
     theirs: Learns::Asks(Duration::ZERO),
     ours: Learns::Asks(Duration::from_millis(125)),
-    refusals: &[],
+    never_held: Refusal::Silent,
+    too_late: Refusal::Silent,
     // Who asks now and then finds it free less often than who is told.
     share: 2,
     crossings: 3,
@@ -31,47 +37,54 @@ const NEIGHBOUR: Library = Library {
 };
 
 const PYTHON: Library = Library { language: "python", program: "python", ..NEIGHBOUR };
-const NODE: Library = Library { language: "node", program: "node", says: "redlock", ..NEIGHBOUR };
+const NODE: Library = Library { language: "node", program: "node", ..NEIGHBOUR };
 const RUST: Library = Library { language: "rust", program: "rust", ..NEIGHBOUR };
 const SPRING: Library = Library { language: "java", program: "spring", ..NEIGHBOUR };
 
 const REDIS_PY: Library = Library {
     name: "redis-py",
-    says: "redis-py",
+    pin: pins::REDIS_PY,
     arguments: &["kind=redis-py", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(100)),
-    refusals: &["LockNotOwnedError"],
+    never_held: Refusal::Says("LockNotOwnedError"),
+    too_late: Refusal::Says("LockNotOwnedError"),
     ..PYTHON
 };
 
 const PYTHON_REDIS_LOCK: Library = Library {
     name: "python-redis-lock",
     has_watchdog: true,
-    says: "python-redis-lock",
+    pin: pins::PYTHON_REDIS_LOCK,
+    options: "format=token,poll=5ms",
     arguments: &["kind=python-redis-lock", "lease=1000"],
     prefix: "lock:",
     share: 0,
     // It hears of its own releases only, and then it is its own turn for as long as it goes on.
-    crossings: 1,
+    crossings: 2,
     // It sleeps on a list that only its own kind pushes to, for as long as its lease.
     theirs: Learns::Asks(Duration::from_secs(1)),
-    refusals: &["NotAcquired"],
+    never_held: Refusal::Says("NotAcquired"),
+    too_late: Refusal::Says("NotAcquired"),
     ..PYTHON
 };
 
 const REDLOCK_4: Library = Library {
     name: "redlock-4",
+    pin: pins::REDLOCK_4,
     arguments: &["kind=redlock4", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(300)),
-    refusals: &["LockError"],
+    never_held: Refusal::Says("LockError"),
+    too_late: Refusal::Says("LockError"),
     ..NODE
 };
 
 const REDLOCK_5: Library = Library {
     name: "redlock-5",
+    pin: pins::REDLOCK_5,
     arguments: &["kind=redlock", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(300)),
-    refusals: &["ExecutionError"],
+    never_held: Refusal::Says("ExecutionError"),
+    too_late: Refusal::Says("ExecutionError"),
     ..NODE
 };
 
@@ -79,15 +92,16 @@ const REDSYNC: Library = Library {
     name: "redsync",
     program: "go",
     language: "go",
-    says: "redsync",
+    pin: pins::REDSYNC,
     theirs: Learns::Asks(Duration::from_millis(250)),
-    refusals: &["redsync"],
+    never_held: Refusal::Says("redsync.ErrTaken"),
+    too_late: Refusal::Says("redsync.ErrTaken"),
     ..NEIGHBOUR
 };
 
 const RSLOCK: Library = Library {
     name: "rslock",
-    says: "rslock",
+    pin: pins::RSLOCK,
     arguments: &["kind=rslock", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(200)),
     ..RUST
@@ -96,16 +110,18 @@ const RSLOCK: Library = Library {
 const RLOCK: Library = Library {
     name: "rlock",
     has_watchdog: true,
-    says: "rlock",
+    pin: pins::RLOCK,
     arguments: &["kind=rlock"],
+    never_held: Refusal::CannotBeAsked,
     theirs: Learns::Asks(Duration::from_millis(100)),
     ..RUST
 };
 
 const SHEDLOCK: Library = Library {
     name: "shedlock-safe",
-    says: "shedlock",
+    pin: pins::SHEDLOCK,
     arguments: &["kind=shedlock-safe"],
+    never_held: Refusal::CannotBeAsked,
     prefix: "job-lock:default:",
     // It never waits: the program asks again.
     theirs: Learns::Asks(Duration::from_millis(50)),
@@ -115,32 +131,61 @@ const SHEDLOCK: Library = Library {
 const REGISTRY: Library = Library {
     name: "spring-registry",
     has_watchdog: true,
-    says: "spring-integration",
+    pin: pins::SPRING,
     arguments: &["kind=registry", "lease=10000"],
     prefix: "registry:",
     theirs: Learns::Asks(Duration::from_millis(100)),
-    refusals: &["You do not own lock", "Lock was released in the store"],
+    never_held: Refusal::Says("You do not own lock"),
+    too_late: Refusal::Says("Lock was released in the store"),
     ..SPRING
 };
 
 const REGISTRY_TOLD: Library = Library {
     name: "spring-registry-told",
     has_watchdog: true,
-    says: "spring-integration",
+    options: "format=token,poll=5ms",
+    pin: pins::SPRING,
     arguments: &["kind=registry-pubsub", "lease=1000"],
     prefix: "registry:",
     share: 0,
     // It hears of its own releases only, and then it is its own turn for as long as it goes on.
-    crossings: 1,
+    crossings: 2,
     // It sleeps on a channel that only its own kind publishes on, for as long as the registry's lease.
     theirs: Learns::Asks(Duration::from_secs(1)),
-    refusals: &["You do not own lock", "Lock was released in the store"],
+    never_held: Refusal::Says("You do not own lock"),
+    too_late: Refusal::Says("Lock was released in the store"),
     ..SPRING
+};
+
+/// With the setting by which our release pushes to its list. Its own says nothing to us: who asks seldom finds a lock that
+/// it hands on by that list hardly ever free.
+const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
+    name: "python-redis-lock-woken",
+    arguments: &["kind=python-redis-lock", "lease=10000"],
+    options: "format=token,wakes=python-redis-lock,poll=5ms",
+    share: 3,
+    crossings: 30,
+    theirs: Learns::Told,
+    ours: Learns::Asks(Duration::from_micros(6_250)),
+    ..PYTHON_REDIS_LOCK
+};
+
+/// With the setting by which both tell each other on its channel: we ask too seldom to get it by that.
+const REGISTRY_WOKEN: Library = Library {
+    name: "spring-registry-woken",
+    arguments: &["kind=registry-pubsub", "lease=10000"],
+    options: "format=token,wakes=spring-integration,poll=10s",
+    share: 5,
+    crossings: 100,
+    theirs: Learns::Told,
+    ours: Learns::Told,
+    eager: &[],
+    ..REGISTRY_TOLD
 };
 
 sits!(redis_py, REDIS_PY, extend);
 sits!(python_redis_lock, PYTHON_REDIS_LOCK, extend, force);
-sits_in_short!(redlock_4, REDLOCK_4, extend);
+sits!(redlock_4, REDLOCK_4, extend);
 sits!(redlock_5, REDLOCK_5, extend);
 sits!(redsync, REDSYNC, extend);
 sits!(rslock, RSLOCK, extend);
@@ -148,3 +193,6 @@ sits!(rlock, RLOCK);
 sits!(shedlock, SHEDLOCK, extend);
 sits!(spring_registry, REGISTRY, extend);
 sits_in_short!(spring_registry_told, REGISTRY_TOLD, extend);
+// In which nobody is woken by the end of a lease.
+sits_in_short!(python_redis_lock_woken, PYTHON_REDIS_LOCK_WOKEN, extend, force);
+sits_in_short!(spring_registry_woken, REGISTRY_WOKEN, extend);

@@ -1,53 +1,76 @@
 //! Those that tell their own kind of a release and nobody else: python-redis-lock by a list, Spring's registry (in its mode
-//! PUB_SUB_LOCK) on a channel. Our release is no signal to them. Whoever waits there sleeps until its own bound: the lease
-//! that it asked for, or, of python-redis-lock without one, for ever.
+//! PUB_SUB_LOCK) on a channel. Our release is no signal to them, unless `wakes=` names them. Whoever waits there sleeps until
+//! its own bound: the lease that it asked for, or, of python-redis-lock without one, for ever.
 
-use super::{PYTHON_REDIS_LOCK, REGISTRY_TOLD};
+use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};
 use crate::harness::probe::Probe;
 use crate::harness::time::{Stopwatch, eventually, let_pass};
 use crate::libraries::Library;
-use crate::peer::BOUND;
+use crate::peer::{BOUND, Pending, SETTLED};
 use crate::scene::Scene;
-use distlock::DistLock;
+use distlock::{DistLock, LockGuard};
 use std::time::Duration;
 
 /// For so long they sleep beside a lock that is free, to show it. Their bound is longer.
 const ASLEEP: Duration = Duration::from_secs(2);
 
-/// Between its subscription and its sleep a waiter asks once more; by then it has.
-const SETTLED: Duration = Duration::from_millis(500);
-
 /// Without a lease: for ever.
 static WITHOUT_LEASE: Library =
     Library { arguments: &["kind=python-redis-lock"], ..PYTHON_REDIS_LOCK };
 
+static WOKEN_WITHOUT_LEASE: Library =
+    Library { arguments: WITHOUT_LEASE.arguments, ..PYTHON_REDIS_LOCK_WOKEN };
+
 /// With the registry's usual lease: a minute.
 static USUAL_LEASE: Library = Library { arguments: &["kind=registry-pubsub"], ..REGISTRY_TOLD };
+static WOKEN_WITH_USUAL_LEASE: Library =
+    Library { arguments: USUAL_LEASE.arguments, ..REGISTRY_WOKEN };
 
 #[test]
 fn a_waiter_of_python_redis_lock_hears_a_push_to_its_list_and_not_our_release() {
-    let is_asleep = |probe: &mut Probe| {
-        let blocked = probe.info_field("clients", "blocked_clients");
-        blocked.is_some_and(|clients| clients == "1")
-    };
-    hears_only(&WITHOUT_LEASE, is_asleep, &["LPUSH", "lock-signal:lock", "1"]);
+    hears_only(&WITHOUT_LEASE, is_blocked, &["LPUSH", "lock-signal:lock", "1"]);
+}
+
+#[test]
+fn a_waiter_of_python_redis_lock_hears_our_release_if_we_are_told_to_wake_it() {
+    hears_us(&WOKEN_WITHOUT_LEASE, is_blocked);
 }
 
 #[test]
 fn a_waiter_of_springs_registry_hears_its_channel_and_not_our_release() {
-    let is_asleep = |probe: &mut Probe| probe.command(&["PUBSUB", "NUMPAT"]).int() == 1;
     let signal = ["PUBLISH", "registry-channel:registry:lock", "registry:lock"];
-    hears_only(&USUAL_LEASE, is_asleep, &signal);
+    hears_only(&USUAL_LEASE, is_listening, &signal);
+}
+
+#[test]
+fn a_waiter_of_springs_registry_hears_our_release_if_we_are_told_to_wake_it() {
+    hears_us(&WOKEN_WITH_USUAL_LEASE, is_listening);
+}
+
+fn is_blocked(probe: &mut Probe) -> bool {
+    let blocked = probe.info_field("clients", "blocked_clients");
+    blocked.is_some_and(|clients| clients == "1")
+}
+
+fn is_listening(probe: &mut Probe) -> bool {
+    probe.command(&["PUBSUB", "NUMPAT"]).int() == 1
+}
+
+/// A waiter of theirs that sleeps while we have the lock.
+fn asleep(scene: &Scene, is_asleep: fn(&mut Probe) -> bool) -> (LockGuard, Pending<'_>) {
+    let mut probe = scene.probe();
+    let guard = scene.ours.mutex("lock").lock().unwrap();
+    let waiting = scene.peer.tell("t", "lock lock 0");
+    eventually("it sleeps", BOUND, || is_asleep(&mut probe));
+    let_pass(SETTLED);
+    (guard, waiting)
 }
 
 /// A waiter of theirs sleeps through our release, and is there at once after this command.
 fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, signal: &[&str]) {
     let Some(scene) = Scene::of(library) else { return };
     let mut probe = scene.probe();
-    let guard = scene.ours.mutex("lock").lock().unwrap();
-    let waiting = scene.peer.tell("t", "lock lock 0");
-    eventually("it sleeps", BOUND, || is_asleep(&mut probe));
-    let_pass(SETTLED);
+    let (guard, waiting) = asleep(&scene, is_asleep);
     guard.unlock().unwrap();
     let_pass(ASLEEP);
     assert!(!probe.exists(&library.key("lock")), "the lock is free");
@@ -65,4 +88,25 @@ fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, sign
         told.elapsed()
     );
     scene.peer.ask("t", "unlock lock");
+}
+
+/// A waiter of theirs is there at once after our release, and after we have freed the lock by force.
+fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
+    let ways: [fn(&Scene, LockGuard); 2] = [
+        |_, guard| guard.unlock().unwrap(),
+        |scene, _guard| assert!(scene.ours.mutex("lock").force_unlock().unwrap()),
+    ];
+    for free in ways {
+        let Some(scene) = Scene::of(library) else { return };
+        let (guard, waiting) = asleep(&scene, is_asleep);
+        let freed = Stopwatch::start();
+        free(&scene, guard);
+        // Long before its own bound.
+        waiting.within(ASLEEP);
+        say!("{}: there {:?} after we have freed it", library.name, freed.elapsed());
+        scene.peer.ask("t", "unlock lock");
+        // Once it has listened it does so for ever: the next way needs one of which it can be seen that it sleeps.
+        scene.peer.kill();
+        eventually("it is gone", BOUND, || !scene.peer.is_fresh());
+    }
 }

@@ -1,14 +1,16 @@
 //! RFencedLock has a counter beside the lock, `redisson_lock_token:{name}`; ours are on the same one.
 
-use super::with;
-use crate::cases;
+use super::{FENCED, with};
+use crate::cases::{self, steadily};
 use crate::harness::probe::{Probe, Value};
-use crate::libraries::{Library, redisson};
+use crate::harness::time::{always, eventually, fairly};
+use crate::libraries::{Library, WITH_LATCH};
+use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
+use std::time::Duration;
 
-static FENCED: Library = with(redisson("redisson-4.7.0"), &["kind=fenced"]);
-static EARLY: Library = with(redisson("redisson-3.27.2"), &["kind=fenced"]);
+static EARLY: Library = with(WITH_LATCH, &["kind=fenced"]);
 
 const COUNTER: &str = "redisson_lock_token:{lock}";
 const ROUNDS: usize = 50;
@@ -107,7 +109,68 @@ fn a_counter_that_they_delete_does_not_take_ours_back() {
     assert!(token() > before);
 }
 
+/// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one on a member that is fenced, which
+/// sets the lease that it was asked for. When the counter is gone theirs begin again at 1; ours go on, by the server's clock.
+#[test]
+fn a_counter_that_they_give_an_end_does_not_take_ours_back() {
+    counter_ends(&[], |scene| {
+        scene.peer.ask("t", "fenced lock 0");
+        scene.peer.ask("t", "expire lock 3000");
+        scene.peer.ask("t", "unlock lock");
+    });
+    for kind in ["kind=multi", "kind=red"] {
+        counter_ends(&["members=fenced", kind], |scene| {
+            assert!(scene.peer.ask("t", "try lock,other 5000 3000").starts_with("held"), "{kind}");
+            scene.peer.ask("t", "unlock lock,other");
+        });
+    }
+}
+
+/// What they do gives the counter an end: our tokens are greater before and after it.
+#[track_caller]
+fn counter_ends(arguments: &[&str], theirs: impl Fn(&Scene)) {
+    let Some(scene) = Scene::with(&FENCED, "", arguments) else { return };
+    let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
+    let token = || lock.lock().unwrap().fencing_token().unwrap();
+    let first = token();
+    theirs(&scene);
+    assert!(!probe.exists(COUNTER) || !stays(&mut probe), "docs/INTEROP.md says otherwise");
+    eventually("it is over", BOUND, || !probe.exists(COUNTER));
+    let second = token();
+    assert!(second > first, "{first:?}, {second:?}");
+    theirs(&scene);
+    let third = token();
+    assert!(third > second, "{second:?}, {third:?}");
+}
+
+/// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as for any holder.
+#[test]
+fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us() {
+    steadily(|| {
+        let Some(scene) = Scene::with(&FENCED, "", &["watchdog=1000"]) else { return };
+        let lock = scene.ours.mutex("lock");
+        let token: u64 = scene.peer.ask("t", "fenced lock 300").parse().unwrap();
+        always("it is renewed", Duration::from_secs(3), || lock.try_lock().unwrap().is_none());
+        scene.peer.ask("t", "unlock lock");
+        let guard = lock.lock().unwrap();
+        assert!(guard.fencing_token().unwrap().get() > token);
+        guard.unlock().unwrap();
+    });
+}
+
 #[test]
 fn no_increment_is_lost_under_a_fenced_lock() {
-    cases::exact::no_increment_is_lost(&FENCED);
+    for library in [&FENCED, &EARLY] {
+        cases::exact::no_increment_is_lost(library);
+    }
+}
+
+#[test]
+fn whoever_waits_gets_what_the_other_side_released_at_once() {
+    for library in [&FENCED, &EARLY] {
+        fairly(|| {
+            cases::waking::they_get_what_we_released(library);
+            cases::waking::we_get_what_they_released(library);
+        });
+    }
 }

@@ -1,39 +1,41 @@
 //! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, as RLock does.
 
-use super::with;
+use super::{NEWEST, with};
 use crate::cases::steadily;
 use crate::cases::waking;
 use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
-use crate::libraries::{Learns, Library, redisson};
+use crate::libraries::{ALL_REDISSONS, Learns, Library};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
 use std::thread;
 use std::time::Duration;
 
-static FAIR: Library = with(redisson("redisson-4.7.0"), &["kind=fair"]);
-static SPIN: Library = with(redisson("redisson-4.7.0"), &["kind=spin"]);
-static WRITE: Library = with(redisson("redisson-4.7.0"), &["kind=write"]);
+static FAIR: Library = with(NEWEST, &["kind=fair"]);
+static SPIN: Library = with(NEWEST, &["kind=spin"]);
+static WRITE: Library = with(NEWEST, &["kind=write"]);
 
 const LEASE: Duration = Duration::from_secs(1);
 
 /// RFairLock keeps a queue beside its lock. With another name it has nothing to do with ours.
 #[test]
 fn a_fair_lock_of_another_name_does_not_collide() {
-    let Some(scene) = Scene::of(&FAIR) else { return };
-    let guard = scene.ours.mutex("lock").lock().unwrap();
-    scene.peer.ask("first", "lock fair 0");
-    let waiting = scene.peer.tell("second", "lock fair 0");
-    let mut probe = scene.probe();
-    eventually("the second queues", BOUND, || {
-        probe.command(&["LLEN", "redisson_lock_queue:{fair}"]).int() == 1
-    });
-    guard.verify().unwrap();
-    guard.unlock().unwrap();
-    assert!(scene.ours.mutex("lock").try_lock().unwrap().is_some());
-    scene.peer.ask("first", "unlock fair");
-    waiting.ok();
-    scene.peer.ask("second", "unlock fair");
+    for library in &ALL_REDISSONS {
+        let Some(scene) = Scene::with(library, "", &["kind=fair"]) else { return };
+        let guard = scene.ours.mutex("lock").lock().unwrap();
+        scene.peer.ask("first", "lock fair 0");
+        let waiting = scene.peer.tell("second", "lock fair 0");
+        let mut probe = scene.probe();
+        eventually("the second queues", BOUND, || {
+            probe.command(&["LLEN", "redisson_lock_queue:{fair}"]).int() == 1
+        });
+        guard.verify().unwrap();
+        guard.unlock().unwrap();
+        assert!(scene.ours.mutex("lock").try_lock().unwrap().is_some());
+        scene.peer.ask("first", "unlock fair");
+        waiting.ok();
+        scene.peer.ask("second", "unlock fair");
+    }
 }
 
 /// They have the lock and give it to us, and we give it to them, who wait for so long: what each side waited for after the
@@ -42,7 +44,10 @@ fn passed_to_and_fro(scene: &Scene, lock: &dyn DistLock, wait: Duration) -> (Dur
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.try_lock().unwrap().is_none());
     let ours = thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+        let waiter = scope.spawn(|| {
+            let guard = lock.try_lock_for(BOUND).unwrap().expect("they give it back");
+            guard.unlock().unwrap();
+        });
         let_pass(ms(100));
         assert!(!waiter.is_finished());
         let freed = Stopwatch::start();
@@ -72,6 +77,12 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking() {
         let lock = scene.ours.mutex("lock");
         let (ours, theirs) = passed_to_and_fro(&scene, &lock, ms(100));
         say!("fair on our name: we waited {ours:?}, they {theirs:?}");
+        for waited in [ours, theirs] {
+            assert!(
+                waited > ms(300),
+                "{waited:?}: somebody was told, docs/INTEROP.md says otherwise"
+            );
+        }
     });
 }
 
@@ -89,11 +100,16 @@ fn a_spin_lock_excludes_and_is_found_free_within_a_lease() {
 
 /// With `poll=` we ask now and then, too.
 #[test]
-fn a_spin_lock_is_found_free_within_a_poll_where_that_is_set() {
+fn a_spin_lock_and_a_fair_one_are_found_free_within_a_poll_where_that_is_set() {
     steadily(|| {
-        let Some(scene) = Scene::with(&SPIN, "format=redisson,poll=50ms", &[]) else { return };
-        let how = Learns::Asks(Duration::from_millis(100));
-        waking::we_are_soon("spin, with poll=50ms", &scene.peer, &scene.ours, "lock", how);
+        for (what, library) in [("spin", &SPIN), ("fair", &FAIR)] {
+            let Some(scene) = Scene::with(library, "format=redisson,poll=50ms", &[]) else {
+                return;
+            };
+            let how = Learns::Asks(Duration::from_millis(100));
+            let (what, lock) = (format!("{what}, with poll=50ms"), scene.ours.mutex("lock"));
+            waking::we_are_soon(&what, &scene.peer, &lock, "lock", how);
+        }
     });
 }
 

@@ -1,10 +1,19 @@
 //! What only Redisson has: other kinds of locks, its topologies, and its documented defects.
 
+// What becomes of a request whose answer is lost.
+mod answers;
+
 // RFencedLock and our tokens.
 mod fenced;
 
 // RFairLock, RSpinLock, RReadWriteLock: what shares our key and what only seems to.
 mod kinds;
+
+// A waiter that gives up.
+mod interrupted;
+
+// What it does wrong with several locks as one.
+mod members;
 
 // What it does wrong, and that our side stays safe then.
 mod misbehaves;
@@ -15,13 +24,17 @@ mod several;
 // Cluster and Sentinel.
 mod topologies;
 
-use crate::libraries::{Library, redisson};
+// Releases that its waiters do not hear of.
+mod unheard;
 
-/// The newest version, and the oldest.
-static NEWEST: Library = redisson("redisson-4.7.0");
-static OLDEST: Library = redisson("redisson-3.12.0");
+use crate::libraries::{Library, NEWEST, OLDEST};
+
+static FENCED: Library = with(NEWEST, &["kind=fenced"]);
 
 /// The same version with another kind of lock, or another setting.
 const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
     Library { arguments, ..library }
 }
+
+/// What it throws when it is to unlock what it does not hold.
+const REFUSED: &str = "IllegalMonitorStateException";

@@ -3,12 +3,12 @@
 
 use super::{NEWEST, OLDEST};
 use crate::cases::exact::add_up;
+use crate::cases::waking;
 use crate::harness::process::RedisServer;
-use crate::libraries::Library;
+use crate::harness::time::fairly;
+use crate::libraries::{ALL_REDISSONS, Library};
 use crate::ours::Ours;
-use crate::peer::Peer;
-use crate::quorum::Servers;
-use crate::scene::{Scene, Turn};
+use crate::scene::{Independent, Scene};
 use distlock::{DistLock, MajorityLock, MultiLock};
 
 const TIMES: u64 = 60;
@@ -17,7 +17,7 @@ const TIMES: u64 = 60;
 /// other; ours lets go.
 #[test]
 fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order() {
-    for library in [&NEWEST, &OLDEST] {
+    for library in &ALL_REDISSONS {
         let Some(scene) = Scene::with(library, "", &["kind=multi"]) else { return };
         let ours = ["a", "b", "c"].map(|name| scene.ours.mutex(name));
         let several = MultiLock::new(ours).unwrap();
@@ -33,9 +33,27 @@ fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order()
     }
 }
 
+/// Their waiter waits for one member after the other, and so do ours.
+#[test]
+fn several_locks_of_both_sides_are_had_at_once_when_the_other_gives_them_back() {
+    for library in [&NEWEST, &OLDEST] {
+        fairly(|| {
+            let Some(scene) = Scene::with(library, "", &["kind=multi"]) else { return };
+            let several =
+                MultiLock::new(["a", "b", "c"].map(|name| scene.ours.mutex(name))).unwrap();
+            let member = scene.ours.mutex("b");
+            let locks: [(&str, &dyn DistLock); 2] = [("multi", &several), ("member", &member)];
+            for (ours, lock) in locks {
+                let what = format!("{} multi and our {ours}", library.name);
+                waking::both_are_soon(&what, &scene.peer, lock, "a,b,c");
+            }
+        });
+    }
+}
+
 #[test]
 fn a_multi_lock_of_theirs_keeps_nothing_of_what_it_could_not_have_as_a_whole() {
-    for library in [&NEWEST, &OLDEST] {
+    for library in &ALL_REDISSONS {
         let Some(scene) = Scene::with(library, "", &["kind=multi"]) else { return };
         let member = scene.ours.mutex("b");
         let guard = member.lock().unwrap();
@@ -50,35 +68,14 @@ fn a_multi_lock_of_theirs_keeps_nothing_of_what_it_could_not_have_as_a_whole() {
 }
 
 /// The same servers, by all three.
-struct Independent {
-    servers: Servers,
-    peer: Peer,
-    _turn: Turn,
-}
-
-impl Independent {
-    fn start(library: &'static Library) -> Option<Self> {
-        if library.is_skipped() {
-            return None;
-        }
-        let turn = Turn::take();
-        let servers = Servers::with(3, 0, "max_lease=10m");
-        let urls: Vec<_> = servers.servers.iter().map(|server| server.url_as("")).collect();
-        let data = format!("data={}", urls[0]);
-        let arguments = ["kind=red", "topology=independent", &data];
-        let peer = Peer::start(library, &urls.join(","), &arguments);
-        Some(Self { servers, peer, _turn: turn })
-    }
-
-    fn data(&self) -> &RedisServer {
-        &self.servers.servers[0]
-    }
+fn independent(library: &'static Library) -> Option<Independent> {
+    Independent::start(library, "max_lease=10m", &["kind=red", "topology=independent"])
 }
 
 #[test]
 fn a_red_lock_of_theirs_and_our_quorum_exclude_each_other() {
-    for library in [&NEWEST, &OLDEST] {
-        let Some(scene) = Independent::start(library) else { return };
+    for library in &ALL_REDISSONS {
+        let Some(scene) = independent(library) else { return };
         let client = scene.servers.client();
         let lock = client.mutex("lock").unwrap();
         let guard = lock.lock().unwrap();
@@ -89,13 +86,14 @@ fn a_red_lock_of_theirs_and_our_quorum_exclude_each_other() {
         scene.peer.ask("t", "unlock lock");
         let what = format!("{} red and a quorum", library.name);
         add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));
+        fairly(|| waking::both_are_soon(&what, &scene.peer, &lock, "lock"));
     }
 }
 
 #[test]
 fn a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other() {
-    for library in [&NEWEST, &OLDEST] {
-        let Some(scene) = Independent::start(library) else { return };
+    for library in &ALL_REDISSONS {
+        let Some(scene) = independent(library) else { return };
         let clients: Vec<_> = scene
             .servers
             .servers
@@ -111,6 +109,6 @@ fn a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other() {
 /// The locks that are held there.
 fn locks_in(server: &RedisServer) -> Vec<String> {
     let mut keys = server.probe().keys("*");
-    keys.retain(|key| !key.starts_with("redisson_") && !key.starts_with("sum"));
+    keys.retain(|key| !key.starts_with("redisson_"));
     keys
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	pool "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
@@ -70,7 +71,8 @@ func (w *worker) lock(name string, lease int) (string, error) {
 			w.held[name] = mutex
 			return now(), nil
 		}
-		if !isBusy(err) {
+		// For one of several servers it waits for a twentieth of the lease; one that is late is no failure yet.
+		if !isBusy(err) && !errors.Is(err, context.DeadlineExceeded) {
 			return "", err
 		}
 	}
@@ -188,7 +190,7 @@ func (w *worker) addUp(name, key string, more func(int) bool, pause, lease int) 
 		if err := w.client.Set(ctx, key, value+1, 0).Err(); err != nil {
 			return "", err
 		}
-		if err := w.client.RPush(ctx, key+":by", w.options["label"]).Err(); err != nil {
+		if err := w.client.RPush(ctx, key+":by", "redsync").Err(); err != nil {
 			return "", err
 		}
 		if _, err := w.unlock(name); err != nil {
@@ -253,32 +255,41 @@ func version() string {
 	info, _ := debug.ReadBuildInfo()
 	for _, module := range info.Deps {
 		if module.Path == library {
-			return module.Version
+			return strings.TrimPrefix(module.Version, "v")
 		}
 	}
 	return "?"
 }
 
+func connect(url string) (*redis.Client, error) {
+	address, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	// More connections than threads, as each has one of its own while it asks.
+	address.PoolSize = 64
+	client := redis.NewClient(address)
+	return client, client.Ping(context.Background()).Err()
+}
+
 func main() {
-	options := map[string]string{"label": "redsync"}
+	options := map[string]string{}
 	for _, word := range os.Args[2:] {
 		name, value, _ := strings.Cut(word, "=")
 		options[name] = value
 	}
-	address, err := redis.ParseURL(os.Args[1])
-	if err == nil {
-		// More connections than threads, as each has one of its own while it asks.
-		address.PoolSize = 64
-	} else {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	// More than one for a Redlock over independent servers; what `count` adds up is on the first.
+	var clients []*redis.Client
+	var pools []pool.Pool
+	for _, url := range strings.Split(os.Args[1], ",") {
+		client, err := connect(url)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		clients, pools = append(clients, client), append(pools, goredis.NewPool(client))
 	}
-	client := redis.NewClient(address)
-	if err := client.Ping(context.Background()).Err(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	locks := redsync.New(goredis.NewPool(client))
+	locks := redsync.New(pools...)
 
 	var speak sync.Mutex
 	say := func(text string) {
@@ -287,7 +298,7 @@ func main() {
 		fmt.Println(text)
 	}
 	work := func(thread string, lines <-chan []string) {
-		w := &worker{locks, client, options, map[string]*redsync.Mutex{}}
+		w := &worker{locks, clients[0], options, map[string]*redsync.Mutex{}}
 		for line := range lines {
 			words, err := w.do(line[0], line[1:])
 			say(answer(thread, words, err))

@@ -11,8 +11,12 @@ const Redis = require("ioredis");
 const [url, ...words] = process.argv.slice(2);
 const options = Object.fromEntries(words.map((word) => word.split(/=(.*)/s, 2)));
 const kind = options.kind;
-const client = new Redis(url);
-const version = require(`${require("path").dirname(require.resolve("ioredis"))}/../../${kind}/package.json`).version;
+// More than one for a Redlock over independent servers; what `count` adds up is on the first.
+const clients = url.split(",").map((server) => new Redis(server));
+const [client] = clients;
+const about = require(`${require("path").dirname(require.resolve("ioredis"))}/../../${kind}/package.json`);
+// Version 5 has a "v" before it.
+const version = about.version.replace(/^v/, "");
 
 class Unsupported extends Error {}
 
@@ -23,7 +27,7 @@ if (options.retry) Object.assign(settings, { retryDelay: +options.retry, retryJi
 const KINDS = {
   redlock() {
     const { default: Redlock, Lock } = require("redlock");
-    const redlock = new Redlock([client], settings);
+    const redlock = new Redlock(clients, settings);
     return {
       lock: (name, lease) => redlock.acquire([name], lease),
       once: (name, lease) => redlock.acquire([name], lease, { retryCount: 0 }),
@@ -36,8 +40,8 @@ const KINDS = {
   },
   redlock4() {
     const Redlock = require("redlock4");
-    const waiting = new Redlock([client], settings);
-    const once = new Redlock([client], { retryCount: 0 });
+    const waiting = new Redlock(clients, settings);
+    const once = new Redlock(clients, { retryCount: 0 });
     return {
       lock: (name, lease) => waiting.lock(name, lease),
       once: (name, lease) => once.lock(name, lease),
@@ -132,7 +136,7 @@ class Worker {
       // Two commands, so that nothing but the lock makes it exact.
       const value = +((await client.get(key)) ?? 0);
       await client.set(key, value + 1);
-      await client.rpush(`${key}:by`, options.label ?? kind);
+      await client.rpush(`${key}:by`, kind);
       await this.unlock(name);
       // Timers are in whole milliseconds; what is shorter is at least left to the others.
       await (+pause >= 1000 ? sleep(+pause / 1000) : new Promise(setImmediate));
@@ -158,7 +162,7 @@ async function answer(worker, thread, verb, words) {
 }
 
 async function main() {
-  await client.ping();
+  await Promise.all(clients.map((server) => server.ping()));
   process.stdout.write(`ready redlock ${version}\n`);
   const chains = new Map();
   const lines = readline.createInterface({ input: process.stdin });

@@ -187,7 +187,8 @@ def main():
     url, *words = sys.argv[1:]
     options = dict(word.split("=", 1) for word in words)
     kind = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock}[options["kind"]]
-    client = redis.Redis.from_url(url)
+    # One for each thread: its own bound is a hundred, and whoever comes later gets an error.
+    client = redis.Redis.from_url(url, max_connections=1000)
     client.ping()
     library = kind(client, options)
     speak = threading.Lock()
@@ -197,7 +198,7 @@ def main():
             print(text, flush=True)
 
     def work(lines):
-        worker = Worker(library, client, options.get("label", options["kind"]))
+        worker = Worker(library, client, options["kind"])
         while True:
             say(answer(worker, lines.get()))
 

@@ -70,7 +70,7 @@ pub fn of(url: &str, options: HashMap<String, String>) -> Result<Kind, Failed> {
                 .worker_threads(2)
                 .enable_all()
                 .build()?;
-            let mut manager = LockManager::new(vec![url]);
+            let mut manager = LockManager::new(url.split(',').collect::<Vec<_>>());
             if let Some(retry) = retry {
                 manager.set_retry(3, retry);
             }
@@ -79,7 +79,7 @@ pub fn of(url: &str, options: HashMap<String, String>) -> Result<Kind, Failed> {
         "rlock" => Client::Rlock(RLock::new(url)?),
         other => return Err(Failed::Because(format!("no kind is called {other:?}"))),
     };
-    let label = options.get("label").map_or(kind, String::as_str).to_owned();
+    let label = kind.to_owned();
     let renewed = (kind == "rlock").then(|| millis("watchdog")).flatten();
     Ok(Kind { label, client, lease: renewed.or_else(|| millis("lease")), retry })
 }

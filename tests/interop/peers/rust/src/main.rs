@@ -112,7 +112,9 @@ fn main() {
     let url = arguments.next().expect("peer URL key=value...");
     let options: HashMap<_, _> =
         arguments.filter_map(|word| Some(own(word.split_once('=')?))).collect();
-    let client = redis::Client::open(url.as_str()).expect("a URL of Redis");
+    // More than one for rslock over independent servers; what `count` adds up is on the first.
+    let first = url.split(',').next().expect("a text has a first part");
+    let client = redis::Client::open(first).expect("a URL of Redis");
     let kind = kinds::of(&url, options).map(Arc::new).expect("the server is there");
     let label = kind.label.clone();
     say(&format!("ready {}", kind.version()));

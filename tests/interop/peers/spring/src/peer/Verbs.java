@@ -18,11 +18,14 @@ final class Verbs {
     private final Options options;
     private final Map<String, SimpleLock> held = new HashMap<>();
     private final Count count;
+    /** ShedLock's lockAtLeastFor: who releases sooner leaves the lock where it is until then. */
+    private final Duration atLeast;
 
     Verbs(Locks locks, Options options) {
         this.locks = locks;
         this.options = options;
         count = new Count(options, options.text("kind", "shedlock"));
+        atLeast = Duration.ofMillis(options.number("at-least", 0));
     }
 
     String run(String verb, String[] words) throws Exception {
@@ -71,7 +74,7 @@ final class Verbs {
         Duration atMost = Duration.ofMillis(lease > 0 ? lease : options.number("lease", 30_000));
         long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(wait);
         while (true) {
-            LockConfiguration configuration = new LockConfiguration(Instant.now(), name, atMost, Duration.ZERO);
+            LockConfiguration configuration = new LockConfiguration(Instant.now(), name, atMost, atLeast);
             Optional<SimpleLock> lock = locks.provider.lock(configuration);
             lock.ifPresent(mine -> held.put(name, mine));
             if (lock.isPresent() || System.nanoTime() >= until) {
@@ -103,7 +106,7 @@ final class Verbs {
             locks.registry.renewLock(name, lease);
             return;
         }
-        Optional<SimpleLock> extended = mine(name).extend(lease, Duration.ZERO);
+        Optional<SimpleLock> extended = mine(name).extend(lease, atLeast);
         held.remove(name);
         held.put(name, extended.orElseThrow(() -> new IllegalStateException("not extended")));
     }

@@ -19,9 +19,9 @@ final class Count {
         void unlock() throws Exception;
     }
 
-    Count(Options options, String library) {
+    Count(Options options, String label) {
         this.options = options;
-        label = options.text("label", library);
+        this.label = label;
     }
 
     /** What follows the verb: NAME KEY TIMES PAUSE LEASE, or NAME KEY MILLIS PAUSE LEASE. */

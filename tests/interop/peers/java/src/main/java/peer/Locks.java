@@ -13,11 +13,14 @@ import org.redisson.api.RedissonClient;
 /** Locks of the kind that the command line asks for. */
 final class Locks {
     private final String kind;
+    /** Whether several locks as one are of RFencedLocks. */
+    private final boolean fenced;
     /** More than one for a RedissonRedLock over independent servers. */
     private final List<RedissonClient> clients = new ArrayList<>();
 
     Locks(Options options) {
         kind = options.text("kind", "lock");
+        fenced = options.text("members", "lock").equals("fenced");
         if (options.text("topology", "single").equals("independent")) {
             for (String url : options.url.split(",")) {
                 clients.add(Redisson.create(Settings.single(options, url)));
@@ -54,7 +57,7 @@ final class Locks {
         List<RLock> locks = new ArrayList<>();
         for (String name : names.split(",")) {
             for (RedissonClient client : clients) {
-                locks.add(client.getLock(name));
+                locks.add(fenced ? later(client, "getFencedLock", name) : client.getLock(name));
             }
         }
         return locks.toArray(new RLock[0]);

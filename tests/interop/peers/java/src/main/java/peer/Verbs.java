@@ -3,6 +3,7 @@ package peer;
 import java.lang.reflect.Method;
 import java.time.Instant;
 import java.util.concurrent.TimeUnit;
+import org.redisson.api.RExpirable;
 import org.redisson.api.RLock;
 import org.redisson.api.RObject;
 
@@ -36,6 +37,9 @@ final class Verbs {
             case "delete":
                 // Every object has it; RLock does not show it.
                 return "" + ((RObject) lock).delete();
+            case "expire":
+                // The same.
+                return "" + ((RExpirable) lock).expire(Long.parseLong(words[1]), TimeUnit.MILLISECONDS);
             case "state":
                 return "locked=" + lock.isLocked() + " holds=" + lock.getHoldCount() + " ttl=" + lock.remainTimeToLive();
             case "fenced":

@@ -1,5 +1,6 @@
 package peer;
 
+import java.lang.reflect.InvocationTargetException;
 import java.util.Arrays;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -46,8 +47,14 @@ final class Worker implements Runnable {
             return ("ok " + said).trim();
         } catch (UnsupportedOperationException unsupported) {
             return "error unsupported";
+        } catch (InvocationTargetException called) {
+            return error(called.getCause());
         } catch (Throwable problem) {
-            return "error " + String.valueOf(problem).replaceAll("\\s+", " ");
+            return error(problem);
         }
+    }
+
+    private static String error(Throwable problem) {
+        return "error " + String.valueOf(problem).replaceAll("\\s+", " ");
     }
 }

@@ -1,0 +1,56 @@
+//! The tables of `docs/INTEROP.md` and the README name the versions that are tested.
+
+use crate::pins::{NEIGHBOURS, Pin, redissons};
+use std::collections::BTreeSet;
+
+/// The cells of the rows of this document's table of libraries.
+fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
+    let (_, table) =
+        document.split_once("| versions tested |").expect("it has a table of libraries");
+    let (table, _) = table.split_once("\n\n").expect("it ends");
+    // Behind the line under the head.
+    table.lines().skip(2).map(|row| row.split('|').map(str::trim).collect())
+}
+
+/// What the table in `docs/INTEROP.md` names: libraries as they call themselves, and versions.
+fn documented() -> BTreeSet<String> {
+    let says = |row: Vec<&str>| {
+        let library = row[1].to_lowercase().replace(' ', "-");
+        row[5].split(", ").map(|version| format!("{library} {version}")).collect::<Vec<_>>()
+    };
+    rows(include_str!("../../docs/INTEROP.md")).flat_map(says).collect()
+}
+
+/// All that is pinned, as it calls itself.
+fn pinned() -> BTreeSet<String> {
+    let redissons = redissons().map(|version| format!("redisson {version}"));
+    NEIGHBOURS.into_iter().map(Pin::says).chain(redissons).collect()
+}
+
+#[test]
+fn the_docs_name_the_versions_that_are_tested() {
+    assert_eq!(documented(), pinned());
+}
+
+/// A row there may be of several rows here: of the libraries, or of Redisson's kinds of locks, that it names.
+#[test]
+fn the_readme_names_the_versions_that_are_tested() {
+    let versions = |cell: &'static str| cell.split(", ").collect::<BTreeSet<_>>();
+    let mut named = BTreeSet::new();
+    for row in rows(include_str!("../../README.md")) {
+        let is_meant = |it: &Vec<&str>| match it[1] {
+            // "`RLock`, each member" is that kind.
+            "Redisson" => row[1].contains(it[3].split([',', ';']).next().expect("a kind")),
+            library => row[1].contains(library),
+        };
+        let tested: BTreeSet<_> = rows(include_str!("../../docs/INTEROP.md"))
+            .filter(is_meant)
+            .flat_map(|it| versions(it[5]))
+            .collect();
+        assert_eq!(versions(row[3]), tested, "{}", row[1]);
+        named.extend(tested);
+    }
+    let pinned = pinned();
+    let all: BTreeSet<_> = pinned.iter().filter_map(|pin| pin.split(' ').next_back()).collect();
+    assert_eq!(named, all, "a library is not there");
+}

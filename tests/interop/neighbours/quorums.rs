@@ -1,0 +1,71 @@
+//! Redlock over independent servers, as Antirez' text has it, by those that have it: beside our `redlock://` on the same servers.
+
+use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
+use crate::cases::exact::add_up;
+use crate::cases::holding::unlock_is_refused;
+use crate::cases::waking;
+use crate::harness::time::fairly;
+use crate::libraries::Library;
+use crate::scene::Independent;
+use distlock::DistLock;
+
+const TIMES: u64 = 60;
+
+/// Of redlock 5, which loses a lease to a vote that nobody won now and then.
+const SOME_TIMES: u64 = 20;
+
+/// Asked as often as they ask, or nearly: so that the two sides meet.
+const SETTINGS: &str = "format=token,poll=20ms&max_lease=10m";
+
+/// The same without tokens of ours.
+const PLAIN: &str = "format=token,poll=20ms&max_lease=10m&tokens=off";
+
+const LEASE: &str = "lease=1000";
+
+/// redlock 5 gives back what it got of a vote that nobody won when it gives up, and not before it tries again. Then nobody has the lock
+/// until the leases of those votes are over: so these are short, and it does not try all the time.
+static REDLOCK_5_SELDOM: Library = Library { eager: &["retry=20", "lease=500"], ..REDLOCK_5 };
+
+#[test]
+fn redsync_on_three_servers_and_our_quorum_exclude_each_other() {
+    meet(&REDSYNC, SETTINGS, TIMES);
+    meet(&REDSYNC, PLAIN, TIMES);
+}
+
+#[test]
+fn redlock_4_on_three_servers_and_our_quorum_exclude_each_other() {
+    meet(&REDLOCK_4, SETTINGS, TIMES);
+}
+
+#[test]
+fn redlock_5_on_three_servers_and_our_quorum_exclude_each_other() {
+    meet(&REDLOCK_5_SELDOM, SETTINGS, SOME_TIMES);
+}
+
+#[test]
+fn rslock_on_three_servers_and_our_quorum_exclude_each_other() {
+    meet(&RSLOCK, SETTINGS, TIMES);
+}
+
+/// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is there.
+fn meet(library: &'static Library, settings: &str, times: u64) {
+    fairly(|| {
+        let arguments = [&[LEASE], library.eager].concat();
+        let Some(scene) = Independent::start(library, settings, &arguments) else { return };
+        let (peer, client) = (&scene.peer, scene.servers.client());
+        let lock = client.mutex("lock").unwrap();
+        let what = format!("{} on three servers, {settings}", library.name);
+        add_up(&what, peer, &lock, "lock", scene.data(), (times, library.crossings));
+
+        let guard = lock.lock().unwrap();
+        assert!(peer.ask("t", "try lock 100 10000").starts_with("busy"));
+        unlock_is_refused(peer, library.never_held);
+        guard.verify().unwrap();
+        guard.unlock().unwrap();
+        assert!(peer.ask("t", "try lock 1000 10000").starts_with("held"));
+        assert!(lock.try_lock().unwrap().is_none());
+        peer.ask("t", "unlock lock");
+        waking::they_are_soon(&what, peer, &lock, "lock", library.theirs);
+        waking::we_are_soon(&what, peer, &lock, "lock", library.ours);
+    });
+}
