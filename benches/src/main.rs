@@ -5,18 +5,19 @@
 mod cluster;
 mod instructions;
 mod learn;
+mod peers;
 mod raw;
 mod server;
 mod suite;
 mod worker;
 
 use clap::{Parser, Subcommand};
+use peers::Peers;
 use server::Server;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use suite::{Peers, Scale, Work};
+use std::path::PathBuf;
+use suite::{Scale, Work};
 
 #[derive(Parser)]
 #[command(about = "What distlock costs, beside a raw socket and its peers")]
@@ -104,8 +105,12 @@ fn main() {
         Task::Cluster { rounds } => cluster::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
-            let wanted =
-                |work: &Work| works.iter().any(|name| work.name.starts_with(name.as_str()));
+            // `held` is all of them, and `held-1000` not that of 10,000.
+            let is_called = |work: &Work, name: &str| {
+                let rest = work.name.strip_prefix(name);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
+            let wanted = |work: &Work| works.iter().any(|name| is_called(work, name));
             measure(&options, wanted, &[]);
         }
         Task::Scripts { directories, options } => {
@@ -116,7 +121,8 @@ fn main() {
 
 fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String]) {
     let scale = if options.quick { Scale::Quick } else { Scale::Full };
-    let peers = (!options.no_peers && trials.is_empty()).then(build_peers);
+    let no_peers = options.no_peers || !trials.is_empty();
+    let peers = if no_peers { Peers::NONE } else { Peers::build() };
     let mut server = Server::start();
     if !options.no_pin {
         server.pin();
@@ -129,9 +135,9 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     let path = build_directory().join("samples.jsonl");
     let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
     let works = if trials.is_empty() {
-        suite::works(server.port, peers.as_ref(), scale)
+        suite::works(server.port, &peers, scale)
     } else {
-        vec![suite::scripts(server.port, trials, scale)]
+        vec![suite::scripts(server.port, &peers, trials, scale)]
     };
     let all = suite::groups(&works);
     let chosen: Vec<_> = works.into_iter().filter(wanted).collect();
@@ -143,52 +149,6 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
         suite::publish(&measured, &all, scale, &options.place.docs);
     }
     eprintln!("samples: {}", path.display());
-}
-
-fn build_peers() -> Peers {
-    Peers { crates: build_crates(), neighbours: build_neighbours() }
-}
-
-/// Builds the interop suite's programs around other languages' libraries. What `DISTLOCK_INTEROP_SKIP` left out has no
-/// column.
-fn build_neighbours() -> Vec<(&'static str, PathBuf)> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop.sh");
-    let directory = build_directory();
-    let target = directory.parent().expect("target/release");
-    let status = Command::new(script)
-        .args(["prepare", "java", "python", "node", "go"])
-        .env("CARGO_TARGET_DIR", target)
-        .status()
-        .expect("there is a shell");
-    assert!(status.success(), "the neighbours do not build; `--no-peers` goes without them");
-    let columns = [
-        ("redisson", "redisson-4.7.0"),
-        ("redis-py", "python"),
-        ("redlock", "node"),
-        ("redsync", "go"),
-    ];
-    let program = |folder: &str| target.join("interop").join(folder).join("run");
-    columns
-        .map(|(name, folder)| (name, program(folder)))
-        .into_iter()
-        .filter(|(_, it)| it.exists())
-        .collect()
-}
-
-/// Builds the program that drives the other crates, and says where it is.
-fn build_crates() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("heavy/Cargo.toml");
-    let target = build_directory().join("heavy");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--locked", "--bin", "peers", "--manifest-path"])
-        .arg(manifest)
-        .arg("--target-dir")
-        .arg(&target)
-        .status()
-        .expect("cargo starts");
-    assert!(status.success(), "the peers do not build; `--no-peers` goes without them");
-    target.join("release/peers")
 }
 
 /// Where this program was built.

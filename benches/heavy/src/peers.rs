@@ -1,35 +1,98 @@
-//! The peers, as workers of the benchmarks: `rslock` and `rlock`, both asynchronous, on a tokio runtime of two threads.
-//! They speak what `benches/src/worker/mod.rs` describes.
+//! The peers, as workers of the benchmarks: `rslock` and `rlock`, both asynchronous, on a tokio runtime of two threads; and
+//! `rlock-sync`, the other interface of rlock, which blocks threads as ours does. They speak what
+//! `benches/src/worker/mod.rs` describes.
 
-use rlock::async_lock::RLock;
+#![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
+
+use rlock::{async_lock, sync_lock};
 use rslock::LockManager;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// The lease that both ask for.
+/// The lease that rslock is asked for. That of rlock is its default, which it renews.
 const LEASE: Duration = Duration::from_secs(30);
 
-#[derive(Clone)]
 enum Peer {
+    Tasks(Runtime, Asynchronous),
+    Threads(sync_lock::RLock),
+}
+
+#[derive(Clone)]
+enum Asynchronous {
     Rslock(Arc<LockManager>),
-    Rlock(RLock),
+    Rlock(async_lock::RLock),
 }
 
 impl Peer {
-    async fn connect(name: &str, port: u16) -> Self {
+    fn connect(name: &str, port: u16, threads: usize) -> Self {
         let url = format!("redis://127.0.0.1:{port}");
-        match name {
-            "rslock" => Self::Rslock(Arc::new(LockManager::new(vec![url]))),
-            "rlock" => Self::Rlock(RLock::new(url).await.expect("the server is there")),
-            other => panic!("no peer is called {other:?}"),
+        if name == "rlock-sync" {
+            // One for each thread. Of its default, 8, more threads than that use up a connection with almost every command.
+            let pool = sync_lock::PoolOptions::new().max_idle_connections(threads);
+            let client = sync_lock::RLock::new_with_pool_options(url, pool);
+            return Self::Threads(client.expect("the server is there"));
         }
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("two threads");
+        let library = match name {
+            "rslock" => Asynchronous::Rslock(Arc::new(LockManager::new(vec![url]))),
+            "rlock" => {
+                let client = runtime.block_on(async_lock::RLock::new(url));
+                Asynchronous::Rlock(client.expect("the server is there"))
+            }
+            other => panic!("no peer is called {other:?}"),
+        };
+        Self::Tasks(runtime, library)
     }
 
+    /// Each name has a task or a thread, which locks and unlocks for so long.
+    fn turn(&self, names: &[String], one_lock: bool, time: Duration) -> Vec<Done> {
+        let end = Instant::now() + time;
+        let fresh =
+            |index| Done { index: one_lock.then_some(index), visits: Vec::new(), cycles: 0 };
+        match self {
+            Self::Tasks(runtime, library) => {
+                let mut set = JoinSet::new();
+                for (task, name) in names.iter().enumerate() {
+                    let (library, name, mut done) = (library.clone(), name.clone(), fresh(task));
+                    let cycles = async move {
+                        while Instant::now() < end {
+                            library.cycle(&name, || done.visit()).await;
+                        }
+                        done
+                    };
+                    set.spawn_on(cycles, runtime.handle());
+                }
+                runtime.block_on(set.join_all())
+            }
+            Self::Threads(client) => thread::scope(|scope| {
+                let spawn = |(thread, name): (usize, &String)| {
+                    let (name, mut done) = (name.clone(), fresh(thread));
+                    scope.spawn(move || {
+                        while Instant::now() < end {
+                            let mut guard =
+                                client.acquire_mutex(&name).expect("the server is there");
+                            done.visit();
+                            guard.release().expect("it is ours");
+                        }
+                        done
+                    })
+                };
+                let threads: Vec<_> = names.iter().enumerate().map(spawn).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            }),
+        }
+    }
+}
+
+impl Asynchronous {
     /// Locks, however often it takes, calls `inside`, and unlocks.
     async fn cycle(&self, name: &str, inside: impl FnOnce()) {
         match self {
@@ -51,6 +114,28 @@ impl Peer {
     }
 }
 
+/// What a task or a thread did in a turn.
+struct Done {
+    /// Which one it is, where its visits are to be noted.
+    index: Option<usize>,
+    visits: Vec<Visit>,
+    cycles: u64,
+}
+
+/// Came in, began to leave, task.
+type Visit = [u64; 3];
+
+impl Done {
+    /// It has the lock.
+    fn visit(&mut self) {
+        self.cycles += 1;
+        if let Some(index) = self.index {
+            let entered = clock(ClockId::Monotonic);
+            self.visits.push([entered, clock(ClockId::Monotonic), index as u64]);
+        }
+    }
+}
+
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let option = |name: &str| {
@@ -59,68 +144,35 @@ fn main() {
     };
     let [_worker, work, who] = &arguments[..3] else { panic!("worker WORK WHO") };
     let port = u16::try_from(option("port").expect("--port")).expect("a port");
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("two threads");
-    let peer = runtime.block_on(Peer::connect(who, port));
-    let tasks = option("threads").unwrap_or(1);
+    let threads = option("threads").unwrap_or(1);
+    let peer = Peer::connect(who, port, threads);
     let log = (work == "contend").then(|| tempfile::NamedTempFile::new().expect("a file"));
     // Nobody else's: the other columns keep theirs while they wait for their turn.
-    let name = |task: usize| match log {
+    let name = |index: usize| match log {
         Some(_) => format!("contended:{who}"),
-        None => format!("own:{:07}:{task:06}", std::process::id()),
+        None => format!("own:{:07}:{index:06}", std::process::id()),
     };
-    let names: Vec<_> = (0..tasks).map(name).collect();
+    let names: Vec<_> = (0..threads).map(name).collect();
     say("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the parent writes text");
         let millis = line.strip_prefix("run ").and_then(|text| text.parse().ok());
         let time = Duration::from_millis(millis.expect("`run MILLISECONDS`"));
-        let (visits, mut answer) = turn(&runtime, &peer, &names, log.is_some(), time);
+        let (cpu, start) = (clock(ClockId::ProcessCPUTime), Instant::now());
+        let all = peer.turn(&names, log.is_some(), time);
+        let (seconds, cpu) = (start.elapsed().as_secs_f64(), clock(ClockId::ProcessCPUTime) - cpu);
+        let cycles: u64 = all.iter().map(|done| done.cycles).sum();
+        let mut answer: Value = json!({
+            "contenders": threads, "cycles": cycles, "seconds": seconds, "cpu": cpu as f64 / 1e9,
+        });
         if let Some(log) = &log {
-            let bytes: Vec<u8> = visits.iter().flatten().flat_map(|n| n.to_le_bytes()).collect();
+            let visits = all.iter().flat_map(|done| &done.visits).flatten();
+            let bytes: Vec<u8> = visits.flat_map(|number| number.to_le_bytes()).collect();
             std::fs::write(log.path(), bytes).expect("there is room for a log");
             answer["log"] = json!(log.path());
         }
         say(&answer.to_string());
     }
-}
-
-/// Came in, began to leave, task.
-type Visit = [u64; 3];
-
-fn turn(
-    runtime: &Runtime,
-    peer: &Peer,
-    names: &[String],
-    one_lock: bool,
-    time: Duration,
-) -> (Vec<Visit>, Value) {
-    let (cpu, start) = (clock(ClockId::ProcessCPUTime), Instant::now());
-    let mut set = JoinSet::new();
-    for (task, name) in names.iter().enumerate() {
-        let (peer, name) = (peer.clone(), name.clone());
-        let cycles = async move {
-            let (mut visits, mut count) = (Vec::new(), 0_u64);
-            while start.elapsed() < time {
-                let inside = || {
-                    if one_lock {
-                        let entered = clock(ClockId::Monotonic);
-                        visits.push([entered, clock(ClockId::Monotonic), task as u64]);
-                    }
-                };
-                peer.cycle(&name, inside).await;
-                count += 1;
-            }
-            (visits, count)
-        };
-        set.spawn_on(cycles, runtime.handle());
-    }
-    let all = runtime.block_on(set.join_all());
-    let cycles: u64 = all.iter().map(|(_, count)| count).sum();
-    let cpu = (clock(ClockId::ProcessCPUTime) - cpu) as f64 / 1e9;
-    let answer = json!({ "contenders": names.len(), "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu });
-    (all.into_iter().flat_map(|(visits, _)| visits).collect(), answer)
 }
 
 fn clock(clock: ClockId) -> u64 {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use chart::Group;
-pub(crate) use works::{Peers, Scale, scripts, works};
+pub(crate) use works::{Scale, scripts, works};
 
 /// One table: the same work done by several columns in turns.
 pub(crate) struct Work {
@@ -27,6 +27,8 @@ pub(crate) struct Work {
     pub(crate) title: String,
     /// The first one is what the others are divided by.
     columns: Vec<Column>,
+    /// The names of those that would stand there if they had not been left out on request.
+    left_out: Vec<&'static str>,
     /// How long a turn is.
     turn: Duration,
     /// How many turns each column has.
@@ -43,13 +45,15 @@ pub(crate) struct Work {
 /// Somebody who does the work.
 struct Column {
     name: &'static str,
-    program: PathBuf,
+    /// `None` if it was left out.
+    program: Option<PathBuf>,
     arguments: Vec<String>,
     processes: usize,
 }
 
 /// Who takes a lock by a plain `SET`.
-const WITHOUT_SCRIPT: [&str; 5] = ["ours-bare", "rslock", "rlock", "redis-py", "redsync"];
+const WITHOUT_SCRIPT: [&str; 6] =
+    ["ours-bare", "rslock", "rlock", "rlock-sync", "redis-py", "redsync"];
 
 /// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";
@@ -124,7 +128,8 @@ impl Work {
 
 impl Column {
     fn start(&self) -> Vec<Child> {
-        (0..self.processes).map(|_| Child::start(&self.program, &self.arguments)).collect()
+        let program = self.program.as_ref().expect("a work has no columns without a program");
+        (0..self.processes).map(|_| Child::start(program, &self.arguments)).collect()
     }
 }
 

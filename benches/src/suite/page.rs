@@ -80,7 +80,11 @@ fn table(text: &mut String, summary: &Summary<'_>) {
     let work = summary.work;
     let heads: Vec<_> = work.metrics.iter().map(|(_, head)| *head).collect();
     line(text, format_args!("\n## {}\n", work.title));
-    line(text, format_args!("{} rounds; least and most in brackets.\n", work.rounds));
+    let left_out = match work.left_out.join(", ") {
+        none if none.is_empty() => none,
+        names => format!(" Left out on request: {names}."),
+    };
+    line(text, format_args!("{} rounds; least and most in brackets.{left_out}\n", work.rounds));
     line(text, format_args!("| | {} | ratio |", heads.join(" | ")));
     line(text, format_args!("|---{}|---|", "|---".repeat(heads.len())));
     let first = work.columns[0].name;

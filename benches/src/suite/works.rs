@@ -1,6 +1,7 @@
 //! [`works`]: what is measured, by whom, for how long.
 
 use super::{Column, Work};
+use crate::peers::{CRATES, NEIGHBOURS, Peers};
 use crate::server::Priority;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,16 +25,8 @@ impl Scale {
 struct Maker<'a> {
     port: u16,
     own: PathBuf,
-    peers: Option<&'a Peers>,
+    peers: &'a Peers,
     scale: Scale,
-}
-
-/// The programs of those that we are compared with.
-pub(crate) struct Peers {
-    /// Drives the other crates.
-    pub(crate) crates: PathBuf,
-    /// Other languages' libraries, by the name of their column.
-    pub(crate) neighbours: Vec<(&'static str, PathBuf)>,
 }
 
 const CYCLES: &[(&str, &str)] = &[
@@ -93,7 +86,7 @@ const SCRIPTS: &[(&str, &str)] =
     &[("server_us", "server us/cycle"), ("script_us", "of that in EVALSHA")];
 
 /// All works, in the order of the page.
-pub(crate) fn works(port: u16, peers: Option<&Peers>, scale: Scale) -> Vec<Work> {
+pub(crate) fn works(port: u16, peers: &Peers, scale: Scale) -> Vec<Work> {
     let own = std::env::current_exe().expect("this program is a file");
     let maker = Maker { port, own, peers, scale };
     let mut works = vec![maker.alone()];
@@ -107,14 +100,24 @@ pub(crate) fn works(port: u16, peers: Option<&Peers>, scale: Scale) -> Vec<Work>
 }
 
 /// Ours, Redisson's, and trials: directories with `acquire.lua` and `release.lua`.
-pub(crate) fn scripts(port: u16, trials: &[String], scale: Scale) -> Work {
+pub(crate) fn scripts(port: u16, peers: &Peers, trials: &[String], scale: Scale) -> Work {
     let own = std::env::current_exe().expect("this program is a file");
-    Maker { port, own, peers: None, scale }.scripts(trials)
+    Maker { port, own, peers, scale }.scripts(trials)
 }
 
 /// Who hears of a release in another process. Those that ask now and then come in when that happens to fall into a pause
 /// of the holder's: what can be seen of that in a turn are the lucky ones.
 fn is_told(name: &str) -> bool {
+    name == "redisson"
+}
+
+/// Who lets a thread lock what it has already.
+fn is_reentrant(name: &str) -> bool {
+    name == "redisson"
+}
+
+/// Who keeps a lock for as long as it is held.
+fn has_watchdog(name: &str) -> bool {
     name == "redisson"
 }
 
@@ -124,15 +127,19 @@ impl Maker<'_> {
         for (option, value) in [("port", usize::from(self.port))].iter().chain(options) {
             arguments.extend([format!("--{option}"), value.to_string()]);
         }
-        Column { name, program: self.own.clone(), arguments, processes: 1 }
+        Column { name, program: Some(self.own.clone()), arguments, processes: 1 }
     }
 
-    /// The columns of the other crates and of other languages, if their programs were built.
+    /// The columns of this program's own workers.
+    fn columns(&self, work: &str, who: &[&'static str], options: &[(&str, usize)]) -> Vec<Column> {
+        who.iter().map(|who| self.column(work, who, options)).collect()
+    }
+
+    /// The columns of the other crates and of other languages.
     fn peers(&self, work: &str, options: &[(&str, usize)]) -> Vec<Column> {
-        let Some(peers) = self.peers else { return Vec::new() };
-        let column =
-            |name| Column { program: peers.crates.clone(), ..self.column(work, name, options) };
-        let crates = ["rslock", "rlock"].map(column);
+        let program = &self.peers.crates;
+        let column = |name| Column { program: program.clone(), ..self.column(work, name, options) };
+        let crates = CRATES.map(column);
         crates.into_iter().chain(self.neighbours(work, options, |_| true)).collect()
     }
 
@@ -143,13 +150,19 @@ impl Maker<'_> {
         options: &[(&str, usize)],
         wanted: fn(&str) -> bool,
     ) -> Vec<Column> {
-        let all = self.peers.map_or(&[][..], |peers| &peers.neighbours);
-        let column = |(name, program): &(&'static str, PathBuf)| {
+        let column = |(name, program): (&'static str, &Option<PathBuf>)| {
             let mut column = self.column(work, name, options);
-            column.arguments.extend(["--program".to_owned(), program.display().to_string()]);
+            match program {
+                Some(it) => {
+                    column.arguments.extend(["--program".to_owned(), it.display().to_string()]);
+                }
+                None => column.program = None,
+            }
             column
         };
-        all.iter().filter(|(name, _)| wanted(name)).map(column).collect()
+        let names = NEIGHBOURS.iter().map(|neighbour| neighbour.name);
+        let all = names.zip(&self.peers.neighbours);
+        all.filter(|(name, _)| wanted(name)).map(column).collect()
     }
 
     fn work(
@@ -159,10 +172,13 @@ impl Maker<'_> {
         columns: Vec<Column>,
         metrics: &'static [(&str, &str)],
     ) -> Work {
+        let (columns, left_out): (Vec<_>, Vec<_>) =
+            columns.into_iter().partition(|column| column.program.is_some());
         Work {
             name: name.to_owned(),
             title: title.to_owned(),
             columns,
+            left_out: left_out.into_iter().map(|column| column.name).collect(),
             turn: Duration::from_millis(250),
             rounds: self.scale.rounds(8, 40),
             solo: false,
@@ -172,16 +188,19 @@ impl Maker<'_> {
     }
 
     fn alone(&self) -> Work {
-        let ours = ["raw", "ours", "ours-drop", "ours-bare", "raw-async"];
-        let mut columns: Vec<_> = ours.map(|who| self.column("cycles", who, &[])).into();
+        let mut columns =
+            self.columns("cycles", &["raw", "ours", "ours-drop", "ours-bare", "raw-async"], &[]);
         columns.extend(self.peers("cycles", &[]));
         self.work("alone", "Uncontended lock and unlock, one thread", columns, CYCLES)
     }
 
     fn own_locks(&self, threads: usize) -> Work {
         let options = [("threads", threads)];
-        let ours = ["raw", "ours", "ours-drop", "ours-bare", "pipeline"];
-        let mut columns: Vec<_> = ours.map(|who| self.column("cycles", who, &options)).into();
+        let mut columns = self.columns(
+            "cycles",
+            &["raw", "ours", "ours-drop", "ours-bare", "pipeline"],
+            &options,
+        );
         columns.extend(self.peers("cycles", &options));
         let title = format!("{threads} threads, each with its own lock");
         self.work(&format!("own-{threads}"), &title, columns, CYCLES)
@@ -189,8 +208,7 @@ impl Maker<'_> {
 
     fn contended(&self) -> Work {
         let options = [("threads", 8)];
-        let ours = ["publish-retry", "gate", "ours"];
-        let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
+        let mut columns = self.columns("contend", &["publish-retry", "gate", "ours"], &options);
         columns.extend(self.peers("contend", &options));
         let work = self.work("contended", "One lock, 8 threads of one process", columns, CONTENDED);
         let (turn, rounds) = (Duration::from_millis(500), self.scale.rounds(6, 20));
@@ -199,8 +217,7 @@ impl Maker<'_> {
 
     fn processes(&self) -> Work {
         let options = [("threads", 4)];
-        let ours = ["publish-retry", "gate", "ours"];
-        let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
+        let mut columns = self.columns("contend", &["publish-retry", "gate", "ours"], &options);
         columns.extend(self.neighbours("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 8);
         let title = "One lock, 8 processes with 4 threads each";
@@ -213,8 +230,7 @@ impl Maker<'_> {
     fn handoff(&self) -> Work {
         // Whoever has left stays away long enough for the other to come in.
         let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
-        let ours = ["publish-retry", "ours"];
-        let mut columns: Vec<_> = ours.map(|who| self.column("contend", who, &options)).into();
+        let mut columns = self.columns("contend", &["publish-retry", "ours"], &options);
         columns.extend(self.neighbours("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 2);
         let title = "From `unlock()` in one process to the end of `lock()` in another";
@@ -229,9 +245,10 @@ impl Maker<'_> {
         // each lock (a third of the lease), so that it does not matter when the turn begins.
         let (lease, turn) = if quick { (6_000, 16) } else { (30_000, 40) };
         let options = [("locks", locks), ("lease", lease)];
-        let columns = ["raw", "ours", "nobody"].map(|who| self.column("hold", who, &options));
+        let mut columns = self.columns("hold", &["raw", "ours", "nobody"], &options);
+        columns.extend(self.neighbours("hold", &options, has_watchdog));
         let title = format!("{locks} held locks under the watchdog, lease {} s", lease / 1000);
-        let work = self.work(&format!("held-{locks}"), &title, columns.into(), HELD);
+        let work = self.work(&format!("held-{locks}"), &title, columns, HELD);
         Work {
             turn: Duration::from_secs(turn),
             rounds: self.scale.rounds(1, 3),
@@ -242,18 +259,23 @@ impl Maker<'_> {
 
     /// Locks that were taken all at once are due all at once.
     fn burst(&self) -> Work {
-        let options = [("locks", 10_000), ("lease", 6_000)];
-        let columns = ["nobody", "ours-burst"].map(|who| self.column("hold", who, &options));
+        let options = [("locks", 10_000), ("lease", 6_000), ("threads", 128)];
+        let mut columns = self.columns("hold", &["nobody", "ours-burst"], &options);
+        columns.extend(self.neighbours("hold", &options, has_watchdog));
         let title = "10000 held locks, lease 6 s, taken in a burst by 128 threads";
-        let work = self.work("burst", title, columns.into(), BURST);
+        let work = self.work("burst", title, columns, BURST);
         // Three renewals of each.
         Work { turn: Duration::from_secs(6), rounds: self.scale.rounds(2, 6), solo: true, ..work }
     }
 
     fn nested(&self) -> Work {
-        let columns = ["parking_lot-free", "parking_lot-held", "ours", "memory"]
-            .map(|who| self.column("nested", who, &[]));
-        let work = self.work("nested", "Nested lock and unlock", columns.into(), NESTED);
+        let mut columns = self.columns(
+            "nested",
+            &["parking_lot-free", "parking_lot-held", "ours", "memory"],
+            &[],
+        );
+        columns.extend(self.neighbours("nested", &[], is_reentrant));
+        let work = self.work("nested", "Nested lock and unlock", columns, NESTED);
         Work { turn: Duration::from_millis(50), rounds: self.scale.rounds(10, 40), ..work }
     }
 

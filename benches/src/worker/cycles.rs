@@ -86,7 +86,7 @@ fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
 }
 
 /// The name of a thread's own lock. Other processes have others: a column may hold some between its turns.
-fn own(index: usize) -> String {
+pub(super) fn own(index: usize) -> String {
     format!("own:{:07}:{index:06}", std::process::id())
 }
 

@@ -10,22 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So many threads take the locks of a burst.
-const BURST: usize = 128;
 /// Questions in one pipeline.
 const DEPTH: usize = 1000;
 
 pub(super) fn run(task: &Task) {
     match task.who.as_str() {
         "ours" => ours(task, |client| (0..task.locks).map(|index| hold(client, index)).collect()),
-        "ours-burst" => ours(task, |client| burst(client, task.locks)),
+        "ours-burst" => ours(task, |client| burst(client, task)),
         "raw" => raw(task),
         "nobody" => serve(|time| measured(time, 0, || std::thread::sleep(time))),
         other => panic!("no column is called {other:?}"),
     }
 }
 
-fn name(index: usize) -> String {
+pub(super) fn name(index: usize) -> String {
     format!("held:{index:06}")
 }
 
@@ -46,10 +44,11 @@ fn hold(client: &Client, index: usize) -> OwnedGuard {
 }
 
 /// All of them as soon as many threads can.
-fn burst(client: &Client, locks: usize) -> Vec<OwnedGuard> {
+fn burst(client: &Client, &Task { threads, locks, .. }: &Task) -> Vec<OwnedGuard> {
     std::thread::scope(|scope| {
-        let each = |first| move || (first..locks).step_by(BURST).map(|i| hold(client, i)).collect();
-        let threads: Vec<_> = (0..BURST).map(|first| scope.spawn(each(first))).collect();
+        let each =
+            |first| move || (first..locks).step_by(threads).map(|i| hold(client, i)).collect();
+        let threads: Vec<_> = (0..threads).map(|first| scope.spawn(each(first))).collect();
         let held = |thread: std::thread::ScopedJoinHandle<'_, Vec<OwnedGuard>>| {
             thread.join().expect("no panic")
         };
@@ -57,23 +56,25 @@ fn burst(client: &Client, locks: usize) -> Vec<OwnedGuard> {
     })
 }
 
-/// Whether the store has each lock for half a lease at least. It is renewed after a third: what has less was not, and
-/// what is not there is lost.
-fn alive(task: &Task) -> Vec<bool> {
+/// How many locks the store does not have for half a lease at least. They are renewed after a third: what has less was not,
+/// and what is not there is lost.
+pub(super) fn lost(task: &Task) -> usize {
     let mut raw = Raw::connect(task.port);
     let least = i64::try_from(task.lease / 2).expect("a short time");
-    let mut alive = Vec::with_capacity(task.locks);
+    let mut lost = 0;
     for first in (0..task.locks).step_by(DEPTH) {
         let some = first..task.locks.min(first + DEPTH);
         let questions: Vec<u8> =
             some.clone().flat_map(|index| request(&["PTTL", &name(index)])).collect();
         raw.send(&questions);
-        alive.extend(some.map(|_| match raw.read().expect("an answer") {
-            Reply::Int(left) => left >= least,
-            other => panic!("PTTL answers {other:?}"),
-        }));
+        for _ in some {
+            match raw.read().expect("an answer") {
+                Reply::Int(left) => lost += usize::from(left < least),
+                other => panic!("PTTL answers {other:?}"),
+            }
+        }
     }
-    alive
+    lost
 }
 
 fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
@@ -94,8 +95,7 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
         || {
             // A loss is final: what was lost at any time is not valid now. And the store may know of more.
             let invalid = held.iter().filter(|guard| !guard.is_valid()).count();
-            let dead = alive(task).into_iter().filter(|alive| !alive).count();
-            json!({ "lost": invalid.max(dead) })
+            json!({ "lost": invalid.max(lost(task)) })
         },
     );
 }
@@ -120,28 +120,25 @@ fn raw(task: &Task) {
     }
     let memory = (resident() - before) / task.locks as u64;
     let gap = Duration::from_millis(task.lease / 3) / u32::try_from(renewals.len()).expect("few");
-    let lost = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&lost);
+    let gone = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&gone);
     std::thread::spawn(move || {
         let mut next = Instant::now();
         for renewal in renewals.iter().cycle() {
             next += gap;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            let gone = match raw.call(renewal) {
+            let some = match raw.call(renewal) {
                 Reply::Int(1) => 0,
                 Reply::List(answers) => {
                     answers.iter().filter(|answer| !matches!(answer, Reply::Int(1))).count()
                 }
                 other => panic!("a renewal is answered {other:?}"),
             };
-            told.fetch_add(gone as u64, Ordering::Relaxed);
+            told.fetch_add(some as u64, Ordering::Relaxed);
         }
     });
     serve_and_look(
         |time| measured(time, memory, || std::thread::sleep(time)),
-        || {
-            let dead = alive(task).into_iter().filter(|alive| !alive).count() as u64;
-            json!({ "lost": dead.max(lost.load(Ordering::Relaxed)) })
-        },
+        || json!({ "lost": (lost(task) as u64).max(gone.load(Ordering::Relaxed)) }),
     );
 }

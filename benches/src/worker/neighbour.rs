@@ -1,25 +1,17 @@
 //! Another library in another language, by the program that the interop suite has for it (`tests/interop/peers`): this
 //! worker passes turns on to it, and looks at the processor time that it takes.
 
-use super::{Task, serve};
+use super::cycles::own;
+use super::hold::{lost, name as held};
+use super::{Task, serve, serve_and_look};
 use crate::learn::url;
+use crate::peers::Neighbour;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// What it is started with, and the lease that it asks for: none where its watchdog sees to that, as ours does.
-fn settings(who: &str) -> (&'static [&'static str], u64) {
-    match who {
-        "redisson" => (&["usual=yes"], 0),
-        "redis-py" => (&["kind=redis-py"], 30_000),
-        "redlock" => (&["kind=redlock"], 30_000),
-        "redsync" => (&[], 30_000),
-        other => panic!("no neighbour is called {other:?}"),
-    }
-}
 
 /// For a JVM as services have it: the interop suite asks for one that starts soon, and this is what wins over it. Its
 /// collector for one processor stays, as that is what the clients have here.
@@ -28,7 +20,7 @@ const JVM: &str = "-XX:TieredStopAtLevel=4 -Xmx512m";
 /// For so long a JVM does the work before anything is measured: at first it interprets what it compiles later.
 const WARM: Duration = Duration::from_secs(5);
 
-struct Neighbour {
+struct Running {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -37,20 +29,33 @@ struct Neighbour {
     logs: Option<TempDir>,
 }
 
+/// So many lines are given before an answer is read.
+const AT_ONCE: usize = 1000;
+
 pub(super) fn run(task: &Task, program: &Path) {
-    let mut neighbour = Neighbour::start(task, program);
-    if task.who == "redisson" {
-        neighbour.turn(task, WARM);
+    let mut running = Running::start(task, program);
+    if task.work == "hold" {
+        return running.hold(task);
     }
-    serve(|time| neighbour.turn(task, time));
+    if task.work == "nested" {
+        // The cycles are on the same thread, inside this one.
+        let line = format!("0 lock {} {}", own(0), running.lease);
+        running.tell(&line);
+        running.done(task);
+    }
+    if task.who == "redisson" {
+        running.turn(task, WARM);
+    }
+    serve(|time| running.turn(task, time));
 }
 
-impl Neighbour {
+impl Running {
     fn start(task: &Task, program: &Path) -> Self {
-        let (arguments, lease) = settings(&task.who);
+        let library = Neighbour::called(&task.who);
         let mut process = Command::new(program)
             .arg(url(task.port))
-            .args(arguments)
+            .args(library.arguments)
+            .args((task.work == "hold").then(|| format!("watchdog={}", task.lease)))
             .env("_JAVA_OPTIONS", JVM)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -61,23 +66,20 @@ impl Neighbour {
         let input = process.stdin.take().expect("it is piped");
         let output = BufReader::new(process.stdout.take().expect("it is piped"));
         let logs = (task.work == "contend").then(|| TempDir::new().expect("a folder of our own"));
-        let mut neighbour = Self { process, input, output, lease, logs };
-        let says = neighbour.line();
-        assert!(says.starts_with("ready "), "{} says {says:?}", program.display());
-        neighbour
+        let mut running = Self { process, input, output, lease: library.lease, logs };
+        assert_eq!(running.line(), library.says(), "{} is another one", program.display());
+        running
     }
 
     fn turn(&mut self, task: &Task, time: Duration) -> Value {
         let (cpu, start) = (self.cpu_time(), Instant::now());
         for thread in 0..task.threads {
             let line = self.order(task, thread, time);
-            writeln!(self.input, "{line}").expect("it reads");
+            self.tell(&line);
         }
         let mut cycles = 0;
         for _ in 0..task.threads {
-            let answer = self.line();
-            let done = answer.split_once(" ok ").and_then(|(_, times)| times.parse::<u64>().ok());
-            cycles += done.unwrap_or_else(|| panic!("{} says {answer:?}", task.who));
+            cycles += self.done(task);
         }
         let seconds = start.elapsed().as_secs_f64();
         let mut answer = json!({
@@ -91,15 +93,51 @@ impl Neighbour {
         answer
     }
 
+    /// Has its threads take all locks, and does nothing else: what its watchdog costs.
+    fn hold(&mut self, task: &Task) {
+        let lines: Vec<_> = (0..task.locks)
+            .map(|index| format!("{} lock {} 0", index % task.threads, held(index)))
+            .collect();
+        for some in lines.chunks(AT_ONCE) {
+            some.iter().for_each(|line| self.tell(line));
+            for _ in some {
+                self.done(task);
+            }
+        }
+        // What renews them has run once when it counts.
+        std::thread::sleep(Duration::from_millis(task.lease / 3) + Duration::from_secs(1));
+        let turn = |time| {
+            let (cpu, start) = (self.whole_cpu_time(), Instant::now());
+            std::thread::sleep(time);
+            let threads = self.threads().count();
+            json!({
+                "cycles": 1, "seconds": start.elapsed().as_secs_f64(), "cpu": self.whole_cpu_time() - cpu,
+                "threads": threads, "turn": time.as_secs_f64(),
+            })
+        };
+        serve_and_look(turn, || json!({ "lost": lost(task) }));
+    }
+
     /// What one of its threads is to do.
     fn order(&self, task: &Task, thread: usize, time: Duration) -> String {
         let (name, file) = match &self.logs {
             Some(logs) => (format!("contended:{}", task.who), logs.path().join(thread.to_string())),
-            None => (format!("own:{:07}:{thread:06}", std::process::id()), "-".into()),
+            None => (own(thread), "-".into()),
         };
         let (millis, file) = (time.as_millis(), file.display());
         let Task { hold, pause, .. } = task;
         format!("{thread} cycles {name} {millis} {hold} {pause} {} {file}", self.lease)
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("it reads");
+    }
+
+    /// The number in the next answer, which must be a good one.
+    fn done(&mut self, task: &Task) -> u64 {
+        let answer = self.line();
+        let number = answer.split_once(" ok ").and_then(|(_, number)| number.parse().ok());
+        number.unwrap_or_else(|| panic!("{} says {answer:?}", task.who))
     }
 
     fn line(&mut self) -> String {
@@ -110,16 +148,30 @@ impl Neighbour {
 
     /// The processor time of its threads, in seconds. Those that have ended are not in it.
     fn cpu_time(&self) -> f64 {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()));
-        let tasks = tasks.expect("it runs").filter_map(Result::ok);
         let text =
-            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
+            self.threads().filter_map(|it| std::fs::read_to_string(it.join("schedstat")).ok());
         let nanos = text.filter_map(|text| text.split(' ').next()?.parse::<u64>().ok());
         nanos.sum::<u64>() as f64 / 1e9
     }
+
+    /// The same with those that have ended, of which a JVM that has little to do has some; but counted in hundredths.
+    fn whole_cpu_time(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()));
+        let stat = stat.expect("it runs");
+        // Behind the name, which may have spaces: the 14th and 15th field are those of the user and of the system.
+        let (_, fields) = stat.rsplit_once(") ").expect("its name is in brackets");
+        let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
+        ticks.map(|ticks| ticks.expect("a number")).sum::<u64>() as f64 / 100.0
+    }
+
+    /// The folders in which its threads stand.
+    fn threads(&self) -> impl Iterator<Item = PathBuf> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()));
+        tasks.expect("it runs").filter_map(|task| Some(task.ok()?.path()))
+    }
 }
 
-impl Drop for Neighbour {
+impl Drop for Running {
     fn drop(&mut self) {
         // It ends with its input, too; but then it need not be waited for.
         let _gone = self.process.kill();
