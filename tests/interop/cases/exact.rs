@@ -19,8 +19,14 @@ const PAUSE: Duration = Duration::from_millis(1);
 const CONTEST: Duration = Duration::from_secs(3);
 
 /// Where somebody asks now and then, it is chance who finds the lock free: so often they try whether the two sides meet, and
-/// whether both get their share. That nobody is inside beside anybody else must be so each time.
+/// whether both get their share. That nobody is inside beside anybody else must be so each time. Who wants the lock all the
+/// time may leave it to nobody who only asks: each time they pause for twice as long, so that it is free more often.
 const ROUNDS: usize = 5;
+
+/// How long each round pauses.
+fn pauses() -> impl Iterator<Item = Duration> {
+    (0..ROUNDS).map(|round| PAUSE * (1 << round))
+}
 
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
 pub(crate) fn no_increment_is_lost(library: &'static Library) {
@@ -54,9 +60,9 @@ pub(crate) fn add_up(
 ) {
     warm_up(peer, name, data);
     let mut crossings = 0;
-    for _ in 0..ROUNDS {
+    for pause in pauses() {
         // The first time is no meeting: one side may have waited for the end of the other.
-        crossings += add_up_once(what, peer, lock, name, data, times).saturating_sub(1);
+        crossings += add_up_once(what, peer, lock, name, data, (times, pause)).saturating_sub(1);
         if crossings >= least {
             return;
         }
@@ -71,12 +77,12 @@ fn add_up_once(
     lock: &dyn DistLock,
     name: &str,
     data: &RedisServer,
-    times: u64,
+    (times, pause): (u64, Duration),
 ) -> usize {
-    let theirs = all(peer, &format!("count {name} sum {times} {} 0", PAUSE.as_micros()));
+    let theirs = all(peer, &format!("count {name} sum {times} {} 0", pause.as_micros()));
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| count(lock, data.port(), "sum", Until::Times(times), PAUSE));
+            scope.spawn(|| count(lock, data.port(), "sum", Until::Times(times), pause));
         }
     });
     for pending in theirs {
@@ -103,16 +109,16 @@ pub(crate) fn both_get_their_share(library: &'static Library) {
     let is_told = library.ours == Learns::Told && library.theirs == Learns::Told;
     // A JVM that has just begun comes late when it is woken.
     let rounds = if is_told { 2 } else { ROUNDS };
-    let is_fair = (0..rounds).any(|_| fair.contains(&share(&scene, library)));
+    let is_fair = pauses().take(rounds).any(|pause| fair.contains(&share(&scene, library, pause)));
     assert!(is_fair, "one side starves each time");
 }
 
 /// What of the turns was ours, in percent.
-fn share(scene: &Scene, library: &Library) -> u64 {
-    let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), PAUSE.as_micros());
+fn share(scene: &Scene, library: &Library, pause: Duration) -> u64 {
+    let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), pause.as_micros());
     let theirs = all(&scene.peer, &line);
     let ours: u64 = thread::scope(|scope| {
-        let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), PAUSE);
+        let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), pause);
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visits)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });

@@ -355,11 +355,17 @@ impl Cluster {
 
     /// Waits until all nodes that run say that `node` serves the slot.
     pub(crate) fn wait_for_owner(&self, slot: u16, node: usize) {
+        self.wait_for_owner_but(slot, node, None);
+    }
+
+    /// The same with one that cannot be asked.
+    pub(crate) fn wait_for_owner_but(&self, slot: u16, node: usize, apart: Option<usize>) {
         let port = self.nodes[node].port();
+        let apart = apart.map(|apart| self.nodes[apart].port());
         let mut said = Said { slot, port, nodes: Vec::new() };
         eventually("all know who serves a slot", TAKEOVER, || {
             said.nodes.clear();
-            for node in self.running() {
+            for node in self.running().filter(|node| Some(node.port()) != apart) {
                 let mut probe = node.probe();
                 if !View::of(&mut probe).is_some_and(|view| view.serves(port, slot)) {
                     let known = probe.command(&["CLUSTER", "NODES"]);
