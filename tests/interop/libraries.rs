@@ -124,6 +124,10 @@ pub(crate) const RECENT: Library = redisson("redisson-3.45.1");
 pub(crate) const NEWEST: Library =
     Library { pin: pins::NEWEST_REDISSON, ..redisson("redisson-4.7.0") };
 
+/// Its lock that is held once. Older versions do not have it.
+const NON_REENTRANT: Library =
+    Library { name: "redisson-4.7.0, non-reentrant", arguments: &["kind=non-reentrant"], ..NEWEST };
+
 pub(crate) static ALL_REDISSONS: [Library; 5] = [OLDEST, PLAIN, WITH_LATCH, RECENT, NEWEST];
 
 /// Mounts the cases that every library sits, each as a test of its own, and those that are named behind them.
@@ -240,3 +244,4 @@ sits!(redisson_3_17, PLAIN, reentrant, force);
 sits!(redisson_3_27, WITH_LATCH, reentrant, force);
 sits!(redisson_3_45, RECENT, reentrant, force);
 sits!(redisson_newest, NEWEST, reentrant, force);
+sits_in_short!(redisson_non_reentrant, NON_REENTRANT, force);

@@ -1,6 +1,6 @@
 //! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, as RLock does.
 
-use super::{NEWEST, with};
+use super::{NEWEST, REFUSED, with};
 use crate::cases::steadily;
 use crate::cases::waking;
 use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
@@ -84,6 +84,20 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking() {
             );
         }
     });
+}
+
+/// What shares our key like any RLock is held once: its second lock is refused, and ours sees one hold until its only unlock.
+#[test]
+fn a_non_reentrant_lock_is_one_hold_for_us() {
+    let Some(scene) = Scene::with(&NEWEST, "", &["kind=non-reentrant"]) else { return };
+    let lock = scene.ours.mutex("lock");
+    scene.peer.ask("t", "lock lock 0");
+    let refusal = scene.peer.refusal("t", "try lock 0 0");
+    assert!(refusal.contains(REFUSED), "{refusal}");
+    assert_eq!(lock.inspect().unwrap().holder.unwrap().holds, 1);
+    assert!(lock.try_lock().unwrap().is_none());
+    scene.peer.ask("t", "unlock lock");
+    assert!(lock.try_lock().unwrap().is_some());
 }
 
 /// A spin lock tells nobody of its release: we find out at the end of the lease that we saw. It asks us all the time.

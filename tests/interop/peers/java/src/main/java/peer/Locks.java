@@ -40,6 +40,8 @@ final class Locks {
                 return first.getFairLock(name);
             case "fenced":
                 return later(first, "getFencedLock", name);
+            case "non-reentrant":
+                return later(first, "getNonReentrantLock", name);
             case "spin":
                 return later(first, "getSpinLock", name);
             case "write":
@@ -63,7 +65,7 @@ final class Locks {
         return locks.toArray(new RLock[0]);
     }
 
-    /** What older versions do not have: getSpinLock before 3.15, getFencedLock before 3.19. */
+    /** What older versions do not have: getSpinLock before 3.15, getFencedLock before 3.19, getNonReentrantLock before 4.4. */
     private static RLock later(RedissonClient client, String factory, String name) {
         try {
             return (RLock) RedissonClient.class.getMethod(factory, String.class).invoke(client, name);
