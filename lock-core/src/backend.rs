@@ -139,6 +139,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// What this store can do, in its present wire format. Must not change while the backend lives.
     fn abilities(&self) -> Abilities;
+
+    /// The client goes, and perhaps the process with it: waits, for no longer than this, until what nobody waited for is on
+    /// its way to the store. Most stores have nothing of that kind.
+    fn leave(&self, _within: Duration) {}
 }
 
 /// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].

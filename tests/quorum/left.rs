@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
+/// A second is long for a message, and short for a node's time.
+const PATIENT: &str = "max_lease=10m&node_timeout=5s&watchdog=60s&command_timeout=10s";
 const STEADY: &str = "max_lease=10m&node_timeout=300ms&watchdog=60s&command_timeout=1s";
 
 #[test]
 fn a_grant_that_comes_when_the_others_have_decided_is_given_back() {
-    // A second is long for a message, and short for a node's time.
-    let patient = "max_lease=10m&node_timeout=5s&watchdog=60s&command_timeout=10s";
-    let quorum = Servers::with(3, 0, patient);
+    let quorum = Servers::with(3, 0, PATIENT);
     let [one, other, third] = [0, 1, 2].map(|at| quorum.servers[at].port());
-    let holder = distlock::connect(&url(&[one, other, free_port()].map(place), patient)).unwrap();
+    let holder = distlock::connect(&url(&[one, other, free_port()].map(place), PATIENT)).unwrap();
     let guard = holder.mutex("a").unwrap().lock().unwrap();
     let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(1_000)));
     let proxy = Proxy::new(third, Arc::new(late));
-    let rival = distlock::connect(&url(&[one, other, proxy.port()].map(place), patient)).unwrap();
+    let rival = distlock::connect(&url(&[one, other, proxy.port()].map(place), PATIENT)).unwrap();
     let lock = rival.mutex("a").unwrap();
     assert!(lock.try_lock().unwrap().is_none(), "two have said that it is held");
     eventually("the third grants it all the same", SOON, || {
@@ -69,4 +69,20 @@ fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more()
     // The client asks nothing else: what is to be done there is not done along with something.
     eventually("it is freed there, too", SOON, || !quorum.servers[2].probe().exists("a"));
     assert_eq!(proxy.count(Kind::Release, Fault::SwallowRequest), 1, "{}", proxy.account());
+}
+
+#[test]
+fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
+    let quorum = Servers::with(3, 0, PATIENT);
+    let late = Sometimes::new(Some(Kind::Release), Turn::Every(1), Fault::Delay(ms(1_000)));
+    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(late));
+    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    let client = distlock::connect(&url(&places, PATIENT)).unwrap();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    let mut probe = quorum.servers[2].probe();
+    eventually("it is held there, too", SOON, || probe.exists("a"));
+    guard.unlock().unwrap();
+    assert!(probe.exists("a"), "two have said that it is freed");
+    drop(client);
+    assert!(!probe.exists("a"), "a process that ends now leaves nothing behind");
 }

@@ -12,7 +12,7 @@ use lock_core::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Lane, LockInfo, Receipt, Release,
     Released, Renewal, Renewing, TenureId, Wake, Waking, Watch,
 };
-use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome};
+use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome, SystemClock};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -438,6 +438,13 @@ impl Backend for QuorumBackend {
 
     fn abilities(&self) -> Abilities {
         self.0.abilities
+    }
+
+    /// What a majority has heard of may not have reached the others yet: a vote that stays there is in the way of those who
+    /// have only a bare majority, until its lease is over.
+    fn leave(&self, within: Duration) {
+        let until = SystemClock.now() + within.min(self.0.node_timeout);
+        self.0.seats.iter().for_each(|seat| seat.await_last(until));
     }
 }
 

@@ -4,7 +4,7 @@
 use super::member::Member;
 use super::watches::Unhung;
 use lock_core::backend::{Backend, Closing, Failure, Release, TenureId};
-use lock_core::{Clock, Error, Moment, Signal};
+use lock_core::{Clock, Error, Moment, Signal, SystemClock, Woken};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,6 +34,8 @@ pub(super) struct Core {
     asked: Mutex<Option<Moment>>,
     /// How many of those there are, with those that wait for their turn.
     open: AtomicUsize,
+    /// Raised when it is one less.
+    done: Arc<Signal>,
     /// What is to be closed there as soon as it answers again.
     unsettled: Mutex<VecDeque<Unsettled>>,
     /// The watches that are to begin there as soon as it answers again.
@@ -97,6 +99,7 @@ impl Seat {
             silent: AtomicBool::new(false),
             asked: Mutex::new(None),
             open: AtomicUsize::new(0),
+            done: Arc::default(),
             unsettled: Mutex::default(),
             unhung: Mutex::default(),
             attention: Arc::default(),
@@ -115,6 +118,15 @@ impl Seat {
     /// anything at the moment.
     pub(super) fn is_free(&self) -> bool {
         self.core.open.load(Ordering::Acquire) == 0 && !self.core.is_suspect()
+    }
+
+    /// Waits until all that it is to be asked is asked, if it answers, or `until` has come.
+    pub(super) fn await_last(&self, until: Moment) {
+        let core = &self.core;
+        while core.open.load(Ordering::Acquire) > 0
+            && !core.silent.load(Ordering::Relaxed)
+            && SystemClock.wait(&core.done, until) == Woken::Signalled
+        {}
     }
 
     /// Asks the node something, on its own thread, and tells `done` what came of it: there, or here if not even a thread can
@@ -139,6 +151,7 @@ impl Seat {
             }
             // Before it is told: whoever hears of it may send the next request at once.
             core.open.fetch_sub(open, Ordering::AcqRel);
+            core.done.raise();
             done(core, outcome);
         });
         let line = match task {

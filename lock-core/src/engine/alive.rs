@@ -2,6 +2,7 @@
 
 use super::release::tell_failed;
 use super::{Detached, Engine};
+use crate::backend::Failure;
 use crate::clock::{Clock, SystemClock};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -61,5 +62,8 @@ impl Engine {
         self.gather_unheard(self.clock.now() + self.settings.command_timeout / 2);
         self.timer.stop();
         self.lanes.stop(until);
+        let left = until.since(SystemClock.now());
+        // A panic in it is told, and ends nothing here.
+        let _told = self.ask(|store| Ok::<_, Failure>(store.leave(left)));
     }
 }
