@@ -57,7 +57,7 @@ fn a_planted_password_is_in_no_log_and_no_panic() {
             "&*",
             "+@all",
         ]);
-        let options = "command_timeout=100ms&watchdog=500ms&outage_limit=100ms";
+        let options = "command_timeout=500ms&watchdog=2s&outage_limit=500ms";
         let client = |user: &str, port: u16| {
             distlock::connect(&format!("redis://{user}:{SECRET}@127.0.0.1:{port}?{options}"))
                 .unwrap()

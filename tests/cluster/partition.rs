@@ -213,9 +213,9 @@ fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
     };
     // Without a replica's confirmation the cluster is asked for.
     let number = AtomicU64::new(0);
-    let has_asked_for = || {
+    let has_asked_for = |time| {
         let name = format!("{{{tag}}}:{}", number.fetch_add(1, Ordering::Relaxed));
-        acquire(&name, Replication::replicas(1).timeout(ms(1)), ms(300)).map(drop)
+        acquire(&name, Replication::replicas(1).timeout(ms(1)), time).map(drop)
     };
     let lane = || backend.lane(&LockName::new(&unasked).unwrap());
     acquire(&name, Replication::off(), LONG).unwrap();
@@ -225,14 +225,14 @@ fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
     let cluster = &divided.cluster;
     cluster.node(cluster.replica_of(short)).pause();
     eventually("the map has learnt it", LONG, || {
-        has_asked_for().unwrap();
+        has_asked_for(LONG).unwrap();
         lane() != first
     });
     let known = lane();
     let mut asked = || divided.probe.command_calls("cluster|shards");
     let before = asked();
     eventually("the one that is behind is asked", LONG, || {
-        has_asked_for().unwrap();
+        has_asked_for(LONG).unwrap();
         assert_eq!(lane(), known, "its word is not taken");
         asked() >= before + 5
     });
@@ -240,7 +240,7 @@ fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
     let mut asked = || divided.probe.command_calls("cluster|shards");
     let before = asked();
     eventually("it is asked when nobody else can be", LONG, || {
-        has_asked_for().unwrap_err();
+        has_asked_for(ms(300)).unwrap_err();
         assert_eq!(lane(), known, "nor then");
         asked() >= before + 3
     });

@@ -1,7 +1,7 @@
 //! Grants that the replicas of the lock's node confirm.
 
 use crate::contenders::{Contenders, stay};
-use crate::harness::claims::judge;
+use crate::harness::claims::{Claim, judge};
 use crate::harness::cluster::Cluster;
 use crate::harness::time::{always, eventually, ms};
 use crate::scene::{LONG, client_with, take, turn};
@@ -54,15 +54,17 @@ fn what_no_replica_has_is_granted_twice() {
     assert!(error.to_string().contains("replica"), "not without the replica: {error}");
     let asked = SystemClock.now();
     let held = take(&one, &name);
+    // A guard that is valid has been so since it was got, whenever somebody looks.
+    let from = SystemClock.now();
     let others = Contenders::start(&format!("{}?watchdog=5s", cluster.url()), &name, 2, 2);
     cluster.node_mut(2).kill();
     cluster.node(replica).resume();
     cluster.wait_for_owner(slot, replica);
     let waiting = SystemClock.now();
     let enough = || others.claims().len() >= 4 || SystemClock.now().since(waiting) >= LONG;
-    let claim = stay(&held, "test", asked, enough).expect("it is valid");
+    let later = stay(&held, "test", asked, enough).expect("it is valid");
     let mut claims = others.stop();
-    claims.push(claim);
+    claims.push(Claim { from, ..later });
     judge(claims).must_show_a_double_grant();
     eventually("the first is told", LONG, || held.verify().is_err_and(|error| error.is_lost()));
 }

@@ -49,16 +49,18 @@ fn sentinels_that_are_cut_off_from_each_other_replace_no_master_until_they_are_n
     let mut group = Group::start();
     let wall = Arc::new(Wall::default());
     let proxies = behind(&group, &wall);
+    let patient = client(&group, "").mutex("meanwhile").unwrap();
     let client = client(&group, "command_timeout=500ms&watchdog=60s");
     let lock = client.mutex("apart").unwrap();
     let held = take(&client.mutex("held").unwrap());
     take(&lock).unlock().unwrap();
+    take(&patient).unlock().unwrap();
 
     wall.0.store(true, Ordering::SeqCst);
     proxies.iter().for_each(Proxy::cut_all);
     // The master is well: each sentinel says so.
     always("locks are taken", DOWN_AFTER * 3, || {
-        lock.try_lock().unwrap().is_some_and(|guard| guard.unlock().is_ok())
+        patient.try_lock().unwrap().is_some_and(|guard| guard.unlock().is_ok())
     });
     group.servers[0].kill();
     let start = Stopwatch::start();

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, LONG, lease, name, soon, tenure};
 use crate::harness::process::{RedisServer, free_port};
-use crate::harness::time::{eventually, let_pass, timed};
+use crate::harness::time::{eventually, fairly, let_pass, timed};
 use crate::peer::{Peer, hold, read_request};
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
@@ -73,33 +73,42 @@ fn bad_peers() -> Vec<(&'static str, Peer)> {
 
 #[test]
 fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_does_not_last() {
-    for (what, peer) in bad_peers() {
-        // An answer may come late by as long as a command may take, until its link is given up.
-        let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
-        eventually(&format!("{what}: a later try has a link of its own"), LONG, || {
-            let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
-            assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
-            assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
-            peer.connections() > 1
-        });
-    }
+    fairly(|| {
+        for (what, peer) in bad_peers() {
+            // An answer may come late by as long as a command may take, until its link is given up.
+            let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
+            eventually(&format!("{what}: a later try has a link of its own"), LONG, || {
+                let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+                assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
+                assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
+                peer.connections() > 1
+            });
+        }
+    });
 }
 
 #[test]
 fn every_call_keeps_its_deadline() {
-    let peer = Peer::after_handshake(hold);
-    let bench = Bench::new(&peer.url());
-    let held = tenure("a", bench.owner(), 1_000);
-    let unknown = |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
-    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by)).unwrap_err());
-    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::IN_DOUBT, by)).unwrap_err());
-    unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
-    unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
-    let batch = vec![Renewing::new(held); 250];
-    let answers = timed(DEADLINE, |by| bench.backend.renew(Lane::new(0), &batch, by));
-    assert_eq!(answers.len(), 250);
-    unknown(answers[0].clone().unwrap_err());
-    assert!(matches!(answers[249], Err(Failure::NotSent(_))), "{:?}", answers[249]);
+    fairly(|| {
+        let peer = Peer::after_handshake(hold);
+        let bench = Bench::new(&peer.url());
+        let held = tenure("a", bench.owner(), 1_000);
+        let unknown =
+            |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+        unknown(
+            timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by)).unwrap_err(),
+        );
+        unknown(
+            timed(DEADLINE, |by| bench.backend.release(&held, Closing::IN_DOUBT, by)).unwrap_err(),
+        );
+        unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
+        unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
+        let batch = vec![Renewing::new(held); 250];
+        let answers = timed(DEADLINE, |by| bench.backend.renew(Lane::new(0), &batch, by));
+        assert_eq!(answers.len(), 250);
+        unknown(answers[0].clone().unwrap_err());
+        assert!(matches!(answers[249], Err(Failure::NotSent(_))), "{:?}", answers[249]);
+    });
 }
 
 #[test]

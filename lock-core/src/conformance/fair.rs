@@ -1,7 +1,9 @@
 //! [`fairly`]: a test of times has a second chance where the machine did not keep its own.
 
-use crate::clock::{Clock, SystemClock};
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crate::clock::{Clock, Moment, SystemClock};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+#[cfg(target_os = "linux")]
+use rustix::thread::CpuSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
@@ -42,23 +44,62 @@ pub fn fairly_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) -> T {
     test()
 }
 
-/// How late a thread that only keeps time was at most while `work` ran.
-fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+/// How late a thread that only keeps time was at most while `work` ran, from before it was there: the latest of one on
+/// each processor, each of which may be taken away by itself.
+pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     // Disconnected when the work is done, also in a panic: who waits for that would wait for ever.
     let (running, ended) = bounded::<()>(0);
+    let start = SystemClock.now();
     thread::scope(|scope| {
-        let timekeeper = scope.spawn(move || {
-            let mut lateness = Duration::ZERO;
-            loop {
-                let due = SystemClock.now() + BEAT;
-                if ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
-                    return lateness;
-                }
-                lateness = lateness.max(SystemClock.now().since(due));
-            }
-        });
+        let timekeepers: Vec<_> = processors()
+            .into_iter()
+            .map(|processor| {
+                let ended = ended.clone();
+                scope.spawn(move || {
+                    stay_on(processor);
+                    keep_time(start, &ended)
+                })
+            })
+            .collect();
         let result = work();
         drop(running);
-        (result, timekeeper.join().expect("it only keeps time"))
+        let late = timekeepers.into_iter().map(|it| it.join().expect("it only keeps time"));
+        (result, late.max().unwrap_or_default())
     })
 }
+
+/// Until this is ended: how late it was at most.
+fn keep_time(start: Moment, ended: &Receiver<()>) -> Duration {
+    let (mut due, mut lateness) = (start, Duration::ZERO);
+    loop {
+        lateness = lateness.max(SystemClock.now().since(due));
+        due = SystemClock.now() + BEAT;
+        if ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
+            return lateness.max(SystemClock.now().since(due));
+        }
+    }
+}
+
+/// Those that this thread may run on, by their numbers.
+#[cfg(target_os = "linux")]
+fn processors() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    let allowed = allowed.map(|set| (0..CpuSet::MAX_CPU).filter(|it| set.is_set(*it)).collect());
+    allowed.ok().filter(|it: &Vec<usize>| !it.is_empty()).unwrap_or_else(|| vec![0])
+}
+
+/// Whoever is not bound to one finds a processor where there is time for it.
+#[cfg(target_os = "linux")]
+fn stay_on(processor: usize) {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    let _or_anywhere = rustix::thread::sched_setaffinity(None, &set);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn processors() -> Vec<usize> {
+    vec![0]
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stay_on(_: usize) {}

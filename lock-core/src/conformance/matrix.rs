@@ -43,7 +43,15 @@ impl Matrix {
                 });
             }
         });
-        Self { failed: failed.into_inner() }
+        let mut failed = failed.into_inner();
+        // The sound store had its exam among so many others that its leases may have run out meanwhile: once more, alone.
+        for case in cases() {
+            let key = (case.name, None);
+            if failed.contains_key(&key) && check(case, None).is_ok() {
+                failed.remove(&key);
+            }
+        }
+        Self { failed }
     }
 
     /// Whether this case failed on this flaw.

@@ -46,7 +46,7 @@ mod table;
 mod tokens;
 
 pub use broken::{Broken, Flaw};
-pub use fair::{fairly, fairly_beyond};
+pub use fair::{fairly, fairly_beyond, with_lateness};
 pub use matrix::Matrix;
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};

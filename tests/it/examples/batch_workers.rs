@@ -1,6 +1,6 @@
 //! `batch_workers`: exact under the lock, seen to fail without it, and stopped in order.
 
-use super::{SOON, children_of, only_error, processes_with, signal};
+use super::{SOON, catches, children_of, only_error, processes_with, signal};
 use crate::harness::child::{Child, Example};
 use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
@@ -209,7 +209,7 @@ fn a_killed_parent_takes_its_children_along() {
         path,
     ]);
     eventually("it sells", SOON, || number_in(&file) > 100);
-    assert_eq!(processes_with(path), 4);
+    eventually("all run", SOON, || processes_with(path) == 4);
     signal(child.id(), Signal::KILL);
     eventually("its children are gone", SOON, || processes_with(path) == 0);
     assert!(!server.probe().exists("batch_workers"), "they released before they went");
@@ -225,7 +225,11 @@ fn what_stops_one_process_stops_all() {
     let shared = ["--url", &server.url(), "--jobs", "1000000", "--counter", path];
     let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
     eventually("it sells", SOON, || number_in(&file) > 100);
-    signal(children_of(child.id())[1], Signal::INT);
+    // One that has just begun would die of it.
+    let second = eventually("the second child listens", SOON, || {
+        children_of(child.id()).get(1).copied().filter(|child| catches(*child, Signal::INT))
+    });
+    signal(second, Signal::INT);
     assert_eq!(child.wait_exit(SOON), 130, "{}", child.errors());
     assert!(child.output().contains("Stopped early, and exact"), "{}", child.output());
 }

@@ -179,7 +179,8 @@ fn a_holder_that_was_paused_past_its_lease_knows_at_its_first_look() {
         let mut paused = hold(&["--url", &url]);
         let token = held(&mut paused);
         paused.pause();
-        let mut next = hold(&["--url", &url]);
+        // Its lease does not run out while this test is kept waiting.
+        let mut next = hold(&["--url", &server.url()]);
         let next_token = held(&mut next);
         assert!(token < next_token);
         if asked_while_paused {

@@ -4,7 +4,7 @@ use crate::harness::probe::{Probe, Value};
 use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use crate::harness::resp::{Kind, Request};
-use crate::harness::time::{Stopwatch, always, eventually, ms};
+use crate::harness::time::{Stopwatch, always, eventually, fairly, ms};
 use std::io::{BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
@@ -57,31 +57,39 @@ fn applied(server: &RedisServer) -> String {
 
 #[test]
 fn each_fault_does_what_it_says_once_and_is_counted() {
-    // The fault, what the client hears, whether it is cut off, and how often the server ran it.
-    let faults = [
-        (Fault::Pass, ":1\r\n", false, "1"),
-        (Fault::Cut, "", true, "0"),
-        (Fault::SwallowRequest, "", false, "0"),
-        (Fault::CutReply, "", true, "1"),
-        (Fault::SwallowReply, "", false, "1"),
-        (Fault::HalfReply, ":1", false, "1"),
-        (Fault::Garbage, "no RESP", false, "1"),
-    ];
-    for (fault, says, cut, times) in faults {
-        let (server, proxy) = first(fault);
-        let (_stream, heard, is_closed) = send(&proxy);
-        assert!(heard.contains(says) && heard.is_empty() == says.is_empty(), "{fault:?}: {heard}");
-        assert!(fault != Fault::HalfReply || heard == ":1", "{heard}");
-        assert_eq!((is_closed, applied(&server).as_str()), (cut, times), "{fault:?}");
-        assert_eq!(proxy.count(Kind::Acquire, fault), 1);
-        // Once only, and for acquires only.
-        let mut other = Probe::connect(proxy.port());
-        let next = 1 + times.parse::<i64>().unwrap();
-        assert_eq!(other.command(&ACQUIRE).int(), next, "{fault:?}");
-        assert_eq!(proxy.count(Kind::Acquire, Fault::Pass), 1 + u64::from(fault == Fault::Pass));
-        assert_eq!(other.command(&["PING"]).text(), "PONG");
-        assert_eq!(proxy.count(Kind::Other, Fault::Pass), 1, "{}", proxy.account());
-    }
+    fairly(|| {
+        // The fault, what the client hears, whether it is cut off, and how often the server ran it.
+        let faults = [
+            (Fault::Pass, ":1\r\n", false, "1"),
+            (Fault::Cut, "", true, "0"),
+            (Fault::SwallowRequest, "", false, "0"),
+            (Fault::CutReply, "", true, "1"),
+            (Fault::SwallowReply, "", false, "1"),
+            (Fault::HalfReply, ":1", false, "1"),
+            (Fault::Garbage, "no RESP", false, "1"),
+        ];
+        for (fault, says, cut, times) in faults {
+            let (server, proxy) = first(fault);
+            let (_stream, heard, is_closed) = send(&proxy);
+            assert!(
+                heard.contains(says) && heard.is_empty() == says.is_empty(),
+                "{fault:?}: {heard}"
+            );
+            assert!(fault != Fault::HalfReply || heard == ":1", "{heard}");
+            assert_eq!((is_closed, applied(&server).as_str()), (cut, times), "{fault:?}");
+            assert_eq!(proxy.count(Kind::Acquire, fault), 1);
+            // Once only, and for acquires only.
+            let mut other = Probe::connect(proxy.port());
+            let next = 1 + times.parse::<i64>().unwrap();
+            assert_eq!(other.command(&ACQUIRE).int(), next, "{fault:?}");
+            assert_eq!(
+                proxy.count(Kind::Acquire, Fault::Pass),
+                1 + u64::from(fault == Fault::Pass)
+            );
+            assert_eq!(other.command(&["PING"]).text(), "PONG");
+            assert_eq!(proxy.count(Kind::Other, Fault::Pass), 1, "{}", proxy.account());
+        }
+    });
 }
 
 #[test]
@@ -102,43 +110,51 @@ fn where_a_part_was_swallowed_nothing_follows() {
 
 #[test]
 fn what_is_delayed_comes_late_in_either_direction() {
-    for (fault, is_early) in [(Fault::Delay(ms(300)), false), (Fault::DelayReply(ms(300)), true)] {
-        let (server, proxy) = first(fault);
-        let mut probe = Probe::connect(proxy.port());
-        let watch = Stopwatch::start();
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| probe.command(&ACQUIRE).int());
-            if is_early {
-                eventually("the server has run it", SOON, || applied(&server) == "1");
-                assert!(!asked.is_finished());
-            } else {
-                always("the server has not seen it", A_WHILE, || applied(&server) == "0");
-            }
-            assert_eq!(asked.join().unwrap(), 1);
-        });
-        assert!(watch.elapsed() >= ms(300));
-    }
+    fairly(|| {
+        for (fault, is_early) in
+            [(Fault::Delay(ms(300)), false), (Fault::DelayReply(ms(300)), true)]
+        {
+            let (server, proxy) = first(fault);
+            let mut probe = Probe::connect(proxy.port());
+            let watch = Stopwatch::start();
+            std::thread::scope(|scope| {
+                let asked = scope.spawn(|| probe.command(&ACQUIRE).int());
+                if is_early {
+                    eventually("the server has run it", SOON, || applied(&server) == "1");
+                    assert!(!asked.is_finished());
+                } else {
+                    always("the server has not seen it", A_WHILE, || applied(&server) == "0");
+                }
+                assert_eq!(asked.join().unwrap(), 1);
+            });
+            assert!(watch.elapsed() >= ms(300));
+        }
+    });
 }
 
 #[test]
 fn what_is_held_back_arrives_after_the_client_has_gone() {
-    let (server, proxy) = first(Fault::Late(ms(400)));
-    let (stream, heard, is_closed) = send(&proxy);
-    assert_eq!((heard.as_str(), is_closed), ("", false));
-    drop(stream);
-    always("it is held back", A_WHILE, || applied(&server) == "0");
-    eventually("it arrives", SOON, || applied(&server) == "1");
-    assert_eq!(proxy.count(Kind::Acquire, Fault::Late(ms(0))), 1);
+    fairly(|| {
+        let (server, proxy) = first(Fault::Late(ms(400)));
+        let (stream, heard, is_closed) = send(&proxy);
+        assert_eq!((heard.as_str(), is_closed), ("", false));
+        drop(stream);
+        always("it is held back", A_WHILE, || applied(&server) == "0");
+        eventually("it arrives", SOON, || applied(&server) == "1");
+        assert_eq!(proxy.count(Kind::Acquire, Fault::Late(ms(0))), 1);
+    });
 }
 
 #[test]
 fn what_is_held_back_is_dropped_with_the_proxy_and_its_connections_are_cut() {
-    let (server, proxy) = first(Fault::Late(ms(300)));
-    let (mut stream, ..) = send(&proxy);
-    drop(proxy);
-    let mut rest = Vec::new();
-    assert!(matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)), "cut");
-    always("nothing arrives", Duration::from_millis(500), || applied(&server) == "0");
+    fairly(|| {
+        let (server, proxy) = first(Fault::Late(ms(300)));
+        let (mut stream, ..) = send(&proxy);
+        drop(proxy);
+        let mut rest = Vec::new();
+        assert!(matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)), "cut");
+        always("nothing arrives", Duration::from_millis(500), || applied(&server) == "0");
+    });
 }
 
 #[test]

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -322,11 +323,20 @@ fn directory(setup: &Setup) -> TempDir {
 /// None is given twice: a sentinel that goes on looking for a server that was killed would make a replica of the next one
 /// on its port.
 pub(crate) fn free_port() -> u16 {
+    free_ports(15_000..32_000, &[0])
+}
+
+/// The first of some ports at these distances from it.
+fn free_ports(range: Range<u16>, distances: &[u16]) -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     loop {
-        let port = fastrand::u16(15_000..32_000);
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() && GIVEN.lock().insert(port) {
-            return port;
+        let first = fastrand::u16(range.clone());
+        let ports = || distances.iter().map(|distance| first + distance);
+        let mut given = GIVEN.lock();
+        if ports().all(|port| !given.contains(&port) && is_free(port)) {
+            given.extend(ports());
+            return first;
         }
     }
 }
@@ -338,13 +348,7 @@ pub(super) fn binary() -> String {
 
 /// The same with the port of the bus.
 fn free_pair_of_ports() -> u16 {
-    loop {
-        let port = fastrand::u16(10_000..32_000 - BUS);
-        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        if is_free(port) && is_free(port + BUS) {
-            return port;
-        }
-    }
+    free_ports(10_000..32_000 - BUS, &[0, BUS])
 }
 
 /// The bound on one exchange between a test and a server.

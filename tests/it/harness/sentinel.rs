@@ -194,6 +194,12 @@ impl Group {
         resume: impl FnOnce(&Self),
     ) -> usize {
         self.set_down_after(STEADY);
+        for sentinel in &self.sentinels {
+            // What they know of a replica is good for five of these periods, and is asked for once a second without a master: who is
+            // not heard of for a moment is not passed over.
+            let _older =
+                sentinel.probe().try_command(&["SENTINEL", "DEBUG", "ping-period", "1000"]);
+        }
         self.servers[old].kill();
         resume(self);
         eventually("the replicas are up again", BOUND, || {

@@ -1,17 +1,13 @@
 //! Waiting with a bound. The only place of the suite that sleeps.
 
 pub(crate) use lock_core::conformance::fairly;
+use lock_core::conformance::with_lateness;
 use lock_core::{Clock, Moment, Signal, SystemClock};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::thread;
 use std::time::Duration;
 
 /// How long the next look is put off. Short enough for the tests that measure wake-ups, long enough not to be the load.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
-/// How often [`timed`] sees whether threads are woken in time.
-const BEAT: Duration = Duration::from_millis(5);
 
 /// `DISTLOCK_TEST_SCALE`: what every bound is multiplied with, for machines that are slow or busy.
 static SCALE: LazyLock<f64> = LazyLock::new(|| match std::env::var("DISTLOCK_TEST_SCALE") {
@@ -111,36 +107,17 @@ impl Stopwatch {
 }
 
 /// Runs `call` with this much time and checks that it takes no more, but for what the machine took (other programs may
-/// be using it): 50 ms, twice what a thread that only keeps time was late meanwhile, and the time that this thread was
-/// ready to run and got no processor. The thread that keeps time does not see the last one: the scheduler prefers who
+/// be using it): 50 ms, twice what threads that only keep time were late meanwhile, and the time that this thread was
+/// ready to run and got no processor. Those that keep time do not see the last one: the scheduler prefers who
 /// sleeps most of the time to who has work to do.
 #[track_caller]
 pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
-    let (done, lateness) = (AtomicBool::new(false), AtomicU64::new(0));
-    // From before the thread is there: that it is slow to come is lateness, too.
-    let start = SystemClock.now();
-    let (outcome, late, queued) = thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut due = start;
-            loop {
-                let late = SystemClock.now().since(due).as_nanos();
-                lateness.fetch_max(u64::try_from(late).unwrap(), Ordering::SeqCst);
-                if done.load(Ordering::SeqCst) {
-                    return;
-                }
-                due = SystemClock.now() + BEAT;
-                pause(BEAT);
-            }
-        });
-        let done = Raised(&done);
+    let ((outcome, late, queued), slice) = with_lateness(|| {
         let queued = time_queued();
         let by = SystemClock.now() + Duration::from_millis(milliseconds);
         let outcome = call(by);
-        let late = SystemClock.now().since(by);
-        drop(done);
-        (outcome, late, time_queued() - queued)
+        (outcome, SystemClock.now().since(by), time_queued() - queued)
     });
-    let slice = Duration::from_nanos(lateness.into_inner());
     assert!(
         late < ms(50) + slice * 2 + queued,
         "{late:?} too late, a thread {slice:?}, and without a processor for {queued:?}"
@@ -152,15 +129,6 @@ pub(crate) fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
 #[track_caller]
 pub(crate) fn within<T>(bound: Duration, call: impl FnOnce() -> T) -> T {
     timed(u64::try_from(scaled(bound).as_millis()).unwrap(), |_| call())
-}
-
-/// Raised when it goes, also in a panic: who waits for that would wait for ever.
-struct Raised<'a>(&'a AtomicBool);
-
-impl Drop for Raised<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 /// How long this thread has been ready to run and waited for a processor, by the system's account; zero where it keeps

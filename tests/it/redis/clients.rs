@@ -20,7 +20,7 @@ fn the_events_tell_what_happened() {
         let _sent = tell.lock().send(text.split([' ', '{']).next().unwrap_or_default().to_owned());
     };
     let client =
-        builder(&server, "watchdog=300ms").events(std::sync::Arc::new(handler)).connect().unwrap();
+        builder(&server, "watchdog=3s").events(std::sync::Arc::new(handler)).connect().unwrap();
     let lock = client.mutex("told").unwrap();
     let guard = lock.lock().unwrap();
     let next = || told.recv_timeout(LONG).unwrap();

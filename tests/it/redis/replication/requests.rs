@@ -96,7 +96,7 @@ fn without_a_policy_nobody_is_waited_for() {
     let lock = client(&servers, "").mutex("a").unwrap();
     let mut probe = servers.master.probe();
     probe.reset_stats();
-    let guard = lock.lock_with(&LockOptions::new().watched(ms(300))).unwrap();
+    let guard = lock.lock_with(&LockOptions::new().watched(ms(3_000))).unwrap();
     eventually("it is renewed", LONG, || {
         probe.command_calls("evalsha") + probe.command_calls("eval") > 2
     });
