@@ -1,7 +1,7 @@
 //! What goes through the failovers.
 
 use crate::harness::process::RedisServer;
-use crate::harness::sentinel::Group;
+use crate::harness::sentinel::{self, Group};
 use crate::harness::time::eventually;
 use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
 use std::time::Duration;
@@ -29,14 +29,10 @@ pub(crate) fn take(lock: &Mutex) -> LockGuard {
     lock.try_lock_with(&options).unwrap().expect("the lock is free")
 }
 
-/// Waits until what this client takes is taken on this server: news of a failover takes its time on a busy machine.
+/// Waits until what this client takes is taken on this server.
 #[track_caller]
 pub(crate) fn await_move(lock: &Mutex, to: &RedisServer) {
-    eventually("locks are taken on the new master", SOON, || {
-        let Ok(Some(guard)) = lock.try_lock() else { return false };
-        let is_there = to.probe().exists(lock.name().as_str());
-        guard.unlock().is_ok() && is_there
-    });
+    sentinel::await_move(lock, lock.name().as_str(), to);
 }
 
 /// Waits until this client can take and give back this lock.

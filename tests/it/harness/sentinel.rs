@@ -4,6 +4,7 @@ use super::probe::{Probe, Value};
 use super::process::RedisServer;
 use super::rights::LOGIN;
 use super::time::eventually;
+use distlock::{DistLock, Mutex};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -297,4 +298,15 @@ fn each(value: Value) -> Vec<BTreeMap<String, String>> {
         Value::List(instances) => instances.into_iter().map(about).collect(),
         other => panic!("the sentinel answered {other:?}"),
     }
+}
+
+/// Waits until what this client takes is taken, under this key, on this server: news of a failover takes its time on a busy
+/// machine.
+#[track_caller]
+pub(crate) fn await_move(lock: &Mutex, key: &str, to: &RedisServer) {
+    eventually("locks are taken on the new master", BOUND, || {
+        let Ok(Some(guard)) = lock.try_lock() else { return false };
+        let is_there = to.probe().exists(key);
+        guard.unlock().is_ok() && is_there
+    });
 }

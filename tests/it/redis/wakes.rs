@@ -7,7 +7,7 @@ use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::redis::client;
 use crate::harness::resp::Kind;
-use crate::harness::sentinel::Group;
+use crate::harness::sentinel::{Group, await_move};
 use crate::harness::time::{eventually, within};
 use distlock::{Client, DistLock, LockGuard, Mutex};
 use std::sync::Arc;
@@ -265,7 +265,10 @@ fn behind_sentinels_the_signals_are_on_whichever_server_is_the_master() {
     for is_other in [false, true] {
         if is_other {
             let old = group.fail_over();
-            group.await_other_than(old);
+            let new = &group.servers[group.await_other_than(old)];
+            // Until then it may be the old one, of which the new one never hears.
+            await_move(&python, "lock:x", new);
+            await_move(&spring, "registry:x", new);
         }
         for (way, free) in WAYS {
             // What holds a lock meanwhile is another test's.
