@@ -258,17 +258,17 @@ fn on_a_cluster_springs_channel_is_a_plain_one() {
 #[test]
 fn behind_sentinels_the_signals_are_on_whichever_server_is_the_master() {
     let group = Group::start();
-    let [python, spring] = [PYTHON, SPRING].map(|options| {
-        let client = distlock::connect(&format!("{}?{options}", group.url())).unwrap();
-        client.mutex("x").unwrap()
-    });
+    let clients = [PYTHON, SPRING]
+        .map(|options| distlock::connect(&format!("{}?{options}", group.url())).unwrap());
+    let [python, spring] = clients.each_ref().map(|client| client.mutex("x").unwrap());
     for is_other in [false, true] {
         if is_other {
             let old = group.fail_over();
             let new = &group.servers[group.await_other_than(old)];
-            // Until then it may be the old one, of which the new one never hears.
-            await_move(&python, "lock:x", new);
-            await_move(&spring, "registry:x", new);
+            // Until then it may be the old one, of which the new one never hears. By another lock: a signal stays.
+            for (client, key) in clients.iter().zip(["lock:y", "registry:y"]) {
+                await_move(&client.mutex("y").unwrap(), key, new);
+            }
         }
         for (way, free) in WAYS {
             // What holds a lock meanwhile is another test's.
