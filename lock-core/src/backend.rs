@@ -14,7 +14,8 @@
 //! time, once at a time for each lane that the backend itself named, for as long as it is answered quickly. While an
 //! answer does not come it calls it for *other* holdings of that lane, from other threads: four calls are under way at
 //! most, and a call that waits for another one delays what it renews. A holding is in two of them only if its holder
-//! extends it, too. It stops renewing before it releases.
+//! extends it, too. It stops renewing before it releases. The last thing that it calls, once, is
+//! [`leave`](Backend::leave).
 //!
 //! **What the engine will not do.** It holds no mutex of its own while it calls a backend. It does
 //! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer than the lease less
@@ -140,9 +141,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What this store can do, in its present wire format. Must not change while the backend lives.
     fn abilities(&self) -> Abilities;
 
-    /// The client goes, and perhaps the process with it: waits, for no longer than this, until what nobody waited for is on
-    /// its way to the store. Most stores have nothing of that kind.
-    fn leave(&self, _within: Duration) {}
+    /// The client goes, and perhaps the process with it: waits, until this moment on the machine's own clock at the latest,
+    /// for what is still to be sent to the store and nobody else waits for. Most stores have nothing of that kind.
+    fn leave(&self, until: Moment) {
+        let _no_wait = until;
+    }
 }
 
 /// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].

@@ -113,7 +113,8 @@ impl Client {
     /// that the store could not be asked; otherwise such a lock may stay taken for as long as its lease.
     ///
     /// When the last clone, handle and guard of a client goes, each doubt is tried once more, for at most the command
-    /// time-out; this waits for longer, and says what came of it. It does not wait for guards.
+    /// time-out; this waits for longer, and says what came of it. It does not wait for guards. Servers of a quorum that a
+    /// release did not wait for are none of its doubts: they are waited for when the client goes.
     ///
     /// # Blocking
     ///

@@ -4,9 +4,9 @@
 use crate::harness::process::free_port;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::resp::Kind;
-use crate::harness::time::{eventually, let_pass, ms, scaled};
+use crate::harness::time::{eventually, fairly, let_pass, ms, scaled, within};
 use crate::scene::{Servers, place, url};
-use distlock::DistLock;
+use distlock::{Client, DistLock};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,18 +71,62 @@ fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more()
     assert_eq!(proxy.count(Kind::Release, Fault::SwallowRequest), 1, "{}", proxy.account());
 }
 
-#[test]
-fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
+/// Three servers, of which the last one has such trouble with such requests, and a client of them.
+fn with_trouble_at_the_last(kind: Kind, fault: Fault) -> (Servers, Proxy, Client) {
     let quorum = Servers::with(3, 0, PATIENT);
-    let late = Sometimes::new(Some(Kind::Release), Turn::Every(1), Fault::Delay(ms(1_000)));
-    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(late));
+    let plan = Sometimes::new(Some(kind), Turn::Every(1), fault);
+    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(plan));
     let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
     let client = distlock::connect(&url(&places, PATIENT)).unwrap();
-    let guard = client.mutex("a").unwrap().lock().unwrap();
-    let mut probe = quorum.servers[2].probe();
-    eventually("it is held there, too", SOON, || probe.exists("a"));
-    guard.unlock().unwrap();
-    assert!(probe.exists("a"), "two have said that it is freed");
-    drop(client);
-    assert!(!probe.exists("a"), "a process that ends now leaves nothing behind");
+    (quorum, proxy, client)
+}
+
+#[test]
+fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
+    fairly(|| {
+        let (quorum, _proxy, client) =
+            with_trouble_at_the_last(Kind::Release, Fault::Delay(ms(50)));
+        let guard = client.mutex("a").unwrap().lock().unwrap();
+        let mut probe = quorum.servers[2].probe();
+        eventually("it is held there, too", SOON, || probe.exists("a"));
+        guard.unlock().unwrap();
+        assert!(probe.exists("a"), "two have said that it is freed");
+        drop(client);
+        assert!(!probe.exists("a"), "a process that ends now leaves nothing behind");
+    });
+}
+
+#[test]
+fn a_client_that_goes_gives_back_what_comes_too_late() {
+    fairly(|| {
+        let (quorum, _proxy, rival) =
+            with_trouble_at_the_last(Kind::Acquire, Fault::DelayReply(ms(50)));
+        let [one, other] = [0, 1].map(|at| place(quorum.servers[at].port()));
+        let places = [one, other, place(free_port())];
+        let guard = distlock::connect(&url(&places, PATIENT)).unwrap().mutex("a").unwrap();
+        let guard = guard.lock().unwrap();
+        let mut probe = quorum.servers[2].probe();
+        // From the second time on each attempt is one request: it knows the script.
+        for _ in 0..2 {
+            eventually("nothing is left of the last one", SOON, || !probe.exists("a"));
+            assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none(), "two say no");
+            eventually("the third one says yes", SOON, || probe.exists("a"));
+        }
+        drop(rival);
+        assert!(!probe.exists("a"), "a process that ends now leaves nothing behind");
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_goes_waits_for_nobody_who_says_nothing() {
+    let quorum = Servers::with(3, 0, PATIENT);
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    quorum.servers[2].pause();
+    lock.lock().unwrap().unlock().unwrap();
+    drop(lock);
+    within(Duration::from_millis(100), || drop(client));
+    quorum.servers[2].resume();
 }

@@ -62,7 +62,7 @@ fn the_steps_of_a_handshake_share_one_timeout() {
     // Each answer comes in time for itself; name, password and database make several of them.
     let peer = Peer::new(|mut stream| {
         while stream.write_all(b"+OK\r\n").is_ok() {
-            let_pass(ms(120));
+            let_pass(Duration::from_millis(120));
         }
     });
     let address = peer.url().replace("redis://", "redis://me:s3cret@");
@@ -70,7 +70,7 @@ fn the_steps_of_a_handshake_share_one_timeout() {
     // The same with one answer at a time, as they are asked for.
     let asked = Peer::new(|mut stream| {
         while read_request(&mut stream) {
-            let_pass(ms(120));
+            let_pass(Duration::from_millis(120));
             if stream.write_all(b"+OK\r\n").is_err() {
                 return;
             }

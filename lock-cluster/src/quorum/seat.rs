@@ -4,7 +4,7 @@
 use super::member::Member;
 use super::watches::Unhung;
 use lock_core::backend::{Backend, Closing, Failure, Release, TenureId};
-use lock_core::{Clock, Error, Moment, Signal, SystemClock, Woken};
+use lock_core::{Clock, Error, Moment, Signal};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,8 +34,6 @@ pub(super) struct Core {
     asked: Mutex<Option<Moment>>,
     /// How many of those there are, with those that wait for their turn.
     open: AtomicUsize,
-    /// Raised when it is one less.
-    done: Arc<Signal>,
     /// What is to be closed there as soon as it answers again.
     unsettled: Mutex<VecDeque<Unsettled>>,
     /// The watches that are to begin there as soon as it answers again.
@@ -82,7 +80,7 @@ const MOST_UNSETTLED: usize = 10_000;
 /// How often a node is tried that does not answer, where something is to be closed there.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a node may leave a request unanswered until others are not kept waiting for it.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Seat {
     pub(super) fn new(
@@ -99,7 +97,6 @@ impl Seat {
             silent: AtomicBool::new(false),
             asked: Mutex::new(None),
             open: AtomicUsize::new(0),
-            done: Arc::default(),
             unsettled: Mutex::default(),
             unhung: Mutex::default(),
             attention: Arc::default(),
@@ -120,13 +117,12 @@ impl Seat {
         self.core.open.load(Ordering::Acquire) == 0 && !self.core.is_suspect()
     }
 
-    /// Waits until all that it is to be asked is asked, if it answers, or `until` has come.
-    pub(super) fn await_last(&self, until: Moment) {
-        let core = &self.core;
-        while core.open.load(Ordering::Acquire) > 0
-            && !core.silent.load(Ordering::Relaxed)
-            && SystemClock.wait(&core.done, until) == Woken::Signalled
-        {}
+    /// Tells when what it was to be asked until now is asked, and what came of it dealt with.
+    pub(super) fn when_done(&self, tell: impl FnOnce() + Send + 'static) {
+        let job: Job = Box::new(move |_| tell());
+        if let Err(job) = self.attempts.add_behind(job) {
+            job(&self.core);
+        }
     }
 
     /// Asks the node something, on its own thread, and tells `done` what came of it: there, or here if not even a thread can
@@ -151,7 +147,6 @@ impl Seat {
             }
             // Before it is told: whoever hears of it may send the next request at once.
             core.open.fetch_sub(open, Ordering::AcqRel);
-            core.done.raise();
             done(core, outcome);
         });
         let line = match task {
@@ -333,6 +328,16 @@ impl Line {
                 return Err(job);
             }
             work.running = true;
+        }
+        drop(work);
+        self.add_behind(job)
+    }
+
+    /// Puts a job behind those that there are. It comes back if nobody ever asked for any.
+    fn add_behind(&self, job: Job) -> Result<(), Job> {
+        let mut work = self.work.lock();
+        if !work.running {
+            return Err(job);
         }
         work.jobs.push_back(job);
         drop(work);

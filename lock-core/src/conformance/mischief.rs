@@ -145,6 +145,10 @@ impl Backend for Mischief {
         self.inner.inspect(name, by)
     }
 
+    fn leave(&self, until: Moment) {
+        self.inner.leave(until);
+    }
+
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.go()?;
         self.inner.force_release(name, by)

@@ -35,7 +35,7 @@ impl Drop for Alive {
 }
 
 impl Engine {
-    /// Gives back what is left, hears what was not heard, and ends the watchdog.
+    /// Gives back what is left, hears what was not heard, ends the watchdog, and lets the store send what it has.
     fn end(&self) {
         // Nobody can reach what was detached and never unlocked any more: give it back.
         let detached = std::mem::take(&mut *self.detached.lock());
@@ -61,10 +61,9 @@ impl Engine {
         self.gather_unheard(self.clock.now() + self.settings.command_timeout / 2);
         self.timer.stop();
         self.lanes.stop(until);
-        let left = until.since(SystemClock.now());
         // A panic in it is told, and ends nothing here.
         let _told = self.ask(|store| {
-            store.leave(left);
+            store.leave(until);
             Ok(())
         });
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 const THREADS: usize = 4;
 const TIMES: u64 = 500;
 
-/// Between two increments of a thread: time for the others to get in, and never so long that nobody waits.
+/// Between two increments of a thread: time for the others to get in, and so short that somebody waits all the time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long both sides want the lock all the time, to see who gets it.
@@ -20,10 +20,10 @@ const CONTEST: Duration = Duration::from_secs(3);
 
 /// Where somebody asks now and then, it is chance who finds the lock free: so often they try whether the two sides meet, and
 /// whether both get their share. That nobody is inside beside anybody else must be so each time. Who wants the lock all the
-/// time may leave it to nobody who only asks: each time they pause for twice as long, so that it is free more often.
+/// time may leave it to nobody who only asks: to meet, they pause for twice as long each time, so that it is free more often.
 const ROUNDS: usize = 5;
 
-/// How long each round pauses.
+/// How long they pause in each round.
 fn pauses() -> impl Iterator<Item = Duration> {
     (0..ROUNDS).map(|round| PAUSE * (1 << round))
 }
@@ -109,16 +109,16 @@ pub(crate) fn both_get_their_share(library: &'static Library) {
     let is_told = library.ours == Learns::Told && library.theirs == Learns::Told;
     // A JVM that has just begun comes late when it is woken.
     let rounds = if is_told { 2 } else { ROUNDS };
-    let is_fair = pauses().take(rounds).any(|pause| fair.contains(&share(&scene, library, pause)));
+    let is_fair = (0..rounds).any(|_| fair.contains(&share(&scene, library)));
     assert!(is_fair, "one side starves each time");
 }
 
 /// What of the turns was ours, in percent.
-fn share(scene: &Scene, library: &Library, pause: Duration) -> u64 {
-    let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), pause.as_micros());
+fn share(scene: &Scene, library: &Library) -> u64 {
+    let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), PAUSE.as_micros());
     let theirs = all(&scene.peer, &line);
     let ours: u64 = thread::scope(|scope| {
-        let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), pause);
+        let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), PAUSE);
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visits)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });

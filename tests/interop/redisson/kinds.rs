@@ -1,4 +1,4 @@
-//! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, as RLock does.
+//! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, or do not nest, as RLock does.
 
 use super::{NEWEST, REFUSED, with};
 use crate::cases::steadily;

@@ -6,7 +6,7 @@ mod answers;
 // RFencedLock and our tokens.
 mod fenced;
 
-// RFairLock, RSpinLock, RReadWriteLock: what shares our key and what only seems to.
+// RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what only seems to.
 mod kinds;
 
 // A waiter that gives up.
@@ -36,5 +36,5 @@ const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
     Library { arguments, ..library }
 }
 
-/// What it throws when it is to unlock what it does not hold.
+/// What it throws when it is to unlock what it does not hold, and where a lock that is held once is taken again.
 const REFUSED: &str = "IllegalMonitorStateException";
