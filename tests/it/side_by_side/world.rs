@@ -84,6 +84,10 @@ impl World {
             }
             // All whom it ended have answered: it can be used again.
             self.together.reset();
+            // Who drops waits for no answer, and a look from another connection may reach the store before the release.
+            for client in &self.clients {
+                client.settle(SOON).map_err(|error| format!("{error:?}"))?;
+            }
         }
         self.settle(&mut answers)?;
         Ok(Step {
