@@ -15,6 +15,21 @@ const SOON: Duration = Duration::from_secs(10);
 const PATIENT: &str = "max_lease=10m&node_timeout=5s&watchdog=60s&command_timeout=10s";
 const STEADY: &str = "max_lease=10m&node_timeout=300ms&watchdog=60s&command_timeout=1s";
 
+/// Three servers, of which the last one has such trouble with such requests, and a client of them.
+fn with_trouble_at_the_last(
+    settings: &str,
+    kind: Kind,
+    turn: Turn,
+    fault: Fault,
+) -> (Servers, Proxy, Client) {
+    let quorum = Servers::with(3, 0, settings);
+    let plan = Sometimes::new(Some(kind), turn, fault);
+    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(plan));
+    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    let client = distlock::connect(&url(&places, settings)).unwrap();
+    (quorum, proxy, client)
+}
+
 #[test]
 fn a_grant_that_comes_when_the_others_have_decided_is_given_back() {
     let quorum = Servers::with(3, 0, PATIENT);
@@ -56,11 +71,8 @@ fn what_nodes_were_asked_while_they_were_frozen_is_closed_when_they_answer_again
 
 #[test]
 fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more() {
-    let quorum = Servers::with(3, 0, STEADY);
-    let lost = Sometimes::new(Some(Kind::Release), Turn::Only(1), Fault::SwallowRequest);
-    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(lost));
-    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
-    let client = distlock::connect(&url(&places, STEADY)).unwrap();
+    let (quorum, proxy, client) =
+        with_trouble_at_the_last(STEADY, Kind::Release, Turn::Only(1), Fault::SwallowRequest);
     let guard = client.mutex("a").unwrap().lock().unwrap();
     eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
     // Its answer is on its way, or here.
@@ -71,22 +83,12 @@ fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more()
     assert_eq!(proxy.count(Kind::Release, Fault::SwallowRequest), 1, "{}", proxy.account());
 }
 
-/// Three servers, of which the last one has such trouble with such requests, and a client of them.
-fn with_trouble_at_the_last(kind: Kind, turn: Turn, fault: Fault) -> (Servers, Proxy, Client) {
-    let quorum = Servers::with(3, 0, PATIENT);
-    let plan = Sometimes::new(Some(kind), turn, fault);
-    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(plan));
-    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
-    let client = distlock::connect(&url(&places, PATIENT)).unwrap();
-    (quorum, proxy, client)
-}
-
 #[test]
 fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
     fairly(|| {
         // Its first one: the script is sent when it has said that it does not know it.
         let (quorum, _proxy, client) =
-            with_trouble_at_the_last(Kind::Release, Turn::Only(1), Fault::Delay(ms(50)));
+            with_trouble_at_the_last(PATIENT, Kind::Release, Turn::Only(1), Fault::Delay(ms(50)));
         let guard = client.mutex("a").unwrap().lock().unwrap();
         let mut probe = quorum.servers[2].probe();
         eventually("it is held there, too", SOON, || probe.exists("a"));
@@ -100,8 +102,12 @@ fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
 #[test]
 fn a_client_that_goes_gives_back_what_comes_too_late() {
     fairly(|| {
-        let (quorum, _proxy, rival) =
-            with_trouble_at_the_last(Kind::Acquire, Turn::Every(1), Fault::DelayReply(ms(50)));
+        let (quorum, _proxy, rival) = with_trouble_at_the_last(
+            PATIENT,
+            Kind::Acquire,
+            Turn::Every(1),
+            Fault::DelayReply(ms(50)),
+        );
         let [one, other] = [0, 1].map(|at| place(quorum.servers[at].port()));
         let places = [one, other, place(free_port())];
         let guard = distlock::connect(&url(&places, PATIENT)).unwrap().mutex("a").unwrap();

@@ -5,7 +5,7 @@ use super::member::Member;
 use super::watches::Unhung;
 use lock_core::backend::{Backend, Closing, Failure, Release, TenureId};
 use lock_core::{Clock, Error, Moment, Signal};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -329,20 +329,24 @@ impl Line {
             }
             work.running = true;
         }
-        drop(work);
-        self.add_behind(job)
+        self.push(work, job);
+        Ok(())
     }
 
     /// Puts a job behind those that there are. It comes back if nobody ever asked for any.
     fn add_behind(&self, job: Job) -> Result<(), Job> {
-        let mut work = self.work.lock();
+        let work = self.work.lock();
         if !work.running {
             return Err(job);
         }
+        self.push(work, job);
+        Ok(())
+    }
+
+    fn push(&self, mut work: MutexGuard<'_, Work>, job: Job) {
         work.jobs.push_back(job);
         drop(work);
         self.signal.raise();
-        Ok(())
     }
 
     fn close(&self) {

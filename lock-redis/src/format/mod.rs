@@ -93,7 +93,7 @@ impl Format {
 
     fn woken(&self) -> Option<Neighbour> {
         match &self.0 {
-            Kind::Owned(format) => format.shape.wakes,
+            Kind::Owned(format) => format.shape.wakes(),
             Kind::Unowned(_) => None,
         }
     }

@@ -30,14 +30,17 @@ pub(crate) struct Shape {
     pub(crate) name: &'static str,
     /// The scripts, with the words for this shape before each of them.
     pub(crate) scripts: Scripts,
-    /// What the channels are called on which releases are told, before the lock's key.
-    pub(crate) channel: &'static str,
     /// Whether one plain command takes it where no token is to be made.
     pub(crate) takes_plainly: bool,
     /// Whether its scripts know by what is under the key whether the holder will tell of its release.
     pub(crate) tells_apart: bool,
+}
+
+impl Shape {
     /// Whose waiters its releases wake besides our own.
-    pub(crate) wakes: Option<Neighbour>,
+    pub(crate) fn wakes(&self) -> Option<Neighbour> {
+        self.scripts.release.wakes()
+    }
 }
 
 /// How often who waits asks again although it should be told: others may write as we do.
@@ -110,7 +113,7 @@ impl Owned {
     /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
     /// knows of its own. They count as one.
     fn unseen(&self) -> u32 {
-        u32::from(self.has_slots && self.shape.wakes == Some(Neighbour::SpringIntegration))
+        u32::from(self.has_slots && self.shape.wakes() == Some(Neighbour::SpringIntegration))
     }
 
     /// The kind of the channels.
@@ -132,7 +135,7 @@ impl Owned {
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.
     fn list(&self, key: &str) -> Option<String> {
-        self.shape.wakes.and_then(|wakes| wakes.list(key))
+        self.shape.wakes().and_then(|wakes| wakes.list(key))
     }
 
     /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:

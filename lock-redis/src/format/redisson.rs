@@ -12,8 +12,6 @@ const CHANNEL: &str = "redisson_lock__channel";
 pub(crate) static REDISSON: Shape = Shape {
     name: "redisson",
     scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
-    channel: CHANNEL,
     takes_plainly: false,
     tells_apart: false,
-    wakes: None,
 };

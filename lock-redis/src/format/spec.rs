@@ -87,7 +87,7 @@ fn owned(
     shape: &'static Shape,
 ) -> Result<Kind, Error> {
     let usual =
-        shape.tells_apart.then(|| shape.wakes.map(Neighbour::usual_polls).unwrap_or_default());
+        shape.tells_apart.then(|| shape.wakes().map(Neighbour::usual_polls).unwrap_or_default());
     if usual.is_none() && settings.has("jitter") && !settings.has("poll") {
         return Err(settings.refuse("`jitter` is what `poll` is made longer by, and there is none"));
     }

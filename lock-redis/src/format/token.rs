@@ -20,10 +20,8 @@ pub(super) const CHANNEL: &str = "distlock_lock__channel";
 pub(crate) static TOKEN: Shape = Shape {
     name: "token",
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
-    channel: CHANNEL,
     takes_plainly: true,
     tells_apart: true,
-    wakes: None,
 };
 
 /// Takes the lock as everybody does, if it is free; otherwise nothing happens, and our script knows why: its answer to a copy

@@ -28,10 +28,8 @@ pub(crate) static PYTHON_REDIS_LOCK: Shape = Shape {
         super::token::CHANNEL,
         Some(Neighbour::PythonRedisLock)
     ),
-    channel: super::token::CHANNEL,
     takes_plainly: true,
     tells_apart: true,
-    wakes: Some(Neighbour::PythonRedisLock),
 };
 
 pub(crate) static SPRING_INTEGRATION: Shape = Shape {
@@ -43,10 +41,8 @@ pub(crate) static SPRING_INTEGRATION: Shape = Shape {
         ANY_REGISTRY,
         Some(Neighbour::SpringIntegration)
     ),
-    channel: ANY_REGISTRY,
     takes_plainly: true,
     tells_apart: true,
-    wakes: Some(Neighbour::SpringIntegration),
 };
 
 impl Neighbour {
@@ -95,9 +91,9 @@ pub(super) enum Naming {
 
 impl Naming {
     pub(super) fn new(shape: &Shape, prefix: &str) -> Self {
-        match shape.wakes {
+        match shape.wakes() {
             Some(Neighbour::SpringIntegration) => Self::Registry(prefix.len().saturating_sub(1)),
-            Some(Neighbour::PythonRedisLock) | None => Self::Ours(shape.channel),
+            Some(Neighbour::PythonRedisLock) | None => Self::Ours(shape.scripts.release.channel()),
         }
     }
 

@@ -76,11 +76,7 @@ impl Group {
         let sentinels =
             (0..sentinels).map(|_| RedisServer::start_sentinel(&settings)).collect::<Vec<_>>();
         let group = Self { name, servers, sentinels };
-        for sentinel in &group.sentinels {
-            // Unknown before Redis 7: then it takes a few seconds.
-            let _older =
-                sentinel.probe().try_command(&[&["SENTINEL", "DEBUG"], &HASTE[..]].concat());
-        }
+        group.set_periods(&HASTE);
         group.await_quiet(replicas);
         group
     }
@@ -195,12 +191,9 @@ impl Group {
         resume: impl FnOnce(&Self),
     ) -> usize {
         self.set_down_after(STEADY);
-        for sentinel in &self.sentinels {
-            // What they know of a replica is good for five of these periods, and is asked for once a second without a master: who is
-            // not heard of for a moment is not passed over.
-            let _older =
-                sentinel.probe().try_command(&["SENTINEL", "DEBUG", "ping-period", "1000"]);
-        }
+        // What they know of a replica is good for five of these periods, and is asked for once a second without a master: who
+        // is not heard of for a moment is not passed over.
+        self.set_periods(&["ping-period", "1000"]);
         self.servers[old].kill();
         resume(self);
         eventually("the replicas are up again", BOUND, || {
@@ -209,6 +202,14 @@ impl Group {
         // A replica whose link has been down for ten times as long is not promoted.
         self.set_down_after(DOWN_AFTER * 4);
         self.await_other_than(old)
+    }
+
+    /// How often they do what they do, in milliseconds.
+    fn set_periods(&self, periods: &[&str]) {
+        for sentinel in &self.sentinels {
+            // Unknown before Redis 7: then it takes a few seconds.
+            let _older = sentinel.probe().try_command(&[&["SENTINEL", "DEBUG"], periods].concat());
+        }
     }
 
     fn set_down_after(&self, time: Duration) {
