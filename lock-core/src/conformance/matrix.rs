@@ -13,8 +13,8 @@ use std::thread;
 /// The name of threads whose panics are the point, and not printed.
 const QUIET: &str = "quiet exam";
 
-/// How many cases may be looked at once more. More than that are no accident.
-const MOST_AGAIN: usize = 3;
+/// So many at a time sit again those cases that did not come out as they should, round after round.
+const AGAIN: [usize; 3] = [8, 1, 1];
 
 /// What came of every case on every flaw, and on the same store without one.
 #[derive(Debug)]
@@ -26,44 +26,52 @@ pub struct Matrix {
 impl Matrix {
     /// Lets every broken store, and the sound one, sit every case, so many at a time. They mostly sleep, so dozens at a
     /// time are well.
+    ///
+    /// Where a machine stands still for a moment, leases run out under all that sit just then, or they come too late to meet
+    /// their flaw. So whatever came out wrong sits again among fewer, and at last alone.
     #[must_use]
     pub fn examine(at_a_time: usize) -> Self {
         keep_quiet();
         let columns = || std::iter::once(None).chain(Flaw::ALL.iter().copied().map(Some));
+        let mut matrix = Self { failed: HashMap::new() };
         // The last is taken first: the sound store sits its exam under full load.
-        let pairs: Vec<_> =
-            columns().rev().flat_map(|flaw| cases().iter().map(move |case| (case, flaw))).collect();
-        let (pairs, failed) = (Mutex::new(pairs), Mutex::new(HashMap::new()));
+        matrix.sit(
+            columns().rev().flat_map(|flaw| cases().iter().map(move |case| (case, flaw))).collect(),
+            at_a_time,
+        );
+        for at_a_time in AGAIN {
+            let wrong: Vec<_> = cases().iter().filter(|case| matrix.is_wrong(case)).collect();
+            for case in &wrong {
+                let sound = matrix.failed.get(&(case.name, None));
+                println!("{} sits again, {at_a_time} at a time: {sound:?}", case.name);
+            }
+            let pairs = |case: &'static Case| [(case, None), (case, Some(case.catches))];
+            matrix.sit(wrong.into_iter().flat_map(pairs).collect(), at_a_time);
+        }
+        matrix
+    }
+
+    /// Lets these sit, so many at a time.
+    fn sit(&mut self, pairs: Vec<(&'static Case, Option<Flaw>)>, at_a_time: usize) {
+        let (pairs, failed) = (Mutex::new(pairs), Mutex::new(&mut self.failed));
         thread::scope(|scope| {
             for _ in 0..at_a_time.max(1) {
                 scope.spawn(|| {
                     loop {
                         let Some((case, flaw)) = pairs.lock().pop() else { return };
-                        if let Err(message) = check(case, flaw) {
-                            failed.lock().insert((case.name, flaw), message);
-                        }
+                        match check(case, flaw) {
+                            Ok(()) => failed.lock().remove(&(case.name, flaw)),
+                            Err(message) => failed.lock().insert((case.name, flaw), message),
+                        };
                     }
                 });
             }
         });
-        let mut failed = failed.into_inner();
-        // Among so many others a lease may have run out, or somebody come too late to meet a flaw: once more, alone. But
-        // what that excuses is the machine's doing, and rare.
-        let wrong = |case: &&Case| {
-            failed.contains_key(&(case.name, None))
-                || !failed.contains_key(&(case.name, Some(case.catches)))
-        };
-        let again: Vec<_> = cases().iter().filter(wrong).collect();
-        for case in again.into_iter().take(MOST_AGAIN) {
-            println!("{} sits again: {:?}", case.name, failed.get(&(case.name, None)));
-            for flaw in [None, Some(case.catches)] {
-                match check(case, flaw) {
-                    Ok(()) => failed.remove(&(case.name, flaw)),
-                    Err(message) => failed.insert((case.name, flaw), message),
-                };
-            }
-        }
-        Self { failed }
+    }
+
+    /// Whether the sound store failed this case, or the store with its flaw did not.
+    fn is_wrong(&self, case: &Case) -> bool {
+        self.failed.contains_key(&(case.name, None)) || !self.catches(case, case.catches)
     }
 
     /// Whether this case failed on this flaw.
