@@ -43,10 +43,8 @@ impl Matrix {
             if wrong.len() > most {
                 break;
             }
-            for case in &wrong {
-                let why = matrix.failed.get(&(case.name, None));
-                let why = why.map_or("it missed its flaw", String::as_str);
-                println!("{} sits again, {at_a_time} at a time: {why}", case.name);
+            for complaint in wrong.iter().flat_map(|case| matrix.complaints_about(case)) {
+                println!("once more, {at_a_time} at a time: {complaint}");
             }
             let pairs = |case: &'static Case| [(case, None), (case, Some(case.catches))];
             matrix.sit(wrong.into_iter().flat_map(pairs).collect(), at_a_time);
@@ -72,9 +70,18 @@ impl Matrix {
         });
     }
 
-    /// Whether the sound store failed this case, or the store with its flaw did not.
     fn is_wrong(&self, case: &Case) -> bool {
-        self.failed.contains_key(&(case.name, None)) || !self.catches(case, case.catches)
+        self.complaints_about(case).next().is_some()
+    }
+
+    /// That the sound store failed this case, and that the store with its flaw did not.
+    fn complaints_about(&self, case: &Case) -> impl Iterator<Item = String> {
+        let message = self.failed.get(&(case.name, None));
+        let failed =
+            message.map(|message| format!("the sound store failed {}: {message}", case.name));
+        let missed = (!self.catches(case, case.catches))
+            .then(|| format!("{} does not catch {:?}", case.name, case.catches));
+        failed.into_iter().chain(missed)
     }
 
     /// Whether this case failed on this flaw.
@@ -89,12 +96,7 @@ impl Matrix {
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         for case in cases() {
-            if let Some(message) = self.failed.get(&(case.name, None)) {
-                complaints.push(format!("the sound store failed {}: {message}", case.name));
-            }
-            if !self.catches(case, case.catches) {
-                complaints.push(format!("{} does not catch {:?}", case.name, case.catches));
-            }
+            complaints.extend(self.complaints_about(case));
             if !Flaw::ALL.iter().any(|flaw| self.catches(case, *flaw)) {
                 complaints.push(format!("{} catches nothing", case.name));
             }
