@@ -1,7 +1,7 @@
 //! Slots that move between two commands of one attempt: the algorithms of the past, which need several.
 
-use crate::harness::cluster::Cluster;
-use crate::harness::probe::Probe;
+use distlock_tests::cluster::Cluster;
+use distlock_tests::probe::Probe;
 use crate::stage::{Client, Hold};
 use distlock::backend::{Answer, Failure};
 use distlock::{ClientId, Config, Context, SystemClock};

@@ -1,7 +1,7 @@
 //! Masters that die, are frozen, give way or come back.
 
-use crate::harness::cluster::{Cluster, Failover, TAKEOVER};
-use crate::harness::time::{Stopwatch, always, eventually, let_pass, ms};
+use distlock_tests::cluster::{Cluster, Failover, TAKEOVER};
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms};
 use crate::scene::{LONG, Load, client, client_with, take, turn};
 use distlock::DistLock;
 use std::thread;

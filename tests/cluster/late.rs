@@ -1,10 +1,10 @@
 //! Answers that are under way for so long that another node serves the slot when they come.
 
-use crate::harness::cluster::Cluster;
-use crate::harness::proxy::{Fault, Plan, Proxy};
-use crate::harness::resp::Request;
-use crate::harness::time::eventually;
-use crate::harness::wall::Wall;
+use distlock_tests::cluster::Cluster;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::resp::Request;
+use distlock_tests::time::eventually;
+use distlock_tests::wall::Wall;
 use crate::scene::{LONG, backend};
 use distlock::{LeaseTime, LockName, OwnerId};
 use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, Renewing, TenureId};

@@ -2,10 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
-// Processes whose threads want one lock, and say when they had it.
-#[path = "../contenders/mod.rs"]
-mod contenders;
-
 // Slots that move between two commands of one attempt.
 mod between;
 
@@ -14,10 +10,6 @@ mod departure;
 
 // Masters that die, are frozen, give way or come back.
 mod failover;
-
-#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
-#[path = "../it/harness/mod.rs"]
-mod harness;
 
 // Masters that are killed with the lock held, and a judge of what all holders say.
 mod judged;

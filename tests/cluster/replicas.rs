@@ -1,9 +1,9 @@
 //! Grants that the replicas of the lock's node confirm.
 
-use crate::contenders::{Contenders, stay};
-use crate::harness::claims::{Claim, judge};
-use crate::harness::cluster::Cluster;
-use crate::harness::time::{always, eventually, ms};
+use distlock_tests::contenders::{Contenders, stay};
+use distlock_tests::claims::{Claim, judge};
+use distlock_tests::cluster::Cluster;
+use distlock_tests::time::{always, eventually, ms};
 use crate::scene::{LONG, client_with, take, turn};
 use distlock::{Client, Clock, DistLock, SystemClock};
 use std::thread;

@@ -1,7 +1,7 @@
 //! Requests that come to the wrong node, or while a slot moves.
 
-use crate::harness::cluster::Cluster;
-use crate::harness::time::{always, eventually, ms, timed};
+use distlock_tests::cluster::Cluster;
+use distlock_tests::time::{always, eventually, ms, timed};
 use crate::scene::{LONG, Load, backend, client, client_with, take};
 use distlock::{Clock, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
 use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, TenureId};
@@ -221,7 +221,7 @@ fn an_attempt_without_an_answer_is_sent_once() {
 
 #[test]
 fn a_server_that_is_no_cluster_is_told_so() {
-    let server = crate::harness::process::RedisServer::start();
+    let server = distlock_tests::process::RedisServer::start();
     let url = server.url_as("").replace("redis:", "redis+cluster:");
     let error = distlock::connect(&url).unwrap().mutex("a").unwrap().try_lock().unwrap_err();
     assert!(error.is_configuration() && error.to_string().contains("`redis://`"), "{error}");

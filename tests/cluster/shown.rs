@@ -1,8 +1,8 @@
 //! The examples by their URL alone, and many locks at once: what a program sees of a cluster on its bad days.
 
-use crate::harness::child::Example;
-use crate::harness::cluster::{Cluster, Failover};
-use crate::harness::time::{Stopwatch, eventually, fairly, ms};
+use distlock_tests::child::Example;
+use distlock_tests::cluster::{Cluster, Failover};
+use distlock_tests::time::{Stopwatch, eventually, fairly, ms};
 use crate::scene::{LONG, client_with};
 use distlock::{DistLock, Event, EventHandler, LossCause};
 use parking_lot::Mutex;

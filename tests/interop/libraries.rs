@@ -2,7 +2,7 @@
 
 use crate::built;
 use crate::cases;
-use crate::harness::time::ms;
+use distlock_tests::time::ms;
 use crate::pins::{self, Pin};
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ macro_rules! sits_in_short {
     ($module:ident, $library:expr $(, $more:ident)*) => {
         mod $module {
             use super::*;
-            use $crate::harness::time::fairly;
+            use $distlock_tests::time::fairly;
 
             static LIBRARY: Library = $library;
 

@@ -24,10 +24,6 @@ mod cases;
 // What the documents say of the versions.
 mod documents;
 
-#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
-#[path = "../it/harness/mod.rs"]
-mod harness;
-
 // The libraries, and what each of them can do.
 mod libraries;
 
@@ -42,11 +38,6 @@ mod peer;
 
 // Which versions of the libraries are tested.
 mod pins;
-
-// Independent servers that are set up as a quorum.
-#[allow(dead_code, reason = "it is the scene of another suite")]
-#[path = "../quorum/scene.rs"]
-mod quorum;
 
 // What only Redisson has.
 mod redisson;

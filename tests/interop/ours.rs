@@ -1,7 +1,7 @@
 //! [`Ours`]: the verbs of the peers, by distlock.
 
-use crate::harness::probe::Probe;
-use crate::harness::time::{Stopwatch, let_pass, scaled};
+use distlock_tests::probe::Probe;
+use distlock_tests::time::{Stopwatch, let_pass, scaled};
 use crate::libraries::Library;
 use distlock::{Client, DistLock, LockOptions, Mutex};
 use std::time::Duration;

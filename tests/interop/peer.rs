@@ -2,8 +2,8 @@
 //! protocol stands in `peers/README.md`.
 
 use crate::built;
-use crate::harness::lifeline::LifeLine;
-use crate::harness::time::scaled;
+use distlock_tests::lifeline::LifeLine;
+use distlock_tests::time::scaled;
 use crate::libraries::Library;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;

@@ -1,9 +1,9 @@
 //! One node's clock is a minute ahead, or a minute behind.
 
-use crate::harness::process::RedisServer;
-use crate::harness::time::{eventually, fairly, let_pass, ms, scaled};
-use crate::harness::time_of_day::TimeOfDay;
-use crate::scene::{Servers, admit, place, set_up, start, url};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{eventually, fairly, let_pass, ms, scaled};
+use distlock_tests::time_of_day::TimeOfDay;
+use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
 use distlock::{DistLock, GuardState};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The exam, mounted on quorums.
 
-use crate::harness::probe::Probe;
-use crate::harness::process::RedisServer;
-use crate::scene::{Dead, Servers};
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::quorum::{Dead, Servers};
 use distlock::{
     Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, Moment, QuorumBackend,
     SystemClock, builder, schemes,

@@ -1,9 +1,9 @@
 //! `redlocks://`: the same over TLS.
 
-use crate::harness::authority::Authority;
-use crate::harness::process::RedisServer;
-use crate::harness::rights::LOGIN;
-use crate::scene::{LONGEST, admit, place};
+use distlock_tests::authority::Authority;
+use distlock_tests::process::RedisServer;
+use distlock_tests::rights::LOGIN;
+use distlock_tests::quorum::{LONGEST, admit, place};
 use distlock::{Config, DistLock, connect};
 
 /// Three servers of this authority, and where they speak TLS.

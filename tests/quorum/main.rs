@@ -9,12 +9,7 @@ mod clocks;
 mod conformance;
 
 // The same over TLS.
-#[cfg(feature = "tls")]
 mod encrypted;
-
-#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
-#[path = "../it/harness/mod.rs"]
-mod harness;
 
 // Ways through the model, on real nodes.
 mod replay;
@@ -37,5 +32,3 @@ mod rules;
 // What it costs, and what it is worth.
 mod shown;
 
-// Quorums, and stores in memory that can be troubled.
-mod scene;

@@ -1,9 +1,9 @@
 //! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by hand.
 
-use crate::harness::probe::Value;
-use crate::harness::process::RedisServer;
-use crate::harness::time::{always, eventually};
-use crate::scene::{LONGEST, Servers};
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{always, eventually};
+use distlock_tests::quorum::{LONGEST, Servers};
 use distlock::{DistLock, connect};
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! What is no quorum, and is told so.
 
-use crate::harness::probe::Value;
-use crate::harness::process::RedisServer;
-use crate::harness::sentinel::Group;
-use crate::harness::time::eventually;
-use crate::scene::{Dead, LONGEST, place, set_up, start, url};
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::eventually;
+use distlock_tests::quorum::{Dead, LONGEST, place, set_up, start, url};
 use distlock::{
     Backend, ClientId, Config, Context, DistLock, Error, QuorumBackend, SystemClock, connect,
 };
@@ -83,7 +83,7 @@ fn replicas_nodes_of_clusters_and_servers_that_throw_keys_away_are_refused() {
         (&["--maxmemory-policy", "allkeys-lru"], "noeviction"),
     ] {
         let bad = RedisServer::start_with(arguments);
-        crate::scene::admit(&bad);
+        distlock_tests::quorum::admit(&bad);
         let all = [places(&good), vec![place(bad.port())]].concat();
         let config = Config::from_url(&url(&all, LONGEST)).unwrap();
         let error = distlock::set_up_quorum(&config).unwrap_err();
@@ -97,7 +97,7 @@ fn replicas_nodes_of_clusters_and_servers_that_throw_keys_away_are_refused() {
 fn a_master_that_a_sentinel_watches_is_refused_and_one_with_a_replica_is_not() {
     let good: Vec<_> = (0..2).map(|_| start()).collect();
     let mut group = Group::start_with(1, 1);
-    crate::scene::admit(&group.servers[0]);
+    distlock_tests::quorum::admit(&group.servers[0]);
     let all = [places(&good), vec![place(group.servers[0].port())]].concat();
     let config = Config::from_url(&url(&all, LONGEST)).unwrap();
     let error = distlock::set_up_quorum(&config).unwrap_err();

@@ -1,12 +1,12 @@
 //! What a quorum costs, and what it is worth.
 
-use crate::harness::alone::alone;
-use crate::harness::child::{Child, Example};
-use crate::harness::process::free_port;
-use crate::harness::proxy::{Fault, Plan, Proxy};
-use crate::harness::resp::{Kind, Request};
-use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
-use crate::scene::{LONGEST, Servers, place, url};
+use distlock_tests::alone::alone;
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::free_port;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::resp::{Kind, Request};
+use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
+use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock::{
     Backend, Client, ClientId, Clock, Config, Context, DistLock, LockGuard, QuorumBackend,
     SystemClock, builder, schemes,
@@ -259,7 +259,7 @@ fn crowd(seconds: u64) {
             .spawn()
     };
     // As the server's default user: the other one's rights are given after each start, and the crowd does not wait for it.
-    let url = quorum.url.replace(&format!("{}@", crate::harness::rights::LOGIN), "");
+    let url = quorum.url.replace(&format!("{}@", distlock_tests::rights::LOGIN), "");
     let mut children: Vec<_> = files.iter().map(|file| start(file, &url)).collect();
     let end = SystemClock.now() + Duration::from_secs(seconds);
     let mut restarts = 0;

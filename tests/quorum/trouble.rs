@@ -1,12 +1,12 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
-use crate::harness::probe::Value;
-use crate::harness::process::RedisServer;
-use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
-use crate::harness::resp::Kind;
-use crate::harness::rights::LOGIN;
-use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled, within};
-use crate::scene::{LONGEST, Servers, place, url};
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::resp::Kind;
+use distlock_tests::rights::LOGIN;
+use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled, within};
+use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use std::sync::Arc;
 use std::thread;
@@ -180,7 +180,7 @@ fn a_node_of_which_the_operator_says_that_it_forgets_nothing_votes_at_once() {
 
 #[test]
 fn a_quorum_that_nobody_set_up_begins_as_if_it_had_forgotten_everything() {
-    let servers: Vec<_> = (0..3).map(|_| crate::scene::start()).collect();
+    let servers: Vec<_> = (0..3).map(|_| distlock_tests::quorum::start()).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     let client = distlock::connect(&url(&places, FORGIVING)).unwrap();
     let (lock, watch) = (client.mutex("a").unwrap(), Stopwatch::start());
@@ -297,7 +297,7 @@ fn a_node_that_was_dead_when_somebody_began_to_wait_is_listened_to_when_it_is_ba
 #[test]
 fn a_node_that_does_not_let_us_in_is_no_worse_than_a_dead_one() {
     let strict = RedisServer::start_without_user();
-    let servers = [crate::scene::start(), crate::scene::start()];
+    let servers = [distlock_tests::quorum::start(), distlock_tests::quorum::start()];
     let places: Vec<_> =
         [&strict, &servers[0], &servers[1]].map(|server| place(server.port())).into();
     // Both others are needed each time.
@@ -327,7 +327,7 @@ fn clients_that_see_different_nodes_exclude_each_other_all_the_same() {
             place(if is_seen {
                 quorum.servers[at].port()
             } else {
-                crate::harness::process::free_port()
+                distlock_tests::process::free_port()
             })
         };
         let places: Vec<_> = (0..5).map(place_of).collect();

@@ -1,9 +1,9 @@
 //! Sentinels that cannot reach each other.
 
-use crate::harness::proxy::{Fault, Plan, Proxy};
-use crate::harness::resp::Request;
-use crate::harness::sentinel::{DOWN_AFTER, Group};
-use crate::harness::time::{Stopwatch, always, eventually, within};
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::resp::Request;
+use distlock_tests::sentinel::{DOWN_AFTER, Group};
+use distlock_tests::time::{Stopwatch, always, eventually, within};
 use crate::scene::{SOON, await_usable, client, take};
 use distlock::DistLock;
 use std::sync::Arc;

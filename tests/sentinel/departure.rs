@@ -1,9 +1,9 @@
 //! A client that is gone leaves no thread and no connection behind.
 
-use crate::harness::alone::{alone, own_threads};
-use crate::harness::process::RedisServer;
-use crate::harness::sentinel::Group;
-use crate::harness::time::{eventually, timed};
+use distlock_tests::alone::{alone, own_threads};
+use distlock_tests::process::RedisServer;
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::{eventually, timed};
 use crate::scene::{SOON, client, take};
 use distlock::DistLock;
 use std::thread;

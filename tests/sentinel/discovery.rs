@@ -1,8 +1,8 @@
 //! How the master is found.
 
-use crate::harness::process::{RedisServer, free_port};
-use crate::harness::sentinel::{Group, fresh_name, url};
-use crate::harness::time::{always, eventually, fairly, within};
+use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::sentinel::{Group, fresh_name, url};
+use distlock_tests::time::{always, eventually, fairly, within};
 use crate::liar::Liar;
 use crate::scene::{SOON, await_usable, client, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
@@ -246,7 +246,7 @@ fn the_replicas_that_may_be_promoted_are_counted() {
 #[cfg(feature = "tls")]
 #[test]
 fn servers_and_sentinels_on_tls_are_found() {
-    use crate::harness::authority::Authority;
+    use distlock_tests::authority::Authority;
     let authority = Authority::new();
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let (sentinel_port, name) = (free_port(), fresh_name());

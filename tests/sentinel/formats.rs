@@ -1,8 +1,8 @@
 //! What each wire format promises when another server takes the master's place.
 
-use crate::harness::probe::Value;
-use crate::harness::sentinel::Group;
-use crate::harness::time::always;
+use distlock_tests::probe::Value;
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::always;
 use crate::scene::{SOON, await_move, client, take};
 use distlock::{DistLock, LockGuard, LockOptions, LossCause, Mutex};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Many threads of several processes want one lock while its master is killed, again and again, with it held. Each says
 //! when it had the lock, and a judge looks whether two had it at once.
 
-use crate::contenders::kills::{Masters, await_confirmation, rounds};
-use crate::harness::sentinel::Group;
-use crate::harness::time::{fairly, ms};
+use distlock_tests::contenders::kills::{Masters, await_confirmation, rounds};
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::{fairly, ms};
 
 impl Masters for Group {
     fn url(&self) -> String {

@@ -1,7 +1,7 @@
 //! [`Liar`]: something that listens like a sentinel and says what a test wants.
 
-use crate::harness::resp::Request;
-use crate::harness::sentinel;
+use distlock_tests::resp::Request;
+use distlock_tests::sentinel;
 use parking_lot::Mutex;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

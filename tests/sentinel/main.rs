@@ -5,19 +5,11 @@
 // Sentinels that cannot reach each other.
 mod apart;
 
-// Processes whose threads want one lock, and say when they had it.
-#[path = "../contenders/mod.rs"]
-mod contenders;
-
 // What is left of a client.
 mod departure;
 
 // How the master is found.
 mod discovery;
-
-#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
-#[path = "../it/harness/mod.rs"]
-mod harness;
 
 // Masters that are killed with the lock held, and a judge of what all holders say.
 mod judged;

@@ -1,8 +1,8 @@
 //! The examples run on Sentinel by their URL alone.
 
-use crate::harness::child::Example;
-use crate::harness::sentinel::Group;
-use crate::harness::time::{Stopwatch, always, eventually};
+use distlock_tests::child::Example;
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::{Stopwatch, always, eventually};
 use crate::scene::SOON;
 use std::time::Duration;
 

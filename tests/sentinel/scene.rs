@@ -1,8 +1,8 @@
 //! What goes through the failovers.
 
-use crate::harness::process::RedisServer;
-use crate::harness::sentinel::{self, Group};
-use crate::harness::time::eventually;
+use distlock_tests::process::RedisServer;
+use distlock_tests::sentinel::{self, Group};
+use distlock_tests::time::eventually;
 use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
 use std::time::Duration;
 

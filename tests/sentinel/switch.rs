@@ -3,10 +3,10 @@
 //! The sentinel here says what the test wants and when, and the old master does nothing to help: where a real one becomes a
 //! replica, Redis closes all its connections, and any client would notice.
 
-use crate::harness::probe::Value;
-use crate::harness::process::RedisServer;
-use crate::harness::sentinel::is_master;
-use crate::harness::time::{Stopwatch, always, eventually, fairly, ms, within};
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::sentinel::is_master;
+use distlock_tests::time::{Stopwatch, always, eventually, fairly, ms, within};
 use crate::liar::Liar;
 use crate::scene::{SOON, await_move, await_usable, connect, take};
 use distlock::{Client, DistLock};

@@ -1,9 +1,9 @@
 //! Passwords, databases, access control lists: what is refused, and what is said about it.
 
 use crate::bench::{Bench, Counter, lease, name, soon, tenure};
-use crate::harness::probe::Value;
-use crate::harness::process::RedisServer;
-use crate::harness::time::timed;
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::timed;
 use lock_core::Error;
 use lock_core::backend::{Answer, Closing, Failure, Renewing, Tokens};
 use std::error::Error as _;

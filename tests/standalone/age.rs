@@ -1,8 +1,8 @@
 //! A server that is too old is refused by name, at once, and nothing is done by halves there.
 
 use crate::bench::{Bench, lease};
-use crate::harness::process::RedisServer;
-use crate::harness::time::timed;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::timed;
 use lock_core::DistLock;
 use lock_core::backend::{Failure, Tokens};
 

@@ -1,6 +1,6 @@
 //! [`Bench`]: a client of the backend for one test, with owners to spend and deadlines to keep.
 
-use crate::harness::process::RedisServer;
+use distlock_tests::process::RedisServer;
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Grant, Lane, Receipt, Release, Renewal, Renewing, TenureId,
     Tokens, Wake,

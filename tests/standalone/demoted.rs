@@ -1,8 +1,8 @@
 //! A server that becomes a replica by hand: the connections to it stay, and what it lacks its master may have.
 
 use crate::bench::{Bench, LONG, granted, name, soon};
-use crate::harness::process::RedisServer;
-use crate::harness::time::eventually;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::eventually;
 use lock_core::backend::{Closing, Failure, LockInfo, Release, Renewal, Renewing};
 
 /// Makes it a replica of the other, and waits until it has what that has and no more.

@@ -1,8 +1,8 @@
 //! Releases that nobody waits for: each is told once what came of it, also if nobody uses the link any more.
 
 use crate::bench::{Bench, LONG, name, soon, within};
-use crate::harness::process::RedisServer;
-use crate::harness::time::{Stopwatch, eventually, scaled};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{Stopwatch, eventually, scaled};
 use lock_core::backend::{Closing, Failure, Release, Released, TenureId};
 use lock_core::{Clock, SystemClock};
 use std::sync::atomic::{AtomicBool, Ordering};

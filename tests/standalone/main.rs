@@ -24,10 +24,6 @@ mod demoted;
 // Releases that nobody waits for.
 mod errands;
 
-#[allow(dead_code, unused_imports, reason = "a toolbox: not every tool is in use at every moment")]
-#[path = "../it/harness/mod.rs"]
-mod harness;
-
 // What a lock goes through.
 mod life;
 
@@ -41,7 +37,6 @@ mod socket;
 mod store;
 
 // Servers on TLS.
-#[cfg(feature = "tls")]
 mod tls;
 
 // Fencing tokens and their counter.
@@ -49,3 +44,20 @@ mod tokens;
 
 // Watches, and the connection behind them.
 mod waking;
+
+// Bad days: the network loses, delays and garbles, and the server is in every kind of trouble.
+mod faults;
+
+// What can only be seen on a real server: requests and keys.
+mod redis;
+
+// The server's time of day jumps.
+mod servers_clock;
+
+// Several locks as one, on several servers.
+mod several;
+
+// Clients that are held up between two commands.
+#[allow(dead_code, reason = "the example uses the rest")]
+#[path = "../../examples/race_gallery/stage.rs"]
+mod stage;

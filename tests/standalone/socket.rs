@@ -1,8 +1,8 @@
 //! A server reached over a socket in the file system.
 
 use crate::bench::{Bench, lease};
-use crate::harness::process::RedisServer;
-use crate::harness::time::timed;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::timed;
 use crate::life;
 use lock_core::Error;
 use lock_core::backend::{Failure, Tokens};

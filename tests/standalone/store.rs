@@ -1,9 +1,9 @@
 //! What stands in the store, and what the scripts do with it.
 
 use crate::bench::{Bench, Counter, LONG, granted, lease, name, soon, tenure, tokens};
-use crate::harness::probe::{Probe, Value};
-use crate::harness::process::RedisServer;
-use crate::harness::time::eventually;
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::eventually;
 use lock_core::backend::{
     Answer, Closing, Failure, HolderInfo, LockInfo, Release, Renewal, Renewing, Tokens,
 };

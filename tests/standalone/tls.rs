@@ -1,9 +1,9 @@
 //! A server reached over TLS: whom we trust, who trusts us, and what is said when somebody does not.
 
 use crate::bench::{Bench, LONG, granted, lease};
-use crate::harness::authority::Authority;
-use crate::harness::process::RedisServer;
-use crate::harness::time::timed;
+use distlock_tests::authority::Authority;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::timed;
 use crate::life;
 use crate::peer::{Peer, hold};
 use lock_core::backend::{Failure, Tokens};
@@ -118,7 +118,7 @@ fn a_peer_that_says_nothing_or_little_keeps_nobody_beyond_the_connect_timeout() 
             if stream.write_all(&[byte]).is_err() {
                 return;
             }
-            crate::harness::time::let_pass(std::time::Duration::from_millis(20));
+            distlock_tests::time::let_pass(std::time::Duration::from_millis(20));
         }
     };
     for peer in [Peer::new(hold), Peer::new(drip)] {
@@ -136,11 +136,11 @@ fn a_connection_that_idled_or_was_killed_costs_nobody_an_answer() {
     let (held, _) = bench.take("a");
     let before = connections();
     // Longer than a link is trusted without a look: session tickets that lie there are no strangers' answers.
-    crate::harness::time::let_pass(std::time::Duration::from_millis(1_200));
+    distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     bench.release(&held);
     assert_eq!(connections(), before + 1, "only the probe");
     server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    crate::harness::time::let_pass(std::time::Duration::from_millis(1_200));
+    distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     let (held, _) = bench.take("a");
     bench.release(&held);
 }
@@ -155,7 +155,7 @@ fn the_files_are_read_when_the_client_is_made_and_never_again() {
         let (held, _) = bench.take("a");
         bench.release(&held);
         server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        crate::harness::time::let_pass(std::time::Duration::from_millis(1_200));
+        distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     }
 }
 
@@ -171,7 +171,7 @@ fn many_and_large_messages_wake_everybody() {
     let script = "for i = 1, 5000 do redis.call('PUBLISH', KEYS[1], string.rep('x', 50)) end";
     let told = server.probe().command(&["EVAL", script, "1", "redisson_lock__channel:{a}"]);
     println!("{told:?}");
-    crate::harness::time::eventually("all were heard", LONG, || counter.count() == 5_000);
+    distlock_tests::time::eventually("all were heard", LONG, || counter.count() == 5_000);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn who_watches_on_a_connection_that_is_there_is_confirmed_at_once() {
     };
     let _first = watch("a");
     for lock in ["b", "c"] {
-        crate::harness::time::let_pass(std::time::Duration::from_millis(50));
+        distlock_tests::time::let_pass(std::time::Duration::from_millis(50));
         drop(timed(200, |_| watch(lock)));
     }
 }

@@ -1,7 +1,7 @@
 //! Fencing tokens and their counter.
 
 use crate::bench::{Bench, granted, lease, soon, tokens};
-use crate::harness::process::RedisServer;
+use distlock_tests::process::RedisServer;
 use lock_core::backend::{Answer, Closing, Failure, Release, TenureId, Tokens};
 use lock_core::{Clock, FencingToken, SystemClock};
 

@@ -1,6 +1,6 @@
 //! Nobody is inside beside anybody else.
 
-use crate::harness::process::RedisServer;
+use distlock_tests::process::RedisServer;
 use crate::libraries::{Learns, Library};
 use crate::ours::{LABEL, LONG, Until, count};
 use crate::peer::{Peer, Pending};

@@ -1,7 +1,7 @@
 //! What one side sees of the other's lock, and may not do to it.
 
-use crate::harness::probe::Probe;
-use crate::harness::time::{always, eventually, let_pass, ms};
+use distlock_tests::probe::Probe;
+use distlock_tests::time::{always, eventually, let_pass, ms};
 use crate::libraries::{Library, Refusal};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;

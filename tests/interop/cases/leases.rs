@@ -1,8 +1,8 @@
 //! Leases: kept for as long as a holder lives, and over when it is dead.
 
 use crate::cases::holding::unlock_is_refused;
-use crate::harness::child::Example;
-use crate::harness::time::{Stopwatch, always, eventually, let_pass, ms, scaled};
+use distlock_tests::child::Example;
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms, scaled};
 use crate::libraries::{Learns, Library};
 use crate::ours::fixed;
 use crate::peer::BOUND;

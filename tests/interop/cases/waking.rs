@@ -1,6 +1,6 @@
 //! Whoever waits gets what the other side gave back, soon.
 
-use crate::harness::time::let_pass;
+use distlock_tests::time::let_pass;
 use crate::libraries::{Learns, Library};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;

@@ -5,7 +5,7 @@ use crate::cases::exact::add_up;
 use crate::cases::holding::must_stay_ours;
 use crate::cases::leases::must_be_in_time;
 use crate::cases::steadily;
-use crate::harness::time::{Stopwatch, eventually, ms};
+use distlock_tests::time::{Stopwatch, eventually, ms};
 use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;

@@ -3,8 +3,8 @@
 //! its own bound: the lease that it asked for, or, of python-redis-lock without one, for ever.
 
 use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};
-use crate::harness::probe::Probe;
-use crate::harness::time::{Stopwatch, eventually, let_pass};
+use distlock_tests::probe::Probe;
+use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use crate::libraries::Library;
 use crate::peer::{BOUND, Pending, SETTLED};
 use crate::scene::Scene;

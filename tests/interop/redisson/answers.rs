@@ -3,11 +3,11 @@
 use super::{NEWEST, OLDEST};
 use crate::cases::holding::must_stay_ours;
 use crate::cases::steadily;
-use crate::harness::probe::Probe;
-use crate::harness::process::RedisServer;
-use crate::harness::proxy::{Fault, Plan, Proxy};
-use crate::harness::resp::Request;
-use crate::harness::time::{eventually, ms};
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::resp::Request;
+use distlock_tests::time::{eventually, ms};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};

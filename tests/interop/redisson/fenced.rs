@@ -2,8 +2,8 @@
 
 use super::{FENCED, with};
 use crate::cases::{self, steadily};
-use crate::harness::probe::{Probe, Value};
-use crate::harness::time::{always, eventually, fairly};
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::time::{always, eventually, fairly};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::peer::BOUND;
 use crate::scene::Scene;

@@ -1,7 +1,7 @@
 //! A thread of theirs that is interrupted while it waits for a lock of ours: `lockInterruptibly`.
 
 use super::{NEWEST, OLDEST};
-use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use crate::peer::{BOUND, SETTLED};
 use crate::scene::Scene;
 use distlock::DistLock;

@@ -3,7 +3,7 @@
 use super::{NEWEST, REFUSED, with};
 use crate::cases::steadily;
 use crate::cases::waking;
-use crate::harness::time::{Stopwatch, eventually, let_pass, ms};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use crate::libraries::{ALL_REDISSONS, Learns, Library};
 use crate::peer::BOUND;
 use crate::scene::Scene;

@@ -3,8 +3,8 @@
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::must_stay_ours;
 use crate::cases::steadily;
-use crate::harness::process::RedisServer;
-use crate::harness::time::{always, eventually};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{always, eventually};
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};
 use crate::scene::{Scene, Turn};

@@ -7,7 +7,7 @@
 use super::{NEWEST, OLDEST, REFUSED};
 use crate::cases::holding::must_stay_ours;
 use crate::cases::steadily;
-use crate::harness::time::{always, eventually, let_pass, ms};
+use distlock_tests::time::{always, eventually, let_pass, ms};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;

@@ -4,8 +4,8 @@
 use super::{NEWEST, OLDEST};
 use crate::cases::exact::add_up;
 use crate::cases::waking;
-use crate::harness::process::RedisServer;
-use crate::harness::time::fairly;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::fairly;
 use crate::libraries::{ALL_REDISSONS, Library};
 use crate::ours::Ours;
 use crate::scene::{Independent, Scene};

@@ -3,11 +3,11 @@
 use super::{NEWEST, OLDEST, REFUSED, with};
 use crate::cases::holding::must_stay_ours;
 use crate::cases::{exact, steadily, waking};
-use crate::harness::cluster::Cluster;
-use crate::harness::probe::Value;
-use crate::harness::process::RedisServer;
-use crate::harness::sentinel::Group;
-use crate::harness::time::{eventually, fairly, let_pass, ms};
+use distlock_tests::cluster::Cluster;
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::{eventually, fairly, let_pass, ms};
 use crate::libraries::{Learns, Library, PLAIN, WITH_LATCH};
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};

@@ -3,8 +3,8 @@
 
 use super::{FENCED, NEWEST, OLDEST};
 use crate::cases::steadily;
-use crate::harness::probe::Value;
-use crate::harness::time::{Stopwatch, eventually, let_pass, ms, scaled};
+use distlock_tests::probe::Value;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use crate::libraries::Library;
 use crate::ours::{Ours, fixed};
 use crate::peer::BOUND;

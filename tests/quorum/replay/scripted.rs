@@ -1,9 +1,9 @@
 //! The scripts, on a server whose clock is moved.
 
 use super::{LOCK, Real};
-use crate::harness::probe::{Probe, Value};
-use crate::harness::process::RedisServer;
-use crate::harness::time_of_day::TimeOfDay;
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time_of_day::TimeOfDay;
 use distlock::{Clock, SystemClock};
 use distlock_model::node::{Answer, Request, Rules};
 

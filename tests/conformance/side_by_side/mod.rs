@@ -1,0 +1,218 @@
+//! Memory and a real Redis side by side: the same random commands, and every answer must be the same.
+//!
+//! The store in memory is the model, so there is no second one here to be kept in step, and a plain list of commands
+//! is all the state machine that is needed: a command that does not apply is skipped on both sides alike, so that any
+//! shorter list is a valid one, too, and a failure shrinks to the few commands that matter.
+//!
+//! `DISTLOCK_PROPERTY_CASES=1000` runs longer, `DISTLOCK_PROPERTY_SEED=N` runs what a failure printed.
+
+mod actor;
+mod command;
+mod world;
+
+use crate::subjects::{MemorySubject, RedisSubject};
+use distlock_tests::time::fairly;
+use command::{Command, Deed, Terms, commands};
+use lock_core::conformance::{Broken, Flaw, Subject};
+use parking_lot::Mutex;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use world::{Step, World};
+
+/// How many lists of commands are tried. One takes about a tenth of a second.
+const CASES: u32 = 150;
+
+fn from_environment<T: std::str::FromStr>(variable: &str) -> Option<T> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+/// How often something was seen.
+type Seen = Mutex<BTreeMap<String, u64>>;
+
+/// Runs lists of commands on two stores, until an answer differs.
+fn compare(
+    left: &Arc<dyn Subject>,
+    right: &Arc<dyn Subject>,
+    seed: u64,
+    config: Config,
+    seen: &Seen,
+) -> Result<(), TestError<Vec<Command>>> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = Config { failure_persistence: None, ..config };
+    TestRunner::new_with_rng(config, rng).run(&commands(), |commands| {
+        // Once more where the machine took the time of a lease. Without a panic's message: a flaw is looked for by many of them.
+        let case =
+            || case(left, right, &commands, seen).map_err(|why| resume_unwind(Box::new(why)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| fairly(case)));
+        outcome.unwrap_or_else(|why| match why.downcast::<String>() {
+            Ok(why) => Err(TestCaseError::fail(*why)),
+            Err(panic) => resume_unwind(panic),
+        })
+    })
+}
+
+/// One list of commands, on names that nobody had before.
+fn case(
+    left: &Arc<dyn Subject>,
+    right: &Arc<dyn Subject>,
+    commands: &[Command],
+    seen: &Seen,
+) -> Result<(), String> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut worlds = [left, right].map(|subject| World::new(Arc::clone(subject), number));
+    for (at, command) in commands.iter().enumerate() {
+        let [left, right] = worlds.each_mut().map(|world| {
+            world
+                .step(command)
+                .map_err(|why| format!("step {at}, {command:?}, {}: {why}", world.name()))
+        });
+        let (left, right) = (left?, right?);
+        if left != right {
+            let names = worlds.each_ref().map(World::name);
+            return Err(format!(
+                "step {at}, {command:?}, differs\n{}: {left:#?}\n{}: {right:#?}",
+                names[0], names[1]
+            ));
+        }
+        note(command, &left, seen);
+    }
+    let ended = worlds.map(World::end);
+    ended.into_iter().collect::<Result<Vec<()>, _>>().map(|_| ())
+}
+
+fn note(command: &Command, step: &Step, seen: &Seen) {
+    let mut seen = seen.lock();
+    for (who, answer) in step.answers() {
+        let waited = if *who == command.who() { "" } else { " for a waiter" };
+        *seen.entry(format!("{:?} -> {answer:?}{waited}", command.kind())).or_default() += 1;
+    }
+}
+
+#[test]
+fn memory_and_redis_give_the_same_answers() {
+    let seed = from_environment("DISTLOCK_PROPERTY_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let cases = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(CASES);
+    let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
+        (Arc::new(MemorySubject::new()), Arc::new(RedisSubject::start()));
+    let seen = Seen::default();
+    println!("DISTLOCK_PROPERTY_SEED={seed}");
+    let config = Config { cases, max_shrink_iters: 300, ..Config::default() };
+    if let Err(failure) = compare(&memory, &redis, seed, config, &seen) {
+        panic!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}");
+    }
+    let seen = seen.into_inner();
+    for (what, times) in &seen {
+        println!("{times:6} {what}");
+    }
+    let is_seen = |answer: &str| seen.keys().any(|what| what.contains(answer));
+    for answer in
+        ["Took", "Busy", "for a waiter", "Lost", "NotHeld", "Interrupted", "Ending", "Misuse"]
+            .into_iter()
+            .chain([
+                "TakeAndUseUp -> Took",
+                "LockInterrupted -> Failed(Interrupted)",
+                "LockTogether -> Took",
+                "Settle -> Done",
+                "ReplaceClient -> Done",
+            ])
+    {
+        assert!(cases < CASES || is_seen(answer), "these commands never lead to `{answer}`");
+    }
+}
+
+/// The comparison is worth something: a store with a flaw is found out. (Those that make somebody wait in vain are, too,
+/// but each costs its bound for every shorter list that is tried.)
+#[test]
+fn a_broken_store_is_found_out() {
+    for flaw in [
+        Flaw::AlwaysGrants,
+        Flaw::TokenRepeats,
+        Flaw::InspectSaysFree,
+        Flaw::InspectMisnames,
+        Flaw::RenewalDoesNothing,
+        Flaw::ForceKeeps,
+        Flaw::ForceAlwaysTrue,
+        Flaw::ReleaseDenies,
+        Flaw::ShortLease,
+    ] {
+        let memory: Arc<dyn Subject> = Arc::new(MemorySubject::new());
+        let broken: Arc<dyn Subject> = Arc::new(Broken::new(flaw));
+        let config = Config { cases: CASES, max_shrink_iters: 40, ..Config::default() };
+        match compare(&memory, &broken, 1, config, &Seen::default()) {
+            Err(TestError::Fail(why, commands)) => {
+                println!("{flaw:?}: {commands:?}\n{why}");
+            }
+            other => panic!("{flaw:?} was not found out: {other:?}"),
+        }
+    }
+}
+
+/// What chance brings about too seldom: all waits end that share the interrupt, for both locks and of both clients, and no
+/// other; and it serves again.
+#[test]
+fn one_interrupt_ends_all_waits_that_share_it() {
+    let does = |actor, lock, deed| Command { actor, lock, deed };
+    let (lock, together) = (Deed::Lock(Terms::Default), Deed::LockTogether(Terms::Default));
+    let commands = [
+        does(0, 0, lock),
+        does(2, 1, lock),
+        does(1, 0, together),
+        does(3, 1, together),
+        does(1, 0, Deed::Interrupt),
+        does(1, 0, together),
+        does(3, 1, lock),
+        does(1, 0, Deed::Interrupt),
+        does(2, 1, Deed::Unlock(0)),
+        does(1, 0, together),
+        does(0, 0, Deed::Unlock(0)),
+    ];
+    let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
+        (Arc::new(MemorySubject::new()), Arc::new(RedisSubject::start()));
+    let seen = Seen::default();
+    case(&memory, &redis, &commands, &seen).unwrap();
+    let seen = seen.into_inner();
+    let counts =
+        ["Interrupt -> Failed(Interrupted)", "Interrupt -> Failed(Interrupted) for a waiter"];
+    assert_eq!(counts.map(|what| seen[what]), [2, 1], "{seen:?}");
+    let took = seen.iter().filter(|(what, _)| what.contains("Unlock -> Took"));
+    assert_eq!(took.map(|(_, times)| times).sum::<u64>(), 2, "{seen:?}");
+}
+
+/// Differences are found, too, in what is done too seldom for chance to find it soon.
+#[test]
+fn what_is_done_seldom_shows_a_difference_too() {
+    let mine = |deed| Command { actor: 0, lock: 0, deed };
+    let detached = [Deed::Lock(Terms::Default), Deed::Detach(0), Deed::ReplaceClient];
+    for (flaw, deeds, last) in [
+        (Flaw::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
+        (Flaw::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
+        (Flaw::ReleaseForgets, &detached, "ReplaceClient"),
+    ] {
+        let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
+        let compare = |flawed: Broken| {
+            let (memory, flawed): (Arc<dyn Subject>, Arc<dyn Subject>) =
+                (Arc::new(MemorySubject::new()), Arc::new(flawed));
+            case(&memory, &flawed, &commands, &Seen::default())
+        };
+        compare(Broken::sound()).unwrap();
+        let why = compare(Broken::new(flaw)).expect_err("the difference is found");
+        println!("{flaw:?}: {why}");
+        assert!(why.contains(&format!("{last}, ")), "not sooner: {why}");
+    }
+}
+
+/// What is compared with must not be what is wrong: a sound store that was written by itself passes.
+#[test]
+fn a_sound_store_is_not_found_out() {
+    let memory: Arc<dyn Subject> = Arc::new(MemorySubject::new());
+    let sound: Arc<dyn Subject> = Arc::new(Broken::sound());
+    let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };
+    compare(&memory, &sound, fastrand::u64(..), config, &Seen::default()).unwrap();
+}

@@ -1,0 +1,228 @@
+//! [`World`]: one store, two clients, their threads, and whoever waits. It does one command at a time, and goes on only
+//! when everybody who can go on has.
+
+mod deeds;
+mod seen;
+
+pub(super) use seen::Step;
+
+use super::actor::{Actor, Answer, LockSeen, Shelf};
+use super::command::{ACTORS, CLIENTS, Command, Deed, NAMES};
+use distlock_tests::time::eventually;
+use distlock::{Client, ClientId, Context, DistLock, Interrupt, LockName, Mutex, SystemClock};
+use lock_core::conformance::Subject;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So long that nothing is renewed while a test runs: what a renewal finds out, and when, is not what is compared here.
+const WATCHDOG: Duration = Duration::from_secs(300);
+
+/// The longest that something takes that happens at once.
+const SOON: Duration = Duration::from_secs(10);
+
+pub(super) struct World {
+    subject: Arc<dyn Subject>,
+    names: [LockName; NAMES],
+    clients: [Client; CLIENTS],
+    /// Of all that there have been, in order: the place is what a client is called when it is compared.
+    ids: Vec<ClientId>,
+    /// Looks at the store, and holds nothing.
+    observer: Client,
+    actors: Vec<Actor>,
+    shelf: Shelf,
+    waiting: BTreeMap<usize, Waiting>,
+    /// Ends the waits of all who wait together.
+    together: Interrupt,
+    /// What each thread said when it was last asked: one that waits cannot be.
+    seen: Vec<[LockSeen; NAMES]>,
+    /// The tokens of each lock, in the order that they were given in.
+    tokens: [Vec<u64>; NAMES],
+}
+
+struct Waiting {
+    lock: usize,
+    interrupt: Interrupt,
+    /// Whether others wait with the same interrupt.
+    is_together: bool,
+}
+
+impl World {
+    pub(super) fn new(subject: Arc<dyn Subject>, number: u64) -> Self {
+        let names = std::array::from_fn(|lock| {
+            LockName::new(&format!("side-by-side:{number}:{lock}")).unwrap()
+        });
+        let clients: [Client; CLIENTS] = std::array::from_fn(|_| client(&*subject));
+        let observer = client(&*subject);
+        let actor = |actor: usize| Actor::start(locks(&clients[client_of(actor)], &names));
+        Self {
+            actors: (0..ACTORS).map(actor).collect(),
+            ids: clients.iter().map(Client::id).collect(),
+            subject,
+            names,
+            clients,
+            observer,
+            shelf: Shelf::new(),
+            waiting: BTreeMap::new(),
+            together: Interrupt::new(),
+            seen: vec![<[LockSeen; NAMES]>::default(); ACTORS],
+            tokens: Default::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.subject.name()
+    }
+
+    /// Does it, waits until everybody has an answer who must get one, and looks around.
+    pub(super) fn step(&mut self, command: &Command) -> Result<Step, String> {
+        let mut answers = Vec::new();
+        if self.applies(command) {
+            for who in self.start(command)? {
+                let answer = self.actors[who].answer()?;
+                answers.push((who, self.ranked(command.lock, answer)?));
+            }
+            // All whom it ended have answered: it can be used again.
+            self.together.reset();
+            // Who drops waits for no answer, and a look from another connection may reach the store before the release.
+            for client in &self.clients {
+                client.settle(SOON).map_err(|error| format!("{error:?}"))?;
+            }
+        }
+        self.settle(&mut answers)?;
+        Ok(Step {
+            answers,
+            waiting: self.waiting.iter().map(|(who, waiting)| (*who, waiting.lock)).collect(),
+            threads: self.look()?,
+            owned: self.ranked_shelf(),
+            store: (0..NAMES).map(|lock| self.holder(lock)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Whether it can be done now, and has one right answer.
+    fn applies(&self, command: &Command) -> bool {
+        let Command { actor, lock, deed } = *command;
+        if command.is(Deed::Interrupt) {
+            return self.waiting.contains_key(&actor);
+        }
+        let mut waiters = self.waiting.iter().filter(|(_, waiting)| waiting.lock == lock);
+        !self.waiting.contains_key(&actor)
+            && match deed {
+                // Two clients that wait for one lock race for it.
+                Deed::Lock(_) | Deed::LockTogether(_) | Deed::OwnedLock => {
+                    waiters.all(|(waiter, _)| client_of(*waiter) == client_of(actor))
+                }
+                // Nobody is woken by a key that goes: waiters ask again when the lease should be over, minutes later.
+                Deed::LoseKey => waiters.next().is_none(),
+                // The calls of who waits have handles on its client.
+                Deed::ReplaceClient => {
+                    self.waiting.keys().all(|waiter| client_of(*waiter) != client_of(actor))
+                }
+                // It waits without an end, and cannot be interrupted.
+                Deed::Run => self.seen[actor][lock].holds > 0,
+                _ => true,
+            }
+    }
+
+    /// Waits for everybody who can go on, until all that wait must.
+    fn settle(&mut self, answers: &mut Vec<(usize, Answer)>) -> Result<(), String> {
+        for lock in 0..NAMES {
+            while let Some((who, answer)) = self.next_answer(lock)? {
+                self.waiting.remove(&who);
+                let answer = self.ranked(lock, answer)?;
+                answers.push((who, answer));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next waiter who gets an answer; `None` when nobody will: all are in the queue, so that the order is known.
+    fn next_answer(&mut self, lock: usize) -> Result<Option<(usize, Answer)>, String> {
+        let waiters = self.waiters(lock);
+        let Some(client) = waiters.first().copied().map(client_of) else { return Ok(None) };
+        eventually("whoever waits is in the queue, or gets the lock that is free", SOON, || {
+            let answer = |who: &usize| self.actors[*who].answers().try_recv().ok();
+            if let Some(answer) = waiters.iter().find_map(|who| Some((*who, answer(who)?))) {
+                return Some(Ok(Some(answer)));
+            }
+            match self.someone_goes_on(client, lock) {
+                Ok(true) => return None,
+                Ok(false) => {}
+                Err(why) => return Some(Err(why)),
+            }
+            // After the look at who holds it: whoever got the lock in between is not in the queue any more.
+            let queued = self.clients[client].waiting(&self.names[lock]).unwrap();
+            (queued == waiters.len()).then_some(Ok(None))
+        })
+    }
+
+    fn waiters(&self, lock: usize) -> Vec<usize> {
+        self.waiting.iter().filter(|(_, it)| it.lock == lock).map(|(who, _)| *who).collect()
+    }
+
+    /// Whether a waiter of this client gets the lock: nobody of the client, who would be waited for, believes to hold it,
+    /// and the store says that it is free, or that the client has it: then that waiter has it already.
+    fn someone_goes_on(&mut self, client: usize, lock: usize) -> Result<bool, String> {
+        let holder = self.holder(lock)?;
+        let now = self.client_now(client);
+        if holder.is_some_and(|holder| holder.client != Some(now)) || self.shelf.is_held(now, lock)
+        {
+            return Ok(false);
+        }
+        self.look()?;
+        let mut of_client = (0..ACTORS).filter(|actor| client_of(*actor) == client);
+        Ok(of_client.all(|actor| !self.seen[actor][lock].is_held))
+    }
+
+    /// Everybody gives up, lets go and goes. Nothing may be left in the store.
+    pub(super) fn end(mut self) -> Result<(), String> {
+        for (who, waiting) in std::mem::take(&mut self.waiting) {
+            waiting.interrupt.fire();
+            match self.actors[who].answer()? {
+                Answer::Failed(distlock::ErrorKind::Interrupted) => {}
+                other => return Err(format!("thread {who} was interrupted, and says {other:?}")),
+            }
+        }
+        for actor in &self.actors {
+            actor.begin(|own| {
+                own.guards.iter_mut().for_each(Vec::clear);
+                Answer::Done
+            });
+            actor.answer()?;
+        }
+        self.shelf.clear();
+        // With the last handle go the holds that were left with threads.
+        self.actors.clear();
+        let observer = self.observer.clone();
+        let names = self.names.clone();
+        drop(self);
+        for name in &names {
+            let mutex = observer.mutex(name).unwrap();
+            eventually("nothing is left in the store", SOON, || !mutex.is_locked().unwrap());
+        }
+        Ok(())
+    }
+}
+
+/// A case that failed leaves nobody waiting.
+impl Drop for World {
+    fn drop(&mut self) {
+        for waiting in self.waiting.values() {
+            waiting.interrupt.fire();
+        }
+    }
+}
+
+fn client(subject: &dyn Subject) -> Client {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let builder = subject.client(&context);
+    builder.configure(|config| config.with_watchdog(WATCHDOG)).connect().unwrap()
+}
+
+fn locks(client: &Client, names: &[LockName; NAMES]) -> [Mutex; NAMES] {
+    names.each_ref().map(|name| client.mutex(name).unwrap())
+}
+
+fn client_of(actor: usize) -> usize {
+    actor / (ACTORS / CLIENTS)
+}

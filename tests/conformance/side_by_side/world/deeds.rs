@@ -1,0 +1,196 @@
+//! What each command does.
+
+use super::{SOON, Waiting, World, client, client_of, locks};
+use distlock_tests::time::eventually;
+use crate::side_by_side::actor::{Answer, done};
+use crate::side_by_side::command::{ACTORS, BRIEF, Command, Deed, RENEWED_ONCE};
+use distlock::{DistLock, Interrupt, LockOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl World {
+    /// Begins it, and says who must answer now. Whoever may have to wait is among the waiting then.
+    pub(super) fn start(&mut self, command: &Command) -> Result<Vec<usize>, String> {
+        let Command { actor: who, lock, deed } = *command;
+        let actor = &self.actors[who];
+        let client = self.client_now(client_of(who));
+        let (shelf, name) = (self.shelf.clone(), self.names[lock].clone());
+        let owned = self.clients[client_of(who)].owned_mutex(&name).unwrap();
+        let interrupt = Interrupt::new();
+        match deed {
+            Deed::Lock(terms) | Deed::LockTogether(terms) => {
+                let is_together = command.is(Deed::LockTogether(terms));
+                let interrupt = if is_together { self.together.clone() } else { interrupt };
+                let fired = interrupt.clone();
+                actor.begin(move |own| own.lock(lock, terms, &fired));
+                if self.seen[who][lock].holds == 0 {
+                    self.waiting.insert(who, Waiting { lock, interrupt, is_together });
+                    return Ok(vec![]);
+                }
+            }
+            Deed::OwnedLock => {
+                let fired = interrupt.clone();
+                actor.begin(move |_| {
+                    shelf.put(client, lock, &owned, |it| it.lock_interruptibly(&fired).map(Some))
+                });
+                self.waiting.insert(who, Waiting { lock, interrupt, is_together: false });
+                return Ok(vec![]);
+            }
+            Deed::Interrupt => return Ok(self.interrupt(who)),
+            Deed::TakeAndOutlive => {
+                self.take_and_outlive(who, lock, LockOptions::new().lease(BRIEF));
+            }
+            Deed::TakeAndUseUp => {
+                let once = LockOptions::new().watched_at_most(RENEWED_ONCE, 1);
+                self.take_and_outlive(who, lock, once);
+            }
+            Deed::LockInterrupted(terms) => {
+                interrupt.fire();
+                actor.begin(move |own| own.lock(lock, terms, &interrupt));
+            }
+            Deed::ReplaceClient => {
+                drop(owned);
+                self.replace_client(who)?;
+            }
+            Deed::OwnedTry => {
+                actor.begin(move |_| shelf.put(client, lock, &owned, |it| it.try_lock()));
+            }
+            Deed::OwnedUnlock(which) => actor.begin(move |_| {
+                shelf.take(lock, which).map_or(Answer::Says(false), |guard| done(guard.unlock()))
+            }),
+            Deed::OwnedDrop(which) => {
+                actor.begin(move |_| Answer::Says(shelf.take(lock, which).is_some()));
+            }
+            Deed::OwnedVerify(which) => actor.begin(move |_| {
+                let verified = shelf.with(lock, which, |guard| done(guard.verify()));
+                verified.unwrap_or(Answer::Says(false))
+            }),
+            Deed::LoseKey => {
+                let subject = Arc::clone(&self.subject);
+                actor.begin(move |_| {
+                    subject.lose(&name);
+                    Answer::Done
+                });
+            }
+            Deed::Settle => {
+                let client = self.clients[client_of(who)].clone();
+                actor.begin(move |_| done(client.settle(SOON)));
+            }
+            _ => self.start_alone(command),
+        }
+        Ok(vec![who])
+    }
+
+    /// Ends this thread's wait, and those of all who wait with the same interrupt.
+    fn interrupt(&mut self, who: usize) -> Vec<usize> {
+        let Some(waiting) = self.waiting.remove(&who) else { unreachable!("it applies") };
+        let mut ended = vec![who];
+        if waiting.is_together {
+            let others = self.waiting.iter().filter(|(_, other)| other.is_together);
+            ended.extend(others.map(|(who, _)| *who));
+            self.waiting.retain(|_, other| !other.is_together);
+        }
+        waiting.interrupt.fire();
+        ended
+    }
+
+    /// What a thread does with its own locks and guards.
+    fn start_alone(&self, command: &Command) {
+        let Command { actor, lock, deed } = *command;
+        self.actors[actor].begin(move |own| {
+            let nothing = Answer::Says(false);
+            let mutex = &own.locks[lock];
+            match deed {
+                Deed::Try(terms) => {
+                    let taken = mutex.try_lock_with(&terms.options());
+                    own.keep(lock, taken)
+                }
+                Deed::TryFor(terms) => {
+                    let taken = mutex.try_lock_with(&terms.waiting());
+                    own.keep(lock, taken)
+                }
+                Deed::Run => mutex
+                    .run(|_| mutex.hold_count())
+                    .map_or_else(|error| Answer::Failed(error.kind()), Answer::Counts),
+                Deed::LockWithAWait => {
+                    done(mutex.lock_with(&LockOptions::new().wait(Duration::ZERO)))
+                }
+                Deed::TryWithoutALease => {
+                    done(mutex.try_lock_with(&LockOptions::new().lease(Duration::ZERO)))
+                }
+                Deed::Unlock(which) => {
+                    own.take_guard(lock, which).map_or(nothing, |guard| done(guard.unlock()))
+                }
+                Deed::Drop(which) => Answer::Says(own.take_guard(lock, which).is_some()),
+                Deed::Detach(which) => own.take_guard(lock, which).map_or(nothing, |guard| {
+                    guard.detach();
+                    Answer::Done
+                }),
+                Deed::UnlockDetached => done(mutex.unlock()),
+                Deed::Extend(which, minutes) => own
+                    .guard(lock, which)
+                    .map_or(nothing, |guard| done(guard.extend(minutes.time()))),
+                Deed::Ensure(which, minutes) => own
+                    .guard(lock, which)
+                    .map_or(nothing, |guard| done(guard.ensure(minutes.time()))),
+                Deed::Verify(which) => {
+                    own.guard(lock, which).map_or(nothing, |guard| done(guard.verify()))
+                }
+                Deed::ForceUnlock => mutex
+                    .force_unlock()
+                    .map_or_else(|error| Answer::Failed(error.kind()), Answer::Says),
+                other => unreachable!("{other:?} is not done alone"),
+            }
+        });
+    }
+
+    /// The client's handles go one after the other, the one of this thread last.
+    fn replace_client(&mut self, who: usize) -> Result<(), String> {
+        let side = client_of(who);
+        self.clients[side] = client(&*self.subject);
+        self.ids.push(self.clients[side].id());
+        let others = (0..ACTORS).filter(|actor| client_of(*actor) == side && *actor != who);
+        for actor in others.chain([who]) {
+            let locks = locks(&self.clients[side], &self.names);
+            self.actors[actor].begin(move |own| {
+                own.locks = locks;
+                Answer::Done
+            });
+            if actor != who {
+                self.actors[actor].answer()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the client is called that this side has now.
+    pub(super) fn client_now(&self, side: usize) -> usize {
+        let id = self.clients[side].id();
+        self.ids.iter().position(|known| *known == id).expect("it is among them")
+    }
+
+    /// Takes it for a short time, and answers when that is over, for the holder and in the store. Meanwhile the store keeps
+    /// it for as long as its holder counts on it.
+    fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions) {
+        let observer = self.observer.mutex(&self.names[lock]).unwrap();
+        self.actors[who].begin(move |own| {
+            let held_before = own.locks[lock].hold_count() > 0;
+            let taken = own.locks[lock].try_lock_with(&options);
+            let answer = own.keep(lock, taken);
+            let mut is_kept = true;
+            if !held_before && let (Answer::Took(_), Some(guard)) = (answer, own.newest_guard(lock))
+            {
+                eventually("the lease is over for its holder", SOON, || {
+                    // In this order: a holder that counts on it now did so when the store was asked.
+                    let is_locked = observer.is_locked().unwrap();
+                    is_kept &= is_locked || !guard.is_valid();
+                    !guard.is_valid()
+                });
+                eventually("the lease is over in the store", SOON, || {
+                    !observer.is_locked().unwrap()
+                });
+            }
+            if is_kept { answer } else { Answer::Says(is_kept) }
+        });
+    }
+}

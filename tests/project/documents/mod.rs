@@ -1,0 +1,48 @@
+//! The documentation keeps its word: numbers are the code's, and tests that it names are there.
+
+mod defaults;
+mod migrating;
+pub(crate) mod named;
+
+use std::fs;
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The rows of the table under this heading, as cells without their back-quotes; the head is left out.
+fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
+    let after = document.split_once(&format!("\n## {heading}\n")).map(|(_, after)| after);
+    let section = after.unwrap_or_else(|| panic!("there is no section `{heading}`"));
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    let cells = |row: &str| {
+        let cells = row.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = rows.map(cells).collect();
+    assert!(!rows.is_empty(), "the table under `{heading}` is empty");
+    rows
+}
+
+/// The Rust files in these folders, as paths from the root.
+fn sources<const N: usize>(folders: [&str; N]) -> Vec<String> {
+    let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    files
+}

@@ -1,0 +1,282 @@
+//! `hold`: the protocol, its exit codes, and what a holder learns that was paused or killed.
+
+use super::{SOON, only_error};
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
+use serde_json::Value as Json;
+use std::time::Duration;
+
+fn hold(arguments: &[&str]) -> Child {
+    Example::new("hold").args(&["--name", "it"]).args(arguments).spawn()
+}
+
+#[track_caller]
+fn held(child: &mut Child) -> u64 {
+    child.expect_event("held", SOON)["token"].as_u64().expect("a token is a number")
+}
+
+/// The answer to a question: whether it is valid, and for how long.
+#[track_caller]
+fn ask(child: &mut Child, question: &str) -> (bool, u64) {
+    child.send(question);
+    answer(child, question)
+}
+
+#[track_caller]
+fn answer(child: &mut Child, question: &str) -> (bool, u64) {
+    let answer = child.expect_event(question, SOON);
+    (answer["valid"].as_bool().unwrap(), answer["remaining_ms"].as_u64().unwrap())
+}
+
+#[test]
+fn it_answers_and_releases() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for arguments in [vec![], vec!["--url", &url]] {
+        let mut child = hold(&arguments);
+        assert!(held(&mut child) > 1_000_000_000_000_000, "microseconds since 1970");
+        for question in ["check", "verify"] {
+            let (valid, remaining) = ask(&mut child, question);
+            assert!(valid && (20_000..=30_000).contains(&remaining), "{question}: {remaining}");
+        }
+        child.send("sing");
+        let line = only_error(&child);
+        for word in ["\"sing\"", "check", "verify", "release"] {
+            assert!(line.contains(word), "{line}");
+        }
+        assert!(ask(&mut child, "check").0, "it went on");
+        child.send("release");
+        child.expect_event("released", SOON);
+        assert_eq!(child.wait_exit(SOON), 0);
+    }
+    assert!(!server.probe().exists("it"));
+}
+
+#[test]
+fn it_says_what_is_written_in_its_first_lines() {
+    let mut child = hold(&["--lease", "10s"]);
+    let token = held(&mut child);
+    child.send("check");
+    let (_, remaining) = answer(&mut child, "check");
+    child.send("release");
+    child.expect_event("released", SOON);
+    child.wait_exit(SOON);
+    let expected = [
+        format!(r#"{{"event":"held","token":{token}}}"#),
+        format!(r#"{{"event":"check","valid":true,"remaining_ms":{remaining}}}"#),
+        r#"{"event":"released"}"#.to_owned(),
+    ];
+    assert_eq!(child.output(), expected.join("\n"));
+}
+
+#[test]
+fn the_end_of_its_input_and_signals_release() {
+    let ends: [fn(&mut Child); 3] =
+        [Child::close_input, |child| child.interrupt(), |child| child.terminate()];
+    for end in ends {
+        let mut child = hold(&[]);
+        held(&mut child);
+        end(&mut child);
+        child.expect_event("released", SOON);
+        assert_eq!(child.wait_exit(SOON), 0);
+    }
+}
+
+#[test]
+fn a_busy_lock_is_an_answer_and_a_wait_can_be_interrupted() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let mut holder = hold(&["--url", &url]);
+    let token = held(&mut holder);
+    for wait in ["0s", "200ms"] {
+        let mut child = hold(&["--url", &url, "--wait", wait]);
+        child.expect_event("busy", SOON);
+        assert_eq!(child.wait_exit(SOON), 1);
+    }
+
+    let mut waiting = hold(&["--url", &url]);
+    let mut probe = server.probe();
+    eventually("it waits", SOON, || {
+        !probe.command(&["PUBSUB", "CHANNELS", "*"]).texts().is_empty()
+    });
+    waiting.interrupt();
+    assert_eq!(waiting.wait_exit(SOON), 130);
+    assert_eq!((waiting.output(), waiting.errors()), (String::new(), String::new()));
+
+    let mut next = hold(&["--url", &url, "--wait", "1m"]);
+    holder.send("release");
+    assert!(held(&mut next) > token);
+}
+
+#[test]
+fn the_environment_names_the_store() {
+    let server = RedisServer::start();
+    let mut child =
+        Example::new("hold").arg("--name=it").env("DISTLOCK_URL", &server.url()).spawn();
+    held(&mut child);
+    assert!(server.probe().exists("it"));
+}
+
+#[test]
+fn a_fixed_lease_ends_while_nobody_types() {
+    let mut child = hold(&["--lease", "300ms"]);
+    held(&mut child);
+    let lost = child.expect_event("lost", SOON);
+    assert_eq!(lost["cause"], "the lease ended without a renewal");
+    assert_eq!(child.wait_exit(SOON), 75);
+}
+
+#[test]
+fn a_lock_that_is_deleted_behind_its_back_is_lost_at_the_next_renewal() {
+    let server = RedisServer::start();
+    let mut child = hold(&["--url", &format!("{}?watchdog=600ms", server.url())]);
+    held(&mut child);
+    assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
+    let lost = child.expect_event("lost", SOON);
+    assert_eq!(lost["cause"], "the store says that the lock is not ours any more");
+    assert_eq!(child.wait_exit(SOON), 75);
+}
+
+#[test]
+fn verify_and_release_learn_what_only_the_store_knows() {
+    let server = RedisServer::start();
+    for command in ["verify", "release"] {
+        let mut child = hold(&["--url", &server.url()]);
+        held(&mut child);
+        assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
+        assert!(ask(&mut child, "check").0, "a local look cannot know");
+        child.send(command);
+        if command == "verify" {
+            assert_eq!(answer(&mut child, "verify"), (false, 0));
+        }
+        child.expect_event("lost", SOON);
+        assert_eq!(child.wait_exit(SOON), 75);
+    }
+}
+
+#[test]
+fn a_killed_holder_frees_within_its_lease() {
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_secs(1));
+    let url = format!("{}?watchdog={}ms", server.url(), lease.as_millis());
+    let mut dead = hold(&["--url", &url]);
+    let token = held(&mut dead);
+    always("it is kept for longer than a lease", lease * 3 / 2, || server.probe().exists("it"));
+    dead.kill();
+    let watch = Stopwatch::start();
+    let mut next = hold(&["--url", &url]);
+    assert!(held(&mut next) > token);
+    assert!(watch.elapsed() < lease + scaled(Duration::from_millis(500)), "{:?}", watch.elapsed());
+}
+
+#[test]
+fn a_holder_that_was_paused_past_its_lease_knows_at_its_first_look() {
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_millis(500));
+    let url = format!("{}?watchdog={}ms", server.url(), lease.as_millis());
+    for asked_while_paused in [true, false] {
+        let mut paused = hold(&["--url", &url]);
+        let token = held(&mut paused);
+        paused.pause();
+        // Its lease does not run out while this test is kept waiting.
+        let mut next = hold(&["--url", &server.url()]);
+        let next_token = held(&mut next);
+        assert!(token < next_token);
+        if asked_while_paused {
+            paused.send("check");
+        }
+        paused.resume();
+        if !asked_while_paused {
+            paused.send("check");
+        }
+        assert_eq!(answer_or_lost(&mut paused), (false, 0));
+        paused.send("release");
+        assert_eq!(paused.wait_exit(SOON), 75);
+        let said = paused.output();
+        assert!(said.contains("\"lost\"") && !said.contains("\"released\""), "{said}");
+
+        // The late release was refused: the successor still has it, by the store's word.
+        assert!(ask(&mut next, "verify").0);
+        next.send("release");
+        next.expect_event("released", SOON);
+    }
+}
+
+/// The answer to a check; the loss may be told before or after it.
+#[track_caller]
+fn answer_or_lost(child: &mut Child) -> (bool, u64) {
+    child.expect("the first check", SOON, |line: &Json| match line["event"].as_str() {
+        Some("check") => {
+            Some((line["valid"].as_bool().unwrap(), line["remaining_ms"].as_u64().unwrap()))
+        }
+        Some("lost") => None,
+        _ => panic!("neither a check nor a loss: {line}"),
+    })
+}
+
+#[test]
+fn a_paused_store_costs_nothing_but_renewals() {
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_secs(3));
+    let url = format!("{}?watchdog={}ms&command_timeout=500ms", server.url(), lease.as_millis());
+    let mut child = hold(&["--url", &url]);
+    held(&mut child);
+    server.pause();
+    let_pass(lease / 2);
+    assert!(ask(&mut child, "check").0, "the lease is not over");
+    server.resume();
+    let_pass(lease);
+    assert!(ask(&mut child, "check").0, "it was renewed again");
+    child.send("release");
+    child.expect_event("released", SOON);
+}
+
+#[test]
+fn trouble_is_one_line_and_has_its_code() {
+    let nowhere = "redis://127.0.0.1:1?outage_limit=200ms";
+    let troubles: [(&[&str], i32, &str); 6] = [
+        (&["--url", nowhere], 69, "Connection refused"),
+        (&["--url", nowhere, "--wait", "0s"], 69, "Connection refused"),
+        (&["--url", "redis://127.0.0.1?colour=red"], 78, "`colour`"),
+        (&["--wait", "soon"], 78, "'soon' for '--wait <DURATION>'"),
+        (&["--lease", "1ms"], 78, "a lease of 1ms is too short"),
+        (&["--colour", "red"], 78, "unexpected argument '--colour'"),
+    ];
+    for (arguments, code, what) in troubles {
+        let mut child = hold(arguments);
+        assert_eq!(child.wait_exit(SOON), code, "{arguments:?}: {}", child.errors());
+        let line = only_error(&child);
+        assert!(line.starts_with("hold: ") && line.contains(what), "{line}");
+        assert_eq!(child.output(), "");
+    }
+}
+
+#[test]
+fn what_the_server_refuses_is_told() {
+    let server = RedisServer::start();
+    server.probe().command(&["CONFIG", "SET", "requirepass", "open"]);
+    let url = format!("redis://:wrong-password@127.0.0.1:{}", server.port());
+    let mut child = hold(&["--url", &url]);
+    assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
+    let line = only_error(&child);
+    assert!(line.contains("WRONGPASS") && !line.contains("wrong-password"), "{line}");
+}
+
+#[test]
+fn something_else_under_the_name_is_told() {
+    let server = RedisServer::start();
+    server.probe().command(&["SET", "it", "something else"]);
+    let mut child = hold(&["--url", &server.url()]);
+    assert_eq!(child.wait_exit(SOON), 70, "{}", child.errors());
+    assert!(only_error(&child).contains("choose another `--name`"), "{}", child.errors());
+}
+
+#[test]
+fn signals_that_were_ignored_at_the_start_are_no_handlers_of_the_program() {
+    let mut child = Example::new("hold").args(&["--name", "x"]).with_signals_ignored().spawn();
+    held(&mut child);
+    child.terminate();
+    child.expect_event("released", SOON);
+    assert_eq!(child.wait_exit(SOON), 0);
+}

@@ -1,0 +1,45 @@
+//! The small examples check what they show themselves; here they are run.
+
+use super::SOON;
+use distlock_tests::child::Example;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::fairly;
+use std::path::Path;
+
+/// Every example that is one file and no tool: whoever adds one need not think of this test.
+fn small_ones() -> Vec<String> {
+    let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("examples");
+    let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+    let names = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+    let names: Vec<_> = names.filter(|name| name != "hold").collect();
+    assert!(names.len() >= 6, "{names:?}");
+    names
+}
+
+fn run_all(url: &[&str]) {
+    // Built, all of them, before the first of them runs: it has leases.
+    let examples: Vec<_> =
+        small_ones().into_iter().map(|name| Example::new(&name).args(url)).collect();
+    let started: Vec<_> = examples.into_iter().map(Example::spawn).collect();
+    for mut child in started {
+        let code = child.wait_exit(SOON);
+        let (output, errors) = (child.output(), child.errors());
+        assert_eq!((code, errors.as_str()), (0, ""), "{output}");
+        assert!(!output.is_empty());
+    }
+}
+
+#[test]
+fn every_small_example_shows_what_it_says_in_memory() {
+    fairly(|| run_all(&[]));
+}
+
+#[test]
+fn every_small_example_shows_what_it_says_on_a_server() {
+    let server = RedisServer::start();
+    fairly(|| run_all(&[&server.url()]));
+    let left = server.probe().keys("*");
+    assert!(left.iter().all(|key| key.starts_with("redisson_lock_token:")), "{left:?}");
+}

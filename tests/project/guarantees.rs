@@ -1,0 +1,107 @@
+//! What nobody can promise, seen to fail. The promises have their tests elsewhere: `docs/GUARANTEES.md` names them.
+
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::eventually;
+use distlock::{Client, DistLock, FencingToken, LockOptions};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn two_clients(server: &RedisServer) -> [Client; 2] {
+    [(); 2].map(|()| distlock::connect(&server.url()).unwrap())
+}
+
+/// What the lock protects: it refuses smaller tokens than it has seen, or takes whatever comes.
+#[derive(Default)]
+struct Record {
+    text: &'static str,
+    largest: Option<FencingToken>,
+}
+
+impl Record {
+    fn write(&mut self, text: &'static str) {
+        self.text = text;
+    }
+
+    fn write_fenced(&mut self, text: &'static str, token: Option<FencingToken>) -> bool {
+        let is_late = token < self.largest;
+        if !is_late {
+            (self.text, self.largest) = (text, token);
+        }
+        !is_late
+    }
+}
+
+#[test]
+fn without_fencing_a_paused_holder_writes_over_its_successor() {
+    let server = RedisServer::start();
+    let [slow, quick] = two_clients(&server).map(|client| client.mutex("record").unwrap());
+    let (mut plain, mut fenced) = (Record::default(), Record::default());
+    let options = LockOptions::new().lease(Duration::from_secs(1));
+    let late = slow.lock_with(&options).unwrap();
+    let looked = late.is_valid();
+    // Here it is paused, between the look and the write, for longer than its lease.
+    let next = quick.try_lock_for(SOON).unwrap().expect("the lease ends");
+    plain.write("new");
+    assert!(fenced.write_fenced("new", next.fencing_token()));
+    // It goes on with what it saw.
+    assert!(looked);
+    plain.write("old");
+    assert_eq!(plain.text, "old", "the successor's work is lost");
+    assert!(!fenced.write_fenced("old", late.fencing_token()), "its token is the smaller one");
+    assert_eq!(fenced.text, "new");
+    assert!(!late.is_valid() && late.unlock().unwrap_err().is_lost(), "it can know, afterwards");
+}
+
+#[test]
+fn a_server_that_loses_its_memory_grants_twice() {
+    let server = RedisServer::start();
+    let [first, second] = two_clients(&server).map(|client| client.mutex("twice").unwrap());
+    let one = first.lock().unwrap();
+    assert!(second.try_lock().unwrap().is_none());
+    server.probe().command(&["FLUSHALL"]);
+    let two = second.try_lock().unwrap().expect("the server knows of nobody");
+    assert!(one.is_valid() && two.is_valid(), "both believe to hold it, until a renewal");
+    assert!(two.fencing_token() > one.fencing_token(), "fencing still tells them apart");
+    assert!(one.verify().unwrap_err().is_lost() && !one.is_valid(), "who asks is told");
+    two.verify().unwrap();
+}
+
+#[test]
+fn a_lock_that_is_broken_by_force_has_two_believers() {
+    let server = RedisServer::start();
+    let [first, second] = two_clients(&server).map(|client| client.mutex("forced").unwrap());
+    let one = first.lock().unwrap();
+    assert!(second.force_unlock().unwrap());
+    let two = second.try_lock().unwrap().expect("it was freed");
+    assert!(one.is_valid() && two.is_valid(), "the first is not told before its next renewal");
+    assert!(one.unlock().unwrap_err().is_lost());
+    two.unlock().unwrap();
+}
+
+#[test]
+fn a_process_that_asks_first_goes_first() {
+    let server = RedisServer::start();
+    let [holder, patient] = two_clients(&server);
+    let lock = holder.mutex("order").unwrap();
+    let guard = lock.lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let lock = patient.mutex("order").unwrap();
+            let guard = lock.lock().unwrap();
+            guard.fencing_token()
+        });
+        // Our acquire, and two of whoever waits: one that found it busy, and one after it had subscribed.
+        eventually("the other client waits, and has looked again", SOON, || {
+            server.probe().command_calls("exists") == 3
+        });
+        // The lock comes free, and before whoever waits has heard of it a third asks.
+        server.probe().command(&["DEL", "order"]);
+        let third = distlock::connect(&server.url()).unwrap().mutex("order").unwrap();
+        let overtakes = third.try_lock().unwrap().expect("it is free, and nobody was there first");
+        let before = overtakes.fencing_token();
+        assert!(guard.unlock().unwrap_err().is_lost());
+        overtakes.unlock().unwrap();
+        assert!(waiting.join().unwrap() > before);
+    });
+}

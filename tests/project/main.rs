@@ -1,0 +1,27 @@
+//! The project itself: its examples, its documents, and the tools of its tests.
+//!
+//! `REDIS_SERVER=PATH` runs everything on another server's binary, `DISTLOCK_TEST_SCALE=3` gives a
+//! slow machine three times as long.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// The documents' numbers and names.
+mod documents;
+
+// The examples, run as a user runs them.
+mod examples;
+
+// The races of old algorithms, seen to happen and seen cured.
+mod gallery;
+
+// What GUARANTEES says that no lock can promise, seen to fail.
+mod guarantees;
+
+// The README's commands, links and names.
+mod readme;
+
+// No secret in anything that can be printed.
+mod secrets;
+
+// The tools that all tests share.
+mod selfcheck;

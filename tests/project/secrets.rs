@@ -1,0 +1,176 @@
+//! A planted password is looked for in everything that can be printed.
+
+use distlock_tests::child::Example;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::eventually;
+use distlock::{Config, DistLock, Error, Event, LockOptions, Secret};
+use parking_lot::Mutex;
+use std::fmt::{Debug, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECRET: &str = "pl4nted-s3cret";
+
+/// Everything that was printed so far.
+#[derive(Clone, Default)]
+struct Printed(Arc<Mutex<String>>);
+
+impl Printed {
+    fn debug(&self, value: &dyn Debug) {
+        write!(self.0.lock(), "{value:?}\n{value:#?}\n").unwrap();
+    }
+
+    /// An error with its causes, in every way it can be shown.
+    fn error(&self, error: &Error) {
+        self.debug(error);
+        let mut cause: Option<&dyn std::error::Error> = Some(error);
+        while let Some(error) = cause {
+            write!(self.0.lock(), "{error}\n{error:?}\n").unwrap();
+            cause = error.source();
+        }
+    }
+
+    fn check(&self) {
+        let text = self.0.lock();
+        let line = text.lines().find(|line| line.contains(SECRET));
+        assert!(line.is_none(), "{line:?}");
+        assert!(text.len() > 1_000, "hardly anything was printed");
+    }
+}
+
+/// Files that make no sense, with a password in them. The reader's own errors quote the line (as text), or have the whole
+/// document in them (in `Debug`), so they must not be among the causes of ours.
+fn refused_files(printed: &Printed) {
+    let url = format!("url = 'memory://me:{SECRET}@h'");
+    for document in [
+        format!("{url}\npool = "),
+        format!("pool = \n{url}"),
+        format!("url = 'memory://me:{SECRET}@h"),
+        format!("{url}\n{url}"),
+        format!("{url}\npool = 1.5"),
+        format!("{url}\npool = 'many'"),
+        format!("{url}\n[locks]\npool = 1"),
+        format!("{url}\nno_such_option = 1"),
+        format!("url = 'nosuch://me:{SECRET}@h'"),
+        format!("sentinel_password = '{SECRET}'"),
+        format!("{url}\nsentinel_password = ['{SECRET}']"),
+    ] {
+        let connected = |config: Result<Config, Error>| {
+            config.and_then(|config| distlock::builder().config(config).connect()).unwrap_err()
+        };
+        // Also by the text alone, which is what the documentation says to take of an error of serde's.
+        let by_serde = toml::from_str::<Config>(&document);
+        let by_serde = by_serde.map_err(|error| Error::configuration(error.message()));
+        printed.error(&connected(by_serde));
+        #[cfg(feature = "toml")]
+        {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &document).unwrap();
+            printed.error(&connected(Config::from_toml(&document)));
+            printed.error(&connected(Config::from_file(file.path())));
+        }
+    }
+}
+
+#[test]
+fn a_planted_password_is_in_nothing_that_can_be_printed() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    probe.command(&["ACL", "SETUSER", "me", "on", &format!(">{SECRET}"), "~*", "&*", "+@all"]);
+    let printed = Printed::default();
+    let told = printed.clone();
+    let address = format!("127.0.0.1:{}", server.port());
+    let url = |user: &str, password: &str| format!("redis://{user}:{password}@{address}");
+
+    // What works.
+    let config = Config::from_url(&url("me", SECRET)).unwrap();
+    printed.debug(&config);
+    printed.debug(&Secret::new(SECRET));
+    let builder =
+        distlock::builder().config(config).events(Arc::new(move |event: &Event| told.debug(event)));
+    printed.debug(&builder);
+    let client = builder.connect().unwrap();
+    let (lock, owned) = (client.mutex("x").unwrap(), client.owned_mutex("y").unwrap());
+    let guard = lock.lock_with(&LockOptions::new().watched(Duration::from_millis(100))).unwrap();
+    for value in [
+        &client as &dyn Debug,
+        &lock,
+        &owned,
+        &guard,
+        &owned.lock().unwrap(),
+        &lock.inspect().unwrap(),
+    ] {
+        printed.debug(value);
+    }
+    let losses = guard.losses();
+    probe.command(&["DEL", "x"]);
+    printed.debug(&losses.recv_timeout(Duration::from_secs(20)).unwrap());
+    printed.error(&guard.unlock().unwrap_err());
+    eventually("the events are told", Duration::from_secs(20), || {
+        printed.0.lock().contains("Lost")
+    });
+
+    // What the server refuses: with the right password's user and a wrong one, and the other way round.
+    for (user, password) in [("nobody", SECRET), ("me", &format!("{SECRET}x")), ("", SECRET)] {
+        let refused = distlock::connect(&url(user, password)).unwrap();
+        printed.error(&refused.mutex("x").unwrap().try_lock().unwrap_err());
+        printed.debug(&refused);
+    }
+    // A server that does not know AUTH repeats its arguments.
+    let old = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
+    let repeats =
+        distlock::connect(&format!("redis://me:{SECRET}@127.0.0.1:{}", old.port())).unwrap();
+    printed.error(&repeats.mutex("x").unwrap().try_lock().unwrap_err());
+
+    // The sentinels' password, which is another one.
+    let sentinel =
+        RedisServer::start_sentinel(&format!("sentinel monitor m 127.0.0.1 {} 1\n", server.port()));
+    sentinel.probe().command(&["ACL", "SETUSER", "default", &format!(">{SECRET}")]);
+    for (sentinels, servers) in [(SECRET, "x"), (&format!("{SECRET}x"), SECRET)] {
+        let url = format!(
+            "redis+sentinel://me:{servers}@127.0.0.1:{}/m?sentinel_password={sentinels}",
+            sentinel.port()
+        );
+        let config = Config::from_url(&url).unwrap();
+        printed.debug(&config);
+        let refused = distlock::builder().config(config).connect().unwrap();
+        printed.error(&refused.mutex("x").unwrap().try_lock().unwrap_err());
+        printed.debug(&refused);
+    }
+
+    // What the door refuses.
+    for url in [
+        format!("redis://me:{SECRET}@h:port"),
+        format!("redis://me:{SECRET}@h/0?no_such_option=1"),
+        format!("redis://me:{SECRET}@h?password={SECRET}"),
+        format!("redis://me:{SECRET}/x@h"),
+        format!("nosuch://me:{SECRET}@h"),
+        format!("memory://me:{SECRET}@h"),
+        format!("redis://me:{SECRET}@a,b"),
+        format!("redis://me:{SECRET}@h/not-a-number"),
+        format!("{SECRET}@h"),
+        format!("redis+sentinel://h/m?sentinel_password={SECRET}&no_such_option=1"),
+        format!("redis+sentinel://h?sentinel_password={SECRET}"),
+        format!("redis://h?sentinel_password={SECRET}"),
+    ] {
+        printed.error(&distlock::connect(&url).unwrap_err());
+    }
+    refused_files(&printed);
+    printed.check();
+
+    // What programs print.
+    for url in [
+        url("me", &format!("{SECRET}x")),
+        format!("redis://me:{SECRET}@127.0.0.1:1"),
+        url("me", SECRET),
+    ] {
+        let mut hold = Example::new("hold")
+            .args(&["--name", "z", "--wait", "1s"])
+            .env("DISTLOCK_URL", &url)
+            .spawn();
+        hold.close_input();
+        hold.wait_exit(Duration::from_secs(60));
+        write!(printed.0.lock(), "{}\n{}\n", hold.output(), hold.errors()).unwrap();
+    }
+    printed.check();
+}

@@ -1,0 +1,60 @@
+//! A backend that is gone leaves no thread and no connection behind.
+
+use distlock_tests::alone::{alone, own_threads};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{eventually, timed};
+use distlock::backend::{Attempt, Wake};
+use distlock::{
+    ClientId, Clock, Config, Context, LeaseTime, LockName, OwnerId, SystemClock, schemes,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(10);
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(&self) {}
+}
+
+#[test]
+fn a_backend_that_is_dropped_takes_its_threads_and_connections_with_it() {
+    alone(
+        "departure::a_backend_that_is_dropped_takes_its_threads_and_connections_with_it",
+        nothing_is_left,
+    );
+}
+
+fn nothing_is_left() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let mut connections =
+        || probe.clients().iter().filter(|line| line.contains("name=distlock")).count();
+    let name = LockName::new("a").unwrap();
+    let soon = || SystemClock.now() + Duration::from_secs(5);
+    let client = ClientId::random();
+    let open = |url: &str| {
+        let context = Context::new(Arc::new(SystemClock), client);
+        schemes().open(&Config::from_url(url).unwrap(), &context).unwrap()
+    };
+
+    // In all its ways: used, watched (and the watch outlives it), unreachable, never used.
+    let used = open(&server.url());
+    let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
+    used.acquire(&Attempt::new(&name, OwnerId::new(client, 1), lease), soon()).unwrap();
+    let watch = used.watch(&name, Arc::new(Nobody), soon()).unwrap();
+    let unreachable = open("redis://127.0.0.1:1");
+    let by = SystemClock.now() + Duration::from_millis(50);
+    assert!(unreachable.watch(&name, Arc::new(Nobody), by).is_err());
+    let unused = open(&server.url());
+    let expected =
+        ["distlock-slots", "distlock-slots", "distlock-slots", "distlock-sub", "distlock-sub"];
+    assert_eq!(own_threads(), expected);
+    assert_eq!(connections(), 2, "one that was borrowed and one that listens");
+
+    timed(0, |_| drop((used, unreachable, unused)));
+    eventually("no thread is left", LONG, || own_threads().is_empty());
+    eventually("no connection is left", LONG, || connections() == 0);
+    drop(watch);
+}

@@ -1,0 +1,100 @@
+//! What goes to a log: records, spans and the reports of panics, at the finest level. The subscriber is everybody's, so it
+//! needs a process of its own.
+
+use distlock_tests::alone::alone;
+use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::time::eventually;
+use distlock::DistLock;
+use parking_lot::Mutex;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Arc;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(20);
+const SECRET: &str = "pl4nted-s3cret";
+
+/// Keeps what was written.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_planted_password_is_in_no_log_and_no_panic() {
+    alone("log::a_planted_password_is_in_no_log_and_no_panic", || {
+        let log = Log::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_ansi(false)
+            .with_span_events(tracing_subscriber::fmt::format::FmtSpan::FULL)
+            .with_writer(move || writer.clone())
+            .init();
+        let mut server = RedisServer::start();
+        server.probe().command(&[
+            "ACL",
+            "SETUSER",
+            "me",
+            "on",
+            &format!(">{SECRET}"),
+            "~*",
+            "&*",
+            "+@all",
+        ]);
+        let options = "command_timeout=500ms&watchdog=2s&outage_limit=500ms";
+        let client = |user: &str, port: u16| {
+            distlock::connect(&format!("redis://{user}:{SECRET}@127.0.0.1:{port}?{options}"))
+                .unwrap()
+        };
+        let told = |record: &str| eventually(record, LONG, || log.text().contains(record));
+
+        // What works, and then does not: a loss, a renewal and a release that fail.
+        let good = client("me", server.port());
+        let lock = good.mutex("x").unwrap();
+        lock.lock().unwrap().unlock().unwrap();
+        let (held, lost) = (good.owned_mutex("y").unwrap().lock().unwrap(), lock.lock().unwrap());
+        told("renewed");
+        server.kill();
+        told("a renewal failed");
+        assert!(held.unlock().is_err());
+        told("a release failed");
+        told("lost");
+        drop(lost);
+
+        // What is refused, and what a program that does not care makes of it.
+        server.restart();
+        let hook = take_hook();
+        let panics = Mutex::new(log.clone());
+        set_hook(Box::new(move |panic| writeln!(panics.lock(), "{panic}").unwrap()));
+        let old = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
+        let refused = [("nobody", server.port()), ("me", old.port()), ("me", free_port())];
+        for (user, port) in refused {
+            let client = client(user, port);
+            let lock = client.mutex("z").unwrap();
+            let careless = AssertUnwindSafe(|| drop(lock.try_lock().unwrap()));
+            assert!(catch_unwind(careless).is_err());
+        }
+        set_hook(hook);
+        told("panicked");
+        let text = log.text();
+        let line = text.lines().find(|line| line.contains(SECRET));
+        assert!(line.is_none(), "{line:?}");
+        println!("{} lines, and it is in none", text.lines().count());
+    });
+}

@@ -1,0 +1,19 @@
+//! Tests that count threads, connections or processor time, or watch a rhythm: each in a process of its own, one after
+//! the other. Cargo runs test binaries one at a time, so nothing else of the suite is in their way.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// A backend that is gone leaves no thread and no connection behind.
+mod departure;
+
+// The rhythm of renewals, many locks at once, and what the watchdog costs.
+mod held;
+
+// What a client starts, and that it is gone with it.
+mod life;
+
+// What goes to a log, at the finest level.
+mod log;
+
+// Who asks the store how often, who is served when, and how fast a wait ends.
+mod waiting;

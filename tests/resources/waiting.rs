@@ -1,0 +1,138 @@
+//! Waiting: what it costs the server, in which order it ends, and how it is ended.
+
+use distlock_tests::alone::alone;
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::{builder, client, counted};
+use distlock_tests::time::{Stopwatch, eventually, scaled};
+use distlock::{Client, DistLock, Interrupt, Mutex};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Starts `count` threads that wait for the lock one after the other, and returns the order in which they got it.
+fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> Vec<usize> {
+    let (served, order) = mpsc::channel();
+    let threads: Vec<_> = (0..count)
+        .map(|n| {
+            let (inner, served) = (lock.clone(), served.clone());
+            let thread = thread::Builder::new().stack_size(128 << 10).spawn(move || {
+                let guard = inner.lock().unwrap();
+                served.send(n).unwrap();
+                guard.unlock().unwrap();
+            });
+            eventually("the thread queues", LONG, || client.waiting("crowd").unwrap() == n + 1);
+            thread.unwrap()
+        })
+        .collect();
+    start();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    order.try_iter().collect()
+}
+
+#[test]
+fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
+    alone("waiting::a_thousand_threads_are_served_in_order_and_each_asks_at_most_once", || {
+        let server = RedisServer::start();
+        let client = client(&server, "pool=8");
+        let lock = client.mutex("crowd").unwrap();
+        lock.lock().unwrap().unlock().unwrap();
+        let mut probe = server.probe();
+        probe.reset_stats();
+
+        // Held by a thread of the same process: nobody has to ask the store who holds it, and most are handed it.
+        let guard = lock.lock().unwrap();
+        let order = serve(&client, &lock, 1_000, || guard.unlock().unwrap());
+        assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
+        let own = counted(&mut probe);
+        println!("held by the same process: {own:?}");
+        assert!(own.acquires <= 1_001 && own.acquires == own.releases, "{own:?}");
+        assert_eq!(own.subscriptions, 0);
+
+        // Held by another client: the head finds it busy, subscribes, looks again, and is woken by the release.
+        let stranger = builder(&server, "client_name=stranger").connect().unwrap();
+        let held = stranger.mutex("crowd").unwrap().lock().unwrap();
+        probe.reset_stats();
+        let order = serve(&client, &lock, 1_000, || held.unlock().unwrap());
+        assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
+        let shared = counted(&mut probe);
+        println!("held by another client: {shared:?}");
+        assert_eq!(shared.subscriptions, 1);
+        assert!(shared.releases <= 1_001, "{shared:?}");
+        assert!(shared.acquires <= shared.releases + shared.subscriptions, "{shared:?}");
+
+        let ours = probe.clients().iter().filter(|line| line.contains("name=distlock")).count();
+        println!("connections of the client that waits: {ours}, with pool=8");
+        assert!(ours <= 8 + 2, "pool + 2");
+    });
+}
+
+#[test]
+fn an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing() {
+    alone("waiting::an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing", || {
+        let server = RedisServer::start();
+        let holder = client(&server, "tokens=off");
+        let held = holder.mutex("wanted").unwrap().lock().unwrap();
+        let client = client(&server, "tokens=off");
+        let lock = client.mutex("wanted").unwrap();
+        let mut probe = server.probe();
+        let before = probe.keys("*");
+        let mut times = Vec::new();
+        for _ in 0..100 {
+            let interrupt = Interrupt::new();
+            let (inner, waits) = (lock.clone(), interrupt.clone());
+            let waiter = thread::spawn(move || inner.lock_interruptibly(&waits).unwrap_err());
+            eventually("it waits", LONG, || client.waiting("wanted").unwrap() == 1);
+            let watch = Stopwatch::start();
+            interrupt.fire();
+            assert!(waiter.join().unwrap().is_interrupted());
+            times.push(watch.elapsed());
+        }
+        times.sort();
+        println!(
+            "from fire() to the end of the waiting thread: p50 {:?}, p99 {:?}",
+            times[50], times[98]
+        );
+        assert!(times[50] < scaled(Duration::from_millis(20)), "{:?}", times[50]);
+        assert!(times[99] < scaled(Duration::from_secs(1)), "{:?}", times[99]);
+        assert_eq!(probe.keys("*"), before, "the holder's key and nothing else");
+        held.unlock().unwrap();
+        assert_eq!(probe.keys("*"), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_waiter_of_another_process_is_woken_by_the_release() {
+    alone("waiting::a_waiter_of_another_process_is_woken_by_the_release", || {
+        let server = RedisServer::start();
+        let (one, two) = (client(&server, ""), client(&server, ""));
+        let (here, there) = (one.mutex("baton").unwrap(), two.mutex("baton").unwrap());
+        let mut times = Vec::new();
+        for _ in 0..200 {
+            let guard = here.lock().unwrap();
+            let waiter = thread::spawn({
+                let there = there.clone();
+                move || {
+                    let guard = there.lock().unwrap();
+                    let woken = Stopwatch::start();
+                    guard.unlock().unwrap();
+                    woken
+                }
+            });
+            eventually("it waits", LONG, || two.waiting("baton").unwrap() == 1);
+            let watch = Stopwatch::start();
+            guard.unlock().unwrap();
+            let woken = waiter.join().unwrap();
+            times.push(watch.elapsed().saturating_sub(woken.elapsed()));
+        }
+        times.sort();
+        println!(
+            "from unlock to the other client's grant: p50 {:?}, p99 {:?}",
+            times[100], times[198]
+        );
+        assert!(times[100] < Duration::from_secs(5), "not by waiting for the lease of 30 s");
+    });
+}

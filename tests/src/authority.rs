@@ -1,0 +1,86 @@
+//! [`Authority`]: certificates for one test, and servers that show them.
+
+use super::process::{RedisServer, free_port};
+use super::rights::LOGIN;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// An authority, and the certificates that it has given.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    files: TempDir,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, format!("ca {}", fastrand::u64(..)));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let files = tempfile::tempdir().unwrap();
+        fs::write(files.path().join("ca.crt"), issuer.pem()).unwrap();
+        Self { issuer, files }
+    }
+
+    /// The files alone, for whoever goes on using a server of ours.
+    pub fn into_files(self) -> TempDir {
+        self.files
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.files.path().join(file)
+    }
+
+    pub fn file(&self, file: &str) -> String {
+        self.path(file).display().to_string()
+    }
+
+    /// Writes a certificate for `host`, and its key.
+    pub fn certify(&self, file: &str, host: &str, last_year: i32) {
+        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, file);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(last_year, 12, 31);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        fs::write(self.path(&format!("{file}.crt")), certificate.pem()).unwrap();
+        fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
+    }
+
+    /// A server with a certificate for `host`, that asks for ours or does not; and its port for TLS.
+    pub fn server(
+        &self,
+        host: &str,
+        last_year: i32,
+        asks: &str,
+        more: &[&str],
+    ) -> (RedisServer, u16) {
+        self.certify("server", host, last_year);
+        let (port, mut arguments) = self.arguments();
+        arguments.extend(["--tls-auth-clients", asks].map(str::to_owned));
+        arguments.extend(more.iter().map(|&word| word.to_owned()));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        (RedisServer::start_with(&arguments), port)
+    }
+
+    /// What a server with the certificate `server` is started with, and its port for TLS.
+    pub fn arguments(&self) -> (u16, Vec<String>) {
+        let port = free_port();
+        let arguments = [
+            ["--tls-port", &port.to_string()],
+            ["--tls-ca-cert-file", &self.file("ca.crt")],
+            ["--tls-cert-file", &self.file("server.crt")],
+            ["--tls-key-file", &self.file("server.key")],
+        ];
+        (port, arguments.concat().into_iter().map(str::to_owned).collect())
+    }
+
+    /// The URL of a server of ours, which trusts us and nobody else.
+    pub fn url(&self, port: u16) -> String {
+        format!("rediss://{LOGIN}@127.0.0.1:{port}?tls_ca={}", self.file("ca.crt"))
+    }
+}

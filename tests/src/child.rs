@@ -1,0 +1,323 @@
+//! [`Example`] and [`Child`]: second processes, to be talked to, paused and killed.
+
+use super::lifeline::LifeLine;
+use super::time::{eventually, scaled};
+use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
+use lock_core::{Clock, SystemClock};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value as Json;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+/// An example program of this package, to be started as another process.
+pub struct Example(Command);
+
+impl Example {
+    /// The example of this name, built if need be.
+    pub fn new(name: &str) -> Self {
+        Self(Command::new(built(name)))
+    }
+
+    /// Any other program.
+    pub fn program(path: impl AsRef<Path>) -> Self {
+        Self(Command::new(path.as_ref()))
+    }
+
+    pub fn arg(mut self, argument: &str) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    pub fn args(mut self, arguments: &[&str]) -> Self {
+        self.0.args(arguments);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// The same, started with the signals ignored that end a program, as `nohup` and a script's `&` do.
+    pub fn with_signals_ignored(self) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' HUP INT TERM; exec \"$@\"", "sh"]);
+        shell.arg(self.0.get_program()).args(self.0.get_args());
+        Self(shell)
+    }
+
+    /// Starts it, in a process group of its own.
+    pub fn spawn(mut self) -> Child {
+        self.0.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let what = format!("{:?}", self.0);
+        let mut process = self
+            .0
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{what} does not start: {error}"));
+        let line = LifeLine::of(&process);
+        let input = process.stdin.take();
+        let output = lines_of(process.stdout.take().expect("piped"));
+        let errors = collect(process.stderr.take().expect("piped"));
+        let line = Some(line);
+        Child { what, line, process, input, output, said: Vec::new(), errors, status: None }
+    }
+}
+
+/// A running process: lines go in, lines (mostly JSON) come out. Killed and waited for when dropped.
+pub struct Child {
+    what: String,
+    /// Gone as soon as the process is reaped.
+    line: Option<LifeLine>,
+    process: std::process::Child,
+    input: Option<ChildStdin>,
+    output: Receiver<String>,
+    /// Every line that was taken from the output, to be shown when something is missing.
+    said: Vec<String>,
+    errors: Arc<Mutex<String>>,
+    status: Option<ExitStatus>,
+}
+
+impl Child {
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Writes a line to its standard input.
+    #[track_caller]
+    pub fn send(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("its input is still open");
+        writeln!(input, "{line}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
+    }
+
+    /// Closes its standard input.
+    pub fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Reads lines until one is found by `pick`, which sees each that is JSON; panics after `bound` (times the scale).
+    #[track_caller]
+    pub fn expect<T>(
+        &mut self,
+        what: &str,
+        bound: Duration,
+        mut pick: impl FnMut(&Json) -> Option<T>,
+    ) -> T {
+        let until = SystemClock.now() + scaled(bound);
+        loop {
+            match self.output.recv_timeout(until.since(SystemClock.now())) {
+                Ok(line) => {
+                    let json = serde_json::from_str::<Json>(&line).ok();
+                    self.said.push(line);
+                    if let Some(found) = json.as_ref().and_then(&mut pick) {
+                        return found;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.fail(&format!("did not say in time: {what}"))
+                }
+                Err(RecvTimeoutError::Disconnected) => self.fail(&format!("ended without: {what}")),
+            }
+        }
+    }
+
+    /// Waits for `{"event": event, ..}` and returns the line.
+    #[track_caller]
+    pub fn expect_event(&mut self, event: &str, bound: Duration) -> Json {
+        self.expect(event, bound, |json| (json["event"] == event).then(|| json.clone()))
+    }
+
+    /// SIGKILL, to it and all its descendants in the group.
+    pub fn kill(&mut self) {
+        self.signal_group(Signal::KILL);
+        self.wait_exit(Duration::from_secs(10));
+    }
+
+    /// SIGSTOP, to the whole group.
+    pub fn pause(&self) {
+        self.signal_group(Signal::STOP);
+    }
+
+    /// SIGCONT, to the whole group.
+    pub fn resume(&self) {
+        self.signal_group(Signal::CONT);
+    }
+
+    /// Ctrl-C, as a terminal sends it: SIGINT to the whole group.
+    pub fn interrupt(&self) {
+        self.signal_group(Signal::INT);
+    }
+
+    /// SIGTERM to the one process, as a service manager sends it.
+    pub fn terminate(&self) {
+        if self.status.is_none() {
+            let _gone = kill_process(self.pid(), Signal::TERM);
+        }
+    }
+
+    /// Waits until it has ended and returns its exit code; a signal's number plus 128 if one ended it, as in a shell.
+    #[track_caller]
+    pub fn wait_exit(&mut self, bound: Duration) -> i32 {
+        if self.status.is_none() {
+            let (process, what) = (&mut self.process, &self.what);
+            let status = eventually(&format!("{what} ends"), bound, || {
+                process.try_wait().expect("our own child can be looked at")
+            });
+            self.line = None;
+            self.status = Some(status);
+        }
+        let status = self.status.expect("set above");
+        status
+            .code()
+            .or_else(|| status.signal().map(|signal| 128 + signal))
+            .expect("one of the two")
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.process.try_wait().expect("our own child can be looked at");
+            if self.status.is_some() {
+                self.line = None;
+            }
+        }
+        self.status.is_none()
+    }
+
+    /// All lines of its standard output from the beginning; for after its end.
+    pub fn output(&mut self) -> String {
+        while let Ok(line) = self.output.recv_timeout(scaled(Duration::from_secs(5))) {
+            self.said.push(line);
+        }
+        self.said.join("\n")
+    }
+
+    /// What it has written to standard error so far.
+    pub fn errors(&self) -> String {
+        self.errors.lock().clone()
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        // Once reaped, the number may be somebody else's.
+        if self.status.is_none() {
+            let _gone = kill_process_group(self.pid(), signal);
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        pid.expect("a child has a number")
+    }
+
+    #[track_caller]
+    fn fail(&self, why: &str) -> ! {
+        let (said, errors) = (self.said.join("\n"), self.errors());
+        panic!("{} {why}\n--- stdout ---\n{said}\n--- stderr ---\n{errors}\n---", self.what)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- stderr of {} ---\n{}---", self.what, self.errors());
+        }
+        self.signal_group(Signal::KILL);
+        self.line = None;
+        if self.status.is_none() {
+            let _reaped = self.process.wait();
+        }
+    }
+}
+
+/// The lines of a pipe, read by a thread that ends with the pipe.
+fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = unbounded();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The text of a pipe, as far as it has come.
+fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let writer = Arc::clone(&text);
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let mut text = writer.lock();
+            text.push_str(&line);
+            text.push('\n');
+        }
+    });
+    text
+}
+
+/// Where an example's binary is. Cargo is asked to build it, once in each run: with `cargo test --test it` it may be
+/// missing or, worse, old.
+fn built(name: &str) -> PathBuf {
+    static BUILT: LazyLock<Mutex<HashMap<String, Arc<OnceLock<PathBuf>>>>> =
+        LazyLock::new(Mutex::default);
+    let cell = Arc::clone(BUILT.lock().entry(name.to_owned()).or_default());
+    cell.get_or_init(|| build(name)).clone()
+}
+
+fn build(name: &str) -> PathBuf {
+    // target/<profile>/deps/it-<hash>
+    let own = std::env::current_exe().expect("a program knows where it is");
+    let profile_dir = own.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+    let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(other) => other,
+    };
+    let target = profile_dir.parent().expect("a profile lies in target");
+    let binary = profile_dir.join("examples").join(name);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--example", name, "--profile", profile, "--target-dir"]);
+    build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    build.args(["--no-default-features", "--features", &features().join(",")]);
+    // Of the package whose test this is. There are build scripts that run again, and have all that follows built again, in
+    // the middle of the tests, if these are other ones than the last time.
+    for (variable, _) in std::env::vars_os() {
+        if variable
+            .to_str()
+            .is_some_and(|it| it.starts_with("CARGO_PKG_") || it.starts_with("CARGO_MANIFEST_"))
+        {
+            build.env_remove(variable);
+        }
+    }
+    let built = build.output();
+    match built {
+        Ok(output) if !output.status.success() => {
+            panic!("example {name}: {}", String::from_utf8_lossy(&output.stderr))
+        }
+        // Without cargo, what is there has to do.
+        Ok(_) | Err(_) => assert!(binary.exists(), "there is no {}", binary.display()),
+    }
+    binary
+}
+
+/// Those that this test was built with. With others the whole library would be built once more, in the middle of the tests:
+/// on a busy machine that was taken for a test that hangs.
+fn features() -> Vec<&'static str> {
+    let all = [
+        ("default", cfg!(feature = "default")),
+        ("redis", cfg!(feature = "redis")),
+        ("cluster", cfg!(feature = "cluster")),
+        ("tracing", cfg!(feature = "tracing")),
+        ("toml", cfg!(feature = "toml")),
+        ("tls", cfg!(feature = "tls")),
+    ];
+    all.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect()
+}

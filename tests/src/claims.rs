@@ -1,0 +1,127 @@
+//! [`Claim`] and [`judge`]: who had a lock from when to when, by the holders' own words, and whether two had it at once.
+//!
+//! One judge for all stores. The times are of the machine's clock, which is the same for all its processes.
+
+use lock_core::Moment;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::str::FromStr;
+
+/// That somebody had a lock, with a guard that was valid all the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub lock: String,
+    pub holder: String,
+    pub token: u64,
+    /// When it was asked for.
+    pub asked: Moment,
+    pub from: Moment,
+    /// When it was given back, or the guard was last seen to be valid.
+    pub to: Moment,
+}
+
+/// One line, without names that have spaces.
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lock, holder, token, .. } = self;
+        let [asked, from, to] = [self.asked, self.from, self.to].map(Moment::as_nanos);
+        write!(f, "{lock} {holder} {token} {asked} {from} {to}")
+    }
+}
+
+impl FromStr for Claim {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let words: Vec<_> = line.split(' ').collect();
+        let [lock, holder, numbers @ ..] = &words[..] else { return Err(line.to_owned()) };
+        let numbers: Result<Vec<u64>, _> = numbers.iter().map(|number| number.parse()).collect();
+        let Ok([token, times @ ..]) = numbers.as_deref() else { return Err(line.to_owned()) };
+        let &[asked, from, to] = times else { return Err(line.to_owned()) };
+        let [asked, from, to] = [asked, from, to].map(Moment::from_nanos);
+        Ok(Self { lock: (*lock).into(), holder: (*holder).into(), token: *token, asked, from, to })
+    }
+}
+
+/// A file of claims. Each is written at once, so that what a process has said stays when it is killed.
+pub struct Log(Mutex<File>);
+
+impl Log {
+    pub fn create(path: &Path) -> Self {
+        Self(Mutex::new(File::create(path).expect("a directory of our own")))
+    }
+
+    pub fn write(&self, claim: &Claim) {
+        let line = format!("{claim}\n");
+        self.0.lock().write_all(line.as_bytes()).expect("a file of our own");
+    }
+
+    /// What is in the file by now.
+    pub fn read(path: &Path) -> Vec<Claim> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        // The last line may be half written yet.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| line.parse().expect("nobody else writes there")).collect()
+    }
+}
+
+/// What the claims say together.
+#[derive(Default)]
+pub struct Verdict {
+    /// Those of each lock, in their order.
+    pub by_lock: BTreeMap<String, Vec<Claim>>,
+    /// Two that had the same lock at once.
+    pub together: Vec<[Claim; 2]>,
+    /// Two of which the later one has no larger token.
+    pub backwards: Vec<[Claim; 2]>,
+}
+
+/// Looks at the claims of all holders.
+pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
+    let mut verdict = Verdict::default();
+    for claim in claims {
+        verdict.by_lock.entry(claim.lock.clone()).or_default().push(claim);
+    }
+    for claims in verdict.by_lock.values_mut() {
+        claims.sort_by_key(|claim| (claim.from, claim.to));
+        // Not only neighbours: a long claim may cover several others.
+        let (mut longest, mut largest) = (&claims[0], &claims[0]);
+        for claim in &claims[1..] {
+            if claim.from < longest.to {
+                verdict.together.push([longest.clone(), claim.clone()]);
+            }
+            if claim.token <= largest.token {
+                verdict.backwards.push([largest.clone(), claim.clone()]);
+            }
+            longest = if claim.to > longest.to { claim } else { longest };
+            largest = if claim.token > largest.token { claim } else { largest };
+        }
+    }
+    verdict
+}
+
+impl Verdict {
+    /// The holder called "test" and another one had it at once, and their tokens say that the other one came later.
+    #[track_caller]
+    pub fn must_show_a_double_grant(&self) {
+        let [one, other] = self.together.first().expect("the judge sees the double grant");
+        println!("two at once:\n{one}\n{other}");
+        assert_eq!((one.holder.as_str(), one.lock.as_str()), ("test", other.lock.as_str()));
+        assert!(one.holder != other.holder && one.token < other.token);
+        assert!(self.backwards.is_empty(), "{:?}", self.backwards);
+    }
+
+    /// One at a time, and tokens that grow. Prints how many there were.
+    #[track_caller]
+    pub fn must_be_exact(&self) {
+        assert!(self.together.is_empty(), "two at once: {:?}", self.together[0]);
+        assert!(self.backwards.is_empty(), "the token must grow: {:?}", self.backwards[0]);
+        for (lock, claims) in &self.by_lock {
+            println!("lock {lock}: {} claims, one at a time, tokens grow", claims.len());
+        }
+    }
+}

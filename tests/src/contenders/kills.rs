@@ -1,0 +1,283 @@
+//! [`rounds`]: a lock's master is killed with the lock held, again and again, while threads of several processes want it.
+//!
+//! For any store in which another server takes a master's place. Every grant is confirmed by all replicas.
+
+use super::{Contenders, stay};
+use crate::claims::{Claim, judge};
+use crate::probe::{Probe, Value};
+use crate::time::{always, eventually, ms};
+use distlock::{Client, Clock, DistLock, LockGuard, Moment, Mutex, SystemClock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const PROCESSES: usize = 4;
+const THREADS: usize = 4;
+
+/// How long something may take that a failover has to come before.
+const SOON: Duration = Duration::from_secs(30);
+
+/// The lock that all want. Others of its tag live where it does.
+pub const NAME: &str = "{judged}";
+
+/// The servers of a store.
+pub trait Masters: Send + Sync {
+    /// Without options.
+    fn url(&self) -> String;
+
+    /// The one that the lock lives on.
+    fn master(&self) -> usize;
+
+    fn kill(&mut self, server: usize);
+
+    /// Waits until everybody names another master than this one. Which.
+    fn await_successor(&self, killed: usize) -> usize;
+
+    /// Whether somebody is left to confirm what a successor writes while the server that was killed is away.
+    fn has_spare_replicas(&self) -> bool;
+
+    /// Starts the server that was killed, as a replica.
+    fn bring_back(&mut self, killed: usize);
+
+    /// Waits until all replicas that count confirm what this master writes, and one does.
+    fn await_replica(&self, master: usize);
+
+    /// Waits until everybody sees all of them, and the replicas have everything.
+    fn await_quiet(&self);
+}
+
+/// What is done by the holder whose master is killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// Goes on holding until the next master is there.
+    Stays,
+    /// Gives the lock back when there is no master.
+    LetsGo,
+}
+
+/// When what happened in one round, counted from the kill.
+struct Round {
+    holder: Holder,
+    /// Everybody names the new master.
+    failed_over: Duration,
+    /// A replica confirms what the new master writes, and everybody knows of it.
+    replica: Duration,
+    /// The holder gave the lock back.
+    let_go: Duration,
+    /// Another lock of that master, which was free, was taken.
+    usable: Duration,
+    /// The lock that was held at the kill was taken by the next one.
+    next: Duration,
+}
+
+/// How far a round is, for those who wait for it.
+#[derive(Default)]
+struct Stage {
+    gone: AtomicBool,
+    replaced: AtomicBool,
+    let_go: AtomicBool,
+    taken: AtomicBool,
+}
+
+impl Stage {
+    /// Set for whoever waits also where the test has failed: it would never end.
+    fn raise(flag: &AtomicBool) -> impl Drop {
+        struct Raised<'a>(&'a AtomicBool);
+        impl Drop for Raised<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        Raised(flag)
+    }
+}
+
+struct Times {
+    killed: Moment,
+    failed_over: Moment,
+    replica: Moment,
+}
+
+/// The servers, and who takes part.
+struct Scene<M> {
+    masters: M,
+    client: Client,
+    lock: Mutex,
+    contenders: Contenders,
+    /// Of the holder that the test is itself.
+    claims: Vec<Claim>,
+}
+
+impl<M: Masters> Scene<M> {
+    fn start(masters: M) -> Self {
+        let url = format!("{}?replicas=all&watchdog=20s", masters.url());
+        let client = distlock::connect(&url).unwrap();
+        let lock = client.mutex(NAME).unwrap();
+        let contenders = Contenders::start(&url, NAME, PROCESSES, THREADS);
+        let scene = Self { masters, client, lock, contenders, claims: Vec::new() };
+        scene.await_everybody(Moment::from_nanos(0));
+        scene
+    }
+
+    fn await_everybody(&self, since: Moment) {
+        eventually("every process had the lock", SOON, || {
+            let claims = self.contenders.claims().into_iter().filter(|claim| claim.from >= since);
+            let mut processes: Vec<_> =
+                claims.map(|claim| claim.holder.split('.').next().unwrap().to_owned()).collect();
+            processes.sort_unstable();
+            processes.dedup();
+            processes.len() == PROCESSES
+        });
+    }
+
+    /// Kills the master while the lock is held, and brings it back as a replica.
+    fn round(&mut self, holder: Holder, number: usize) -> Round {
+        let old = self.masters.master();
+        let free = self.client.mutex(format!("free{number}:{NAME}")).unwrap();
+        let stage = Stage::default();
+        let asked = SystemClock.now();
+        let guard = take(&self.lock);
+        let (masters, contenders) = (&mut self.masters, &self.contenders);
+        let (Times { killed, failed_over, replica }, taken, let_go) = thread::scope(|scope| {
+            let killing = scope.spawn(|| kill(masters, old, &stage, contenders));
+            let taking = scope.spawn(|| {
+                eventually("the master is gone", SOON, || stage.gone.load(Ordering::SeqCst));
+                let guard = take(&free);
+                let taken = SystemClock.now();
+                stage.taken.store(true, Ordering::SeqCst);
+                guard.unlock().unwrap();
+                taken
+            });
+            let let_go = Stage::raise(&stage.let_go);
+            let awaited = if holder == Holder::Stays { &stage.replaced } else { &stage.gone };
+            let claim = stay(&guard, "test", asked, || awaited.load(Ordering::SeqCst));
+            self.claims.push(claim.expect("it was valid"));
+            assert!(awaited.load(Ordering::SeqCst), "it is valid all the time: {:?}", guard.loss());
+            let moment = SystemClock.now();
+            let outcome = guard.unlock();
+            assert!(holder == Holder::LetsGo || outcome.is_ok(), "{outcome:?}");
+            drop(let_go);
+            (killing.join().unwrap(), taking.join().unwrap(), moment)
+        });
+        let next = eventually("others take it on the new master", SOON, || {
+            let claims = self.contenders.claims().into_iter().map(|claim| claim.from);
+            claims.filter(|from| *from >= let_go.max(killed)).min()
+        });
+        if self.masters.has_spare_replicas() {
+            self.masters.bring_back(old);
+        }
+        self.masters.await_quiet();
+        self.await_everybody(SystemClock.now());
+        let [failed_over, replica, let_go, usable, next] =
+            [failed_over, replica, let_go, taken, next].map(|moment| moment.since(killed));
+        Round { holder, failed_over, replica, let_go, usable, next }
+    }
+
+    /// What everybody said.
+    fn end(self) -> Vec<Claim> {
+        let Self { contenders, mut claims, .. } = self;
+        claims.extend(contenders.stop());
+        claims
+    }
+}
+
+/// Kills this server, and returns when the next master has a replica that confirms. Where that can only be the one that was
+/// killed, nobody gets a lock of it until it is back.
+fn kill<M: Masters>(masters: &mut M, old: usize, stage: &Stage, others: &Contenders) -> Times {
+    let (gone, replaced) = (Stage::raise(&stage.gone), Stage::raise(&stage.replaced));
+    let killed = SystemClock.now();
+    masters.kill(old);
+    drop(gone);
+    let new = masters.await_successor(old);
+    let failed_over = SystemClock.now();
+    drop(replaced);
+    if !masters.has_spare_replicas() {
+        eventually("the holder has let go", SOON, || stage.let_go.load(Ordering::SeqCst));
+        always("nothing is granted that nobody could confirm", ms(500), || {
+            !stage.taken.load(Ordering::SeqCst)
+                && others.claims().iter().all(|claim| claim.from < killed)
+        });
+        masters.bring_back(old);
+    }
+    masters.await_replica(new);
+    Times { killed, failed_over, replica: SystemClock.now() }
+}
+
+/// Waits until a replica of the server at the other end confirms.
+pub fn await_confirmation(mut master: Probe) {
+    eventually("a replica confirms", SOON, || {
+        // Something that reaches it and leaves nothing behind.
+        master.command(&["PUBLISH", "x", "x"]);
+        master.command(&["WAIT", "1", "20"]) == Value::Int(1)
+    });
+}
+
+/// Takes the lock, which comes free, on a master that may be just being replaced.
+#[track_caller]
+fn take(lock: &Mutex) -> LockGuard {
+    lock.try_lock_for(SOON).unwrap().expect("it comes free")
+}
+
+/// So many kills; then the judge looks at what all holders say. With a replica there, a lock is taken at most so much later.
+pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
+    let mut scene = Scene::start(masters);
+    let rounds: Vec<_> = (0..count)
+        .map(|number| {
+            let holder = if number % 2 == 0 { Holder::Stays } else { Holder::LetsGo };
+            let round = scene.round(holder, number);
+            round.print(number);
+            round
+        })
+        .collect();
+    judge(scene.end()).must_be_exact();
+    print("failover", rounds.iter().map(|round| round.failed_over));
+    print("a replica that confirms", rounds.iter().map(|round| round.replica));
+    print("a free lock, from when it could be", rounds.iter().map(Round::late));
+    for (holder, what) in [(Holder::Stays, "by then"), (Holder::LetsGo, "without a master")] {
+        let of_kind = rounds.iter().filter(|round| round.holder == holder);
+        let what = format!("the lock that was held, given back {what}, from when it could be");
+        print(&what, of_kind.map(Round::next_late));
+    }
+    for (number, round) in rounds.iter().enumerate() {
+        assert!(round.late() <= bound, "round {number}: {:?} too late", round.late());
+        // A release without an answer is tried again at least every second.
+        let late = round.next_late();
+        assert!(late <= bound + ms(500), "round {number}: {late:?} too late");
+    }
+}
+
+impl Round {
+    /// From when locks could be taken again: there is a master, and a replica.
+    fn possible(&self) -> Duration {
+        self.failed_over.max(self.replica)
+    }
+
+    /// How long it took from then.
+    fn late(&self) -> Duration {
+        self.usable.saturating_sub(self.possible())
+    }
+
+    /// The same for the lock that was held, which could be taken when it was given back.
+    fn next_late(&self) -> Duration {
+        self.next.saturating_sub(self.possible().max(self.let_go))
+    }
+
+    fn print(&self, number: usize) {
+        let Self { holder, failed_over, replica, usable, next, .. } = self;
+        let holder = if *holder == Holder::Stays { "stays " } else { "lets go" };
+        println!(
+            "round {number:2}, holder {holder}: failover {failed_over:.2?}, replica {replica:.2?}, free lock {usable:.2?}, \
+             next {next:.2?}"
+        );
+    }
+}
+
+/// The distribution.
+fn print(what: &str, times: impl Iterator<Item = Duration>) {
+    let mut times: Vec<_> = times.collect();
+    times.sort_unstable();
+    if let [shortest, .., longest] = times[..] {
+        let half = times[times.len() / 2];
+        println!("{what}: {shortest:.2?} to {longest:.2?}, half of them within {half:.2?}");
+    }
+}

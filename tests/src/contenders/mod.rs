@@ -1,0 +1,151 @@
+//! [`Contenders`]: processes whose threads want the same lock all the time, and say in a file when they had it.
+//!
+//! For any suite that has the harness: whatever is done to the store meanwhile, the judge of
+//! [`claims`](crate::claims) sees whether two had the lock at once.
+
+pub mod kills;
+
+use crate::child::{Child, Example};
+use crate::claims::{Claim, Log};
+use crate::time::let_pass;
+use distlock::{Clock, DistLock, Error, LockGuard, Moment, SystemClock};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long one wait for the lock may take. Then the next one begins.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a holder looks whether its guard is valid.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// For how many milliseconds a holder stays.
+const STAY: std::ops::Range<u64> = 5..40;
+
+/// What makes this test binary one of the processes: where to write its claims, how many threads, the lock, the store.
+const ROLE: &str = "DISTLOCK_TEST_CONTENDERS";
+const ENTRY: &str = "contenders::one_of_the_processes";
+
+/// They run until they are stopped, and are killed when dropped.
+pub struct Contenders {
+    children: Vec<Child>,
+    files: Vec<PathBuf>,
+    _directory: TempDir,
+}
+
+impl Contenders {
+    /// So many processes of so many threads, which all want this lock of this store.
+    pub fn start(url: &str, lock: &str, processes: usize, threads: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |process: usize| directory.path().join(process.to_string());
+        let files: Vec<_> = (0..processes).map(file).collect();
+        let spawn = |file: &PathBuf| {
+            Example::program(std::env::current_exe().unwrap())
+                .args(&["--exact", ENTRY, "--nocapture"])
+                .env(ROLE, &format!("{} {threads} {lock} {url}", file.display()))
+                .spawn()
+        };
+        Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
+    }
+
+    /// What they have said so far.
+    pub fn claims(&self) -> Vec<Claim> {
+        self.files.iter().flat_map(|file| Log::read(file)).collect()
+    }
+
+    /// Has them all end, as they like, and returns what they said.
+    #[track_caller]
+    pub fn stop(mut self) -> Vec<Claim> {
+        self.children.iter_mut().for_each(Child::close_input);
+        for child in &mut self.children {
+            let code = child.wait_exit(PATIENCE * 2);
+            let output = child.output();
+            assert_eq!(code, 0, "{output}\n{}", child.errors());
+            output.lines().filter(|line| line.contains("times: ")).for_each(|it| println!("{it}"));
+        }
+        self.claims()
+    }
+}
+
+/// Not a test of its own: what the other processes run, until their input ends.
+#[test]
+fn one_of_the_processes() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<_> = role.split(' ').collect();
+    let [file, threads, lock, url] = words[..] else { panic!("{role}") };
+    let lock = distlock::connect(url).unwrap().mutex(lock).unwrap();
+    let (log, ended) = (Log::create(Path::new(file)), AtomicBool::new(false));
+    let troubles = parking_lot::Mutex::new(BTreeMap::<String, u32>::new());
+    thread::scope(|scope| {
+        for thread in 0..threads.parse().unwrap() {
+            let (lock, log, ended, troubles) = (&lock, &log, &ended, &troubles);
+            let holder = format!("{}.{thread}", std::process::id());
+            scope.spawn(move || {
+                while !ended.load(Ordering::SeqCst) {
+                    if let Err(trouble) = visit(lock, &holder, log) {
+                        *troubles.lock().entry(kind(&trouble)).or_default() += 1;
+                    }
+                }
+            });
+        }
+        let _end = std::io::stdin().lines().count();
+        ended.store(true, Ordering::SeqCst);
+    });
+    for (kind, count) in troubles.into_inner() {
+        println!("process {} met this {count} times: {kind}", std::process::id());
+    }
+}
+
+/// Takes the lock, stays for a moment, and gives it back.
+fn visit(lock: &distlock::Mutex, holder: &str, log: &Log) -> Result<(), Error> {
+    let asked = SystemClock.now();
+    let Some(guard) = lock.try_lock_for(PATIENCE)? else { return Ok(()) };
+    let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));
+    if let Some(claim) = stay(&guard, holder, asked, || SystemClock.now() >= until) {
+        log.write(&claim);
+    }
+    guard.unlock()
+}
+
+/// Stays for as long as the guard is valid, until it is `enough`, and says from when to when it was.
+pub fn stay(
+    guard: &LockGuard,
+    holder: &str,
+    asked: Moment,
+    mut enough: impl FnMut() -> bool,
+) -> Option<Claim> {
+    let mut claimed = None;
+    loop {
+        // First the clock: a guard that is valid after it was valid then.
+        let now = SystemClock.now();
+        if !guard.is_valid() {
+            break;
+        }
+        let (from, _) = claimed.unwrap_or((now, now));
+        claimed = Some((from, now));
+        if enough() {
+            break;
+        }
+        let_pass(LOOK);
+    }
+    let (from, to) = claimed?;
+    let token = guard.fencing_token().expect("every grant has one").get();
+    Some(Claim {
+        lock: guard.name().to_string(),
+        holder: holder.to_owned(),
+        token,
+        asked,
+        from,
+        to,
+    })
+}
+
+/// What kind of trouble it is. Anything that a store in trouble may not lead to is a failure of the test.
+fn kind(error: &Error) -> String {
+    let is_expected = error.is_unavailable() || error.is_shortfall() || error.is_lost();
+    assert!(is_expected, "{error:?}");
+    format!("{:?}", error.kind())
+}

@@ -1,0 +1,28 @@
+//! What the tests share: servers, proxies, raw connections, clocks, second processes, bounded waiting.
+//!
+//! Nothing in here asks the library about its own state: a test does not ask its subject whether the
+//! subject is right.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(missing_docs, missing_debug_implementations, reason = "it is read beside its callers")]
+#![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "it is not published")]
+
+pub mod alone;
+pub mod authority;
+pub mod child;
+pub mod claims;
+pub mod cluster;
+pub mod contenders;
+pub mod lifeline;
+pub mod probe;
+pub mod process;
+pub mod proxy;
+pub mod quorum;
+pub mod redis;
+pub mod replicas;
+pub mod resp;
+pub mod rights;
+pub mod sentinel;
+pub mod time;
+pub mod time_of_day;
+pub mod wall;

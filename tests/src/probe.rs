@@ -1,0 +1,212 @@
+//! [`Probe`]: other eyes on the store. A connection of the test's own and a client of sixty lines, so that no
+//! mistake of the library can hide itself.
+
+use super::process::exchange_bound;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+/// What a server answers (RESP2).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    Nil,
+    Int(i64),
+    Text(String),
+    List(Vec<Value>),
+    Error(String),
+}
+
+impl Value {
+    #[track_caller]
+    pub fn int(self) -> i64 {
+        match self {
+            Self::Int(int) => int,
+            other => panic!("the server answered {other:?}, not a number"),
+        }
+    }
+
+    #[track_caller]
+    pub fn text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            other => panic!("the server answered {other:?}, not a text"),
+        }
+    }
+
+    #[track_caller]
+    pub fn texts(self) -> Vec<String> {
+        match self {
+            Self::List(values) => values.into_iter().map(Value::text).collect(),
+            other => panic!("the server answered {other:?}, not a list"),
+        }
+    }
+}
+
+/// A raw connection to a server.
+pub struct Probe(BufReader<TcpStream>);
+
+impl Probe {
+    pub fn connect(port: u16) -> Self {
+        Self::try_connect(port).unwrap_or_else(|e| panic!("no server on port {port}: {e}"))
+    }
+
+    pub fn try_connect(port: u16) -> io::Result<Self> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(exchange_bound()))?;
+        stream.set_write_timeout(Some(exchange_bound()))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// One command and its answer; an error answer is a value, too.
+    #[track_caller]
+    pub fn command(&mut self, words: &[&str]) -> Value {
+        self.try_command(words).unwrap_or_else(|error| panic!("`{}`: {error}", words.join(" ")))
+    }
+
+    pub fn try_command(&mut self, words: &[&str]) -> io::Result<Value> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.get_mut().write_all(request.as_bytes())?;
+        self.read_value()
+    }
+
+    /// The next value that the server sends: an answer, or a message to a subscriber.
+    pub fn read_value(&mut self) -> io::Result<Value> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (kind, rest) = line.trim_end().split_at(1);
+        let number = || rest.parse::<i64>().map_err(io::Error::other);
+        match kind {
+            "+" => Ok(Value::Text(rest.to_owned())),
+            "-" => Ok(Value::Error(rest.to_owned())),
+            ":" => Ok(Value::Int(number()?)),
+            "$" | "*" if number()? < 0 => Ok(Value::Nil),
+            "$" => {
+                let mut bytes = vec![0; usize::try_from(number()?).map_err(io::Error::other)? + 2];
+                self.0.read_exact(&mut bytes)?;
+                bytes.truncate(bytes.len() - 2);
+                Ok(Value::Text(String::from_utf8_lossy(&bytes).into_owned()))
+            }
+            "*" => Ok(Value::List(
+                (0..number()?).map(|_| self.read_value()).collect::<Result<_, _>>()?,
+            )),
+            _ => Err(io::Error::other(format!("not RESP2: {line:?}"))),
+        }
+    }
+
+    pub fn exists(&mut self, key: &str) -> bool {
+        self.command(&["EXISTS", key]).int() == 1
+    }
+
+    /// The fields of a hash and their values; empty if there is none.
+    #[track_caller]
+    /// The text under a key, if there is one.
+    pub fn get(&mut self, key: &str) -> Option<String> {
+        match self.command(&["GET", key]) {
+            Value::Nil => None,
+            value => Some(value.text()),
+        }
+    }
+
+    pub fn hgetall(&mut self, key: &str) -> BTreeMap<String, String> {
+        let words = self.command(&["HGETALL", key]).texts();
+        words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+    }
+
+    /// What is left of a key's life; `None` if there is no key, or it has no end.
+    pub fn pttl(&mut self, key: &str) -> Option<Duration> {
+        u64::try_from(self.command(&["PTTL", key]).int()).ok().map(Duration::from_millis)
+    }
+
+    /// When a key's life ends, in milliseconds of the server's clock.
+    #[track_caller]
+    pub fn expires_at(&mut self, key: &str) -> i64 {
+        // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the same before and after.
+        const BY_TIME: &str = "local function now() \
+             local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) end \
+             local before, left repeat before = now() left = redis.call('PTTL', KEYS[1]) until before == now() \
+             return before + left";
+        match self.command(&["PEXPIRETIME", key]) {
+            Value::Error(unknown) if unknown.contains("unknown command") => {
+                self.command(&["EVAL", BY_TIME, "1", key]).int()
+            }
+            answer => answer.int(),
+        }
+    }
+
+    /// The keys that match, in order.
+    pub fn keys(&mut self, pattern: &str) -> Vec<String> {
+        let mut keys = self.command(&["KEYS", pattern]).texts();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// How often the server has run this command (lower case), inside scripts too.
+    pub fn command_calls(&mut self, command: &str) -> u64 {
+        let Some(stats) = self.info_field("commandstats", &format!("cmdstat_{command}")) else {
+            return 0;
+        };
+        let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="));
+        calls.and_then(|calls| calls.parse().ok()).expect("the stats of a command say its calls")
+    }
+
+    /// How often every command was run, this probe's own included.
+    pub fn all_command_calls(&mut self) -> BTreeMap<String, u64> {
+        self.info("commandstats")
+            .into_iter()
+            .filter_map(|(field, stats)| {
+                let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="))?;
+                Some((field.strip_prefix("cmdstat_")?.to_owned(), calls.parse().ok()?))
+            })
+            .collect()
+    }
+
+    /// Sets the counters of commands and connections to zero.
+    pub fn reset_stats(&mut self) {
+        assert_eq!(self.command(&["CONFIG", "RESETSTAT"]), Value::Text("OK".to_owned()));
+    }
+
+    /// The connections that are open now, except this one, each as `CLIENT LIST` describes it.
+    pub fn clients(&mut self) -> Vec<String> {
+        let own = format!("id={} ", self.command(&["CLIENT", "ID"]).int());
+        let list = self.command(&["CLIENT", "LIST"]).text();
+        list.lines().filter(|line| !line.starts_with(&own)).map(str::to_owned).collect()
+    }
+
+    /// How many connections are open now, except this one.
+    pub fn connections(&mut self) -> usize {
+        self.clients().len()
+    }
+
+    /// One field of a section of `INFO`.
+    pub fn info_field(&mut self, section: &str, field: &str) -> Option<String> {
+        self.info(section).remove(field)
+    }
+
+    /// A field of `INFO stats` that is a number, such as `total_connections_received`.
+    pub fn stat(&mut self, field: &str) -> u64 {
+        let value = self.info_field("stats", field);
+        value.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("INFO stats has no {field}"))
+    }
+
+    fn info(&mut self, section: &str) -> BTreeMap<String, String> {
+        let info = self.command(&["INFO", section]).text();
+        let pairs = info.lines().filter_map(|line| line.split_once(':'));
+        pairs.map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+    }
+
+    /// The server's process, if it answers yet.
+    pub(super) fn process_id(&mut self) -> Option<u32> {
+        let Value::Text(pong) = self.try_command(&["PING"]).ok()? else { return None };
+        if pong != "PONG" {
+            return None;
+        }
+        self.info_field("server", "process_id")?.parse().ok()
+    }
+}

@@ -1,0 +1,357 @@
+//! [`RedisServer`]: a real server for one test.
+
+use super::lifeline::LifeLine;
+use super::probe::Probe;
+use super::rights;
+use super::time::{eventually, scaled};
+use super::time_of_day::TimeOfDay;
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long a server may take until it answers. Measured: about 10 ms.
+const START: Duration = Duration::from_secs(10);
+
+/// How far above its port a cluster node's bus is.
+const BUS: u16 = 10_000;
+
+/// How much of a server's log is shown when a test fails.
+const LOG_TAIL: usize = 4_000;
+
+/// A `redis-server` of our own on a free port: no persistence, a directory of its own, killed with us. Its log is
+/// shown when the test fails. It knows the user of [`rights`], and a test fails where that user was refused something.
+pub struct RedisServer {
+    port: u16,
+    /// How it was started, for a restart.
+    setup: Setup,
+    directory: TempDir,
+    running: Option<Running>,
+}
+
+#[derive(Default)]
+struct Setup {
+    /// What is added to the command line.
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
+    /// For servers that are too old to know users.
+    without_user: bool,
+    /// For a sentinel: what stands in the file of its settings, which it rewrites.
+    sentinel: Option<String>,
+    /// A node of a cluster: its user has the rights that are needed there, and its bus a port of its own.
+    on_cluster: bool,
+}
+
+struct Running {
+    // In this order: the line goes before the process is reaped.
+    line: LifeLine,
+    process: Child,
+}
+
+impl RedisServer {
+    /// Starts a server and waits until it answers.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own settings.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Self::launch(Setup { arguments, ..Setup::default() })
+    }
+
+    /// One that knows no user but its default one.
+    pub fn start_without_user() -> Self {
+        Self::launch(Setup { without_user: true, ..Setup::default() })
+    }
+
+    /// One that looks at this clock for the time of day.
+    pub fn start_on(clock: &TimeOfDay) -> Self {
+        Self::launch(Setup { environment: clock.environment(), ..Setup::default() })
+    }
+
+    /// A sentinel, with these lines in its settings.
+    pub fn start_sentinel(settings: &str) -> Self {
+        let sentinel = Some(settings.to_owned());
+        Self::launch(Setup { sentinel, without_user: true, ..Setup::default() })
+    }
+
+    /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections, too. Its user has the rights
+    /// that are needed on a cluster.
+    pub fn start_cluster_node(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Self::launch(Setup { arguments, on_cluster: true, ..Setup::default() })
+    }
+
+    fn launch(setup: Setup) -> Self {
+        let directory = directory(&setup);
+        let mut server = Self { port: 0, setup, directory, running: None };
+        if let Some(settings) = &server.setup.sentinel {
+            std::fs::write(server.settings_file(), settings).unwrap();
+        }
+        // A port that was free a moment ago may be taken when the server binds it: then another one.
+        for _ in 0..20 {
+            server.port = if server.setup.on_cluster { free_pair_of_ports() } else { free_port() };
+            if server.try_launch() {
+                return server;
+            }
+        }
+        panic!("no redis-server came up on any of 20 ports; the last log:\n{}", server.log_tail());
+    }
+
+    /// `redis://127.0.0.1:PORT`, for the user with the least rights.
+    pub fn url(&self) -> String {
+        self.url_as(rights::LOGIN)
+    }
+
+    /// The same for `user`, `user:password` or `:password`, or for nobody in particular.
+    pub fn url_as(&self, login: &str) -> String {
+        let at = if login.is_empty() { "" } else { "@" };
+        format!("redis://{login}{at}127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where a cluster node speaks with the others.
+    pub fn bus_port(&self) -> u16 {
+        self.port + BUS
+    }
+
+    /// Whether it runs and was not [paused](Self::pause).
+    pub fn is_running(&self) -> bool {
+        let stopped = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process_id()));
+            stat.unwrap_or_default().rsplit(')').next().unwrap_or("").starts_with(" T")
+        };
+        self.running.is_some() && !stopped()
+    }
+
+    /// Where a cluster node takes keys from others.
+    pub fn port_for_nodes(&self) -> u16 {
+        let tls = self.argument("--tls-cluster").and_then(|_| self.argument("--tls-port"));
+        tls.map_or(self.port, |port| port.parse().expect("a port is a number"))
+    }
+
+    /// What stands behind this word on the command line.
+    fn argument(&self, name: &str) -> Option<&str> {
+        let mut words = self.setup.arguments.iter().skip_while(|word| *word != name);
+        words.nth(1).map(String::as_str)
+    }
+
+    /// A new connection of the test's own.
+    pub fn probe(&self) -> Probe {
+        Probe::connect(self.port)
+    }
+
+    /// SIGKILL: the port refuses connections from now on, and what was not on disk is gone.
+    pub fn kill(&mut self) {
+        if let Some(Running { line, mut process }) = self.running.take() {
+            drop(line);
+            process.kill().expect("our own child can be killed");
+            process.wait().expect("our own child can be waited for");
+        }
+    }
+
+    /// SIGSTOP: connections stay open and are accepted, and nothing is answered. Waits until it has stopped.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        eventually("the server has stopped", START, || !self.is_running());
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills the server, if it still runs, and starts it on the same port, empty.
+    pub fn restart(&mut self) {
+        self.kill();
+        eventually("the server is back on its port", START, || self.try_launch());
+    }
+
+    /// The same as a replica of the server on this port, whatever it was before.
+    pub fn restart_as_replica_of(&mut self, port: u16) {
+        const OPTION: &str = "--replicaof";
+        let arguments = &mut self.setup.arguments;
+        if let Some(at) = arguments.iter().position(|argument| argument == OPTION) {
+            arguments.drain(at..at + 3);
+        }
+        arguments.extend([OPTION, "127.0.0.1", &port.to_string()].map(str::to_owned));
+        self.restart();
+    }
+
+    /// The processor time that the server has used, its own and the system's.
+    pub fn cpu_time(&self) -> Duration {
+        let mut probe = self.probe();
+        let seconds = |field| -> f64 { probe.info_field("cpu", field).unwrap().parse().unwrap() };
+        Duration::from_secs_f64(["used_cpu_user", "used_cpu_sys"].map(seconds).iter().sum())
+    }
+
+    /// The server's process, for tests that look at it from outside.
+    pub fn process_id(&self) -> u32 {
+        self.running.as_ref().expect("the server runs").process.id()
+    }
+
+    /// Starts the process, and says whether it is *our* server that answers on the port.
+    fn try_launch(&mut self) -> bool {
+        let mut process = self.spawn();
+        let line = LifeLine::with_files(&process, self.directory.path());
+        let up = eventually("the server answers, or gives up", START, || {
+            if process.try_wait().expect("our own child can be looked at").is_some() {
+                return Some(false);
+            }
+            let answered_by = Probe::try_connect(self.port).ok()?.process_id()?;
+            // Somebody else's server on this port: ours will fail to bind it, but may not have noticed yet.
+            (answered_by == process.id()).then_some(true)
+        });
+        if up {
+            self.running = Some(Running { line, process });
+        }
+        up
+    }
+
+    fn spawn(&self) -> Child {
+        let binary = binary();
+        let Setup { arguments, environment, without_user, sentinel, on_cluster } = &self.setup;
+        let mut user = vec!["--user"];
+        user.extend(if *on_cluster { rights::on_cluster() } else { rights::without_prefix() });
+        user.retain(|_| !without_user);
+        // By itself it is above the port for TLS where the nodes speak that with each other.
+        let bus = self.argument("--tls-cluster").map(|_| self.bus_port().to_string());
+        let bus = bus.into_iter().flat_map(|port| ["--cluster-port".to_owned(), port]);
+        let mut command = Command::new(&binary);
+        match sentinel {
+            Some(_) => command.arg(self.settings_file()).arg("--sentinel"),
+            None => command.args(["--save", "", "--appendonly", "no"]),
+        };
+        command
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.directory.path())
+            .arg("--logfile")
+            .arg(self.log_file())
+            .args(user)
+            .args(bus)
+            .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "`{binary}` does not start ({error}): install it with `apt-get install redis-server`, or name \
+                     another one in REDIS_SERVER"
+                )
+            })
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.process_id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child has a number"), signal).expect("our child can be told");
+    }
+
+    fn settings_file(&self) -> PathBuf {
+        self.directory.path().join("sentinel.conf")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("redis.log")
+    }
+
+    fn log_tail(&self) -> String {
+        let log = std::fs::read(self.log_file()).unwrap_or_default();
+        String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL)..]).into_owned()
+    }
+}
+
+impl RedisServer {
+    /// Puts 2,000 keys on it, and so much into each that questions are answered while another one reads them, or this one
+    /// when it starts: after every 2 MiB (Redis before 7 has no setting for it).
+    pub fn fill(&self) {
+        const MANY: &str =
+            "for i = 1, 2000 do redis.call('SET', 'key' .. i, string.rep('x', 10000)) end";
+        let mut probe = self.probe();
+        probe.command(&["CONFIG", "SET", "rdbcompression", "no"]);
+        probe.command(&["EVAL", MANY, "0"]);
+    }
+
+    /// What the library was refused here; none of it may be.
+    pub fn refused(&self) -> Vec<String> {
+        rights::refused(self.port)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of redis-server on port {} ---\n{}---", self.port, self.log_tail());
+            return self.kill();
+        }
+        let mut refused = Vec::new();
+        if self.running.is_some() {
+            self.resume();
+            refused = self.refused();
+        }
+        self.kill();
+        assert!(refused.is_empty(), "the library may not do what it does: {refused:#?}");
+    }
+}
+
+/// A new directory for it. A sentinel waits until its settings are on the disk before each vote: on a busy machine that takes
+/// seconds, and they never elect one of them. So theirs are in memory, where there is such a place.
+fn directory(setup: &Setup) -> TempDir {
+    const IN_MEMORY: &str = "/dev/shm";
+    let mut directory = tempfile::Builder::new();
+    directory.prefix("distlock-redis-");
+    let in_memory = setup.sentinel.is_some().then(|| directory.tempdir_in(IN_MEMORY).ok());
+    in_memory.flatten().unwrap_or_else(|| directory.tempdir().unwrap())
+}
+
+/// A port that nobody listens on at the moment, below those that the system gives to outgoing connections: from one of
+/// those, a client that redials a dead server can, now and then, connect to itself.
+///
+/// None is given twice: a sentinel that goes on looking for a server that was killed would make a replica of the next one
+/// on its port.
+pub fn free_port() -> u16 {
+    free_ports(15_000..32_000, &[0])
+}
+
+/// The first of some ports at these distances from it.
+fn free_ports(range: Range<u16>, distances: &[u16]) -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    loop {
+        let first = fastrand::u16(range.clone());
+        let ports = || distances.iter().map(|distance| first + distance);
+        let mut given = GIVEN.lock();
+        if ports().all(|port| !given.contains(&port) && is_free(port)) {
+            given.extend(ports());
+            return first;
+        }
+    }
+}
+
+/// The server that the tests run on.
+pub(super) fn binary() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+/// The same with the port of the bus.
+fn free_pair_of_ports() -> u16 {
+    free_ports(10_000..32_000 - BUS, &[0, BUS])
+}
+
+/// The bound on one exchange between a test and a server.
+pub(super) fn exchange_bound() -> Duration {
+    scaled(Duration::from_secs(10))
+}

@@ -1,0 +1,124 @@
+//! Quorums of a test's own.
+
+use crate::process::{RedisServer, free_port};
+use crate::rights::LOGIN;
+use crate::time::eventually;
+use distlock::backend::{
+    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Renewal, Renewing,
+    TenureId, Wake, Watch,
+};
+use distlock::{Backend, Client, Config, Error, LockName, Moment};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Independent servers, and the URL of the quorum that they are.
+pub struct Servers {
+    pub servers: Vec<RedisServer>,
+    pub url: String,
+}
+
+/// The longest lease of a test's quorum, unless it is the subject.
+pub const LONGEST: &str = "max_lease=10m";
+
+impl Servers {
+    /// So many of them, set up, with these options. `dead` more stand in the URL, where nobody is.
+    pub fn with(alive: usize, dead: usize, options: &str) -> Self {
+        let servers: Vec<_> = (0..alive).map(|_| start()).collect();
+        let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+        set_up(&places, options);
+        let gone = (0..dead).map(|_| place(free_port()));
+        let all: Vec<_> = places.iter().cloned().chain(gone).collect();
+        Self { url: url(&all, options), servers }
+    }
+
+    /// Kills a server and starts it again on the same port, with what is on its disk.
+    pub fn restart(&mut self, at: usize) {
+        self.servers[at].restart();
+        admit(&self.servers[at]);
+    }
+
+    pub fn client(&self) -> Client {
+        distlock::connect(&self.url).unwrap()
+    }
+}
+
+/// A server on which the library may do what it needs on a node of a quorum.
+pub fn start() -> RedisServer {
+    let server = RedisServer::start();
+    admit(&server);
+    server
+}
+
+/// Gives the library's user the rights that the document lists, for a server that has just been started.
+pub fn admit(server: &RedisServer) {
+    let operations = include_str!("../../docs/OPERATIONS.md");
+    let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
+    let rule = rules.find(|rule| rule.contains("+info")).expect("the document has the rule");
+    let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(rule.split(' ')).collect();
+    assert_eq!(server.probe().command(&words).text(), "OK");
+}
+
+pub fn place(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+pub fn url(places: &[String], options: &str) -> String {
+    format!("redlock://{LOGIN}@{}?{options}", places.join(","))
+}
+
+/// Makes them a quorum that votes at once.
+pub fn set_up(places: &[String], options: &str) {
+    let config = Config::from_url(&url(places, options)).unwrap();
+    // On a busy machine a server may need longer than the time-outs that a test asks for; it can be called again.
+    eventually("the quorum is set up", Duration::from_secs(20), || {
+        match distlock::set_up_quorum(&config) {
+            Err(error) if error.is_unavailable() => false,
+            outcome => {
+                outcome.unwrap();
+                true
+            }
+        }
+    });
+}
+
+/// A store that cannot be asked anything.
+#[derive(Debug)]
+pub struct Dead;
+
+fn dead<T>() -> Result<T, Failure> {
+    Err(Failure::NotSent(Error::unavailable("nobody is there")))
+}
+
+impl Backend for Dead {
+    fn acquire(&self, _: &Attempt<'_>, _: Moment) -> Result<Answer, Failure> {
+        dead()
+    }
+
+    fn renew(&self, _: Lane, batch: &[Renewing], _: Moment) -> Vec<Result<Renewal, Failure>> {
+        batch.iter().map(|_| dead()).collect()
+    }
+
+    fn release(&self, _: &TenureId, _: Closing, _: Moment) -> Result<Release, Failure> {
+        dead()
+    }
+
+    fn inspect(&self, _: &LockName, _: Moment) -> Result<LockInfo, Failure> {
+        dead()
+    }
+
+    fn force_release(&self, _: &LockName, _: Moment) -> Result<bool, Failure> {
+        dead()
+    }
+
+    fn watch(&self, _: &LockName, _: Arc<dyn Wake>, _: Moment) -> Result<Watch, Failure> {
+        dead()
+    }
+
+    fn lane(&self, _: &LockName) -> Lane {
+        Lane::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::full().independent(true)
+    }
+}

@@ -1,0 +1,69 @@
+//! [`Replicated`]: a master and its replicas, for one test.
+
+use super::probe::Probe;
+use super::process::RedisServer;
+use super::time::eventually;
+use std::time::Duration;
+
+/// How long replicas may take until they have everything. Measured: some 100 ms from the start.
+const SYNC: Duration = Duration::from_secs(20);
+
+/// A master and replicas of it, all in sync when it is there.
+pub struct Replicated {
+    pub master: RedisServer,
+    pub replicas: Vec<RedisServer>,
+}
+
+impl Replicated {
+    /// Starts a master and this many replicas.
+    pub fn start(count: usize) -> Self {
+        let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+        let of_master = ["--replicaof", "127.0.0.1", &master.port().to_string()];
+        let replicas = (0..count).map(|_| RedisServer::start_with(&of_master)).collect();
+        let replicated = Self { master, replicas };
+        replicated.must_be_in_sync();
+        replicated
+    }
+
+    /// The master's URL with these settings.
+    pub fn url(&self, settings: &str) -> String {
+        format!("{}?{settings}", self.master.url())
+    }
+
+    /// Waits until every replica has all that the master has.
+    pub fn must_be_in_sync(&self) {
+        let mut probe = self.master.probe();
+        let count = self.replicas.len().to_string();
+        // Three times in a row: a replica that has just been filled may keep the next request for almost a second (seen
+        // two times of eight), until it acknowledges of itself.
+        let mut times = 0;
+        eventually("all replicas are in sync", SYNC, || {
+            // Something that reaches them and leaves nothing behind.
+            probe.command(&["PUBLISH", "sync", "now"]);
+            let count = probe.command(&["WAIT", &count, "100"]).int();
+            times = if count == self.replicas.len() as i64 { times + 1 } else { 0 };
+            times == 3
+        });
+    }
+
+    /// Cuts the connection between the master and this replica, which stays up.
+    pub fn cut(&self, replica: usize) {
+        // Port 1 refuses connections: it tries again and again, as one does whose way to the master is gone.
+        self.follow(replica, "1");
+    }
+
+    /// Mends it.
+    pub fn mend(&self, replica: usize) {
+        self.follow(replica, &self.master.port().to_string());
+    }
+
+    fn follow(&self, replica: usize, port: &str) {
+        let answer = self.replicas[replica].probe().command(&["REPLICAOF", "127.0.0.1", port]);
+        assert!(answer.text().starts_with("OK"));
+    }
+
+    /// A connection of the test's own to each server, the master first.
+    pub fn probes(&self) -> Vec<Probe> {
+        std::iter::once(&self.master).chain(&self.replicas).map(RedisServer::probe).collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! [`Request`]: whole commands and whole answers on a connection, and which of the library's scripts a command runs.
+
+use std::io::{self, BufRead, Read};
+
+/// What a command does to a lock, known by its shape: scripts come by hash or by text, with so many keys and arguments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    Acquire,
+    /// Without a tombstone.
+    Release,
+    /// With a tombstone, or with tokens given back.
+    Close,
+    Renew,
+    Other,
+}
+
+/// A command as it stands on the wire.
+#[derive(Clone, Debug)]
+pub struct Request {
+    words: Vec<Vec<u8>>,
+}
+
+impl Request {
+    /// The next one on this connection; `None` at its end.
+    pub fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
+        if from.fill_buf()?.is_empty() {
+            return Ok(None);
+        }
+        let mut words = Vec::new();
+        for _ in 0..count(&line(from)?, b'*')? {
+            let length = count(&line(from)?, b'$')?;
+            let mut word = vec![0; length + 2];
+            from.read_exact(&mut word)?;
+            word.truncate(length);
+            words.push(word);
+        }
+        Ok(Some(Self { words }))
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", self.words.len()).into_bytes();
+        for word in &self.words {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes
+    }
+
+    /// Whether it is this command, in capitals.
+    pub fn is(&self, command: &str) -> bool {
+        self.words.first().is_some_and(|word| word.eq_ignore_ascii_case(command.as_bytes()))
+    }
+
+    pub fn kind(&self) -> Kind {
+        match (self.keys(), self.arguments()) {
+            // First: of three locks at once it has as many keys and arguments as a close.
+            (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
+                Kind::Renew
+            }
+            (Some(3), 5) | (Some(4), 10) => Kind::Acquire,
+            // With one key more where a list is pushed to, too.
+            (Some(3 | 4), 6) => Kind::Close,
+            (Some(1 | 2), 3) => Kind::Release,
+            _ => Kind::Other,
+        }
+    }
+
+    /// The owner that acquires, releases or closes.
+    pub fn owner(&self) -> Option<String> {
+        let at = match self.kind() {
+            // Behind the keys and the lease.
+            Kind::Acquire => 4 + self.keys()?,
+            Kind::Close | Kind::Release => 3 + self.keys()?,
+            Kind::Renew | Kind::Other => return None,
+        };
+        Some(String::from_utf8_lossy(&self.words[at]).into_owned())
+    }
+
+    /// Whether one of its words is this one.
+    pub fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|it| it == word.as_bytes())
+    }
+
+    /// The word at this place, as text; empty if there is none.
+    pub fn word(&self, at: usize) -> String {
+        self.words
+            .get(at)
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// Puts another word in the place of the last one.
+    pub fn replace_last(&mut self, word: &str) {
+        *self.words.last_mut().expect("a command has words") = word.as_bytes().to_vec();
+    }
+
+    /// How many keys the script is given; `None` if this runs none.
+    fn keys(&self) -> Option<usize> {
+        let is_script = self.is("EVALSHA") || self.is("EVAL");
+        let count = self.words.get(2).filter(|_| is_script)?;
+        std::str::from_utf8(count).ok()?.parse().ok()
+    }
+
+    fn arguments(&self) -> usize {
+        self.words.len().saturating_sub(3 + self.keys().unwrap_or(0))
+    }
+
+    /// Which tells one renewal from one forced release: that begins with a channel.
+    fn begins_with_a_lease(&self) -> bool {
+        let first = self.keys().and_then(|keys| self.words.get(3 + keys));
+        first.is_some_and(|word| word.iter().all(u8::is_ascii_digit))
+    }
+}
+
+/// The bytes of the next answer; `None` at the end of the connection.
+pub fn read_reply(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    if from.fill_buf()?.is_empty() {
+        return Ok(None);
+    }
+    let (mut bytes, mut missing) = (Vec::new(), 1_usize);
+    while missing > 0 {
+        missing -= 1;
+        let head = line(from)?;
+        bytes.extend_from_slice(&head);
+        bytes.extend_from_slice(b"\r\n");
+        match head.first() {
+            Some(b'$') if head != b"$-1" => {
+                let mut text = vec![0; count(&head, b'$')? + 2];
+                from.read_exact(&mut text)?;
+                bytes.extend_from_slice(&text);
+            }
+            Some(b'*') if head != b"*-1" => missing += count(&head, b'*')?,
+            _ => {}
+        }
+    }
+    Ok(Some(bytes))
+}
+
+fn line(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    from.take(1 << 16).read_until(b'\n', &mut line)?;
+    if !line.ends_with(b"\r\n") {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    line.truncate(line.len() - 2);
+    Ok(line)
+}
+
+fn count(line: &[u8], kind: u8) -> io::Result<usize> {
+    let number = line.strip_prefix(&[kind]).and_then(|digits| std::str::from_utf8(digits).ok());
+    number
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("not RESP2: {:?}", String::from_utf8_lossy(line))))
+}

@@ -1,0 +1,313 @@
+//! [`Group`]: a master with two replicas, and three sentinels that watch them, all of our own.
+
+use super::probe::{Probe, Value};
+use super::process::RedisServer;
+use super::rights::LOGIN;
+use super::time::eventually;
+use distlock::{DistLock, Mutex};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long the group may take until everybody sees everybody, and how long a failover may take. Measured: about 1 s
+/// each.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// From when on a sentinel holds a server that is silent for down.
+pub const DOWN_AFTER: Duration = Duration::from_millis(750);
+
+/// What sentinels do every second or two, they do some times as often here. The period of pings has a lower limit: once the
+/// master is down, a replica is asked for its `INFO` once a second, and is promoted only if what it said is no older than five
+/// of them.
+///
+/// A sentinel that has not heard of a failover yet, four publish periods after it, makes the new master follow the old one
+/// again: at 200 ms that was seen to happen, and then there was none.
+const HASTE: [&str; 8] =
+    ["info-period", "200", "ping-period", "250", "publish-period", "400", "tilt-period", "500"];
+
+/// A master waits for more replicas before it sends any of them its data; not here.
+const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+
+/// From when on where the master stays: on a busy machine it may be silent for a while.
+const STEADY: Duration = Duration::from_secs(30);
+
+/// Servers and sentinels. The first server begins as master.
+pub struct Group {
+    /// What the master is called: see [`fresh_name`].
+    name: String,
+    pub servers: Vec<RedisServer>,
+    pub sentinels: Vec<RedisServer>,
+}
+
+impl Group {
+    /// One master, two replicas, three sentinels; returns when all of them see all others.
+    pub fn start() -> Self {
+        Self::start_with(2, 3)
+    }
+
+    /// The same for tests in which the master stays.
+    pub fn steady() -> Self {
+        Self::launch(2, 3, STEADY)
+    }
+
+    /// So many replicas and sentinels.
+    pub fn start_with(replicas: usize, sentinels: usize) -> Self {
+        Self::launch(replicas, sentinels, DOWN_AFTER)
+    }
+
+    fn launch(replicas: usize, sentinels: usize, down_after: Duration) -> Self {
+        let name = fresh_name();
+        let master = RedisServer::start_with(&AT_ONCE);
+        let port = master.port().to_string();
+        let mut servers = vec![master];
+        for _ in 0..replicas {
+            let more = [&["--replicaof", "127.0.0.1", &port], &AT_ONCE[..]].concat();
+            servers.push(RedisServer::start_with(&more));
+        }
+        // More than half of them have to agree that the master is down, and on who replaces it.
+        let quorum = sentinels / 2 + 1;
+        let settings = format!(
+            "sentinel monitor {name} 127.0.0.1 {port} {quorum}\n\
+             sentinel down-after-milliseconds {name} {}\n\
+             sentinel failover-timeout {name} 1000\n\
+             sentinel parallel-syncs {name} {}\n",
+            down_after.as_millis(),
+            replicas.max(1),
+        );
+        let sentinels =
+            (0..sentinels).map(|_| RedisServer::start_sentinel(&settings)).collect::<Vec<_>>();
+        let group = Self { name, servers, sentinels };
+        group.set_periods(&HASTE);
+        group.await_quiet(replicas);
+        group
+    }
+
+    /// Waits until every sentinel sees all others, and that many replicas that are up and follow the master.
+    pub fn await_quiet(&self, replicas: usize) {
+        eventually("all sentinels see the same", BOUND, || {
+            self.sentinels.iter().all(|sentinel| self.is_quiet(sentinel, replicas))
+                && (self.sentinels.is_empty() || self.has_everything_at(replicas))
+        });
+    }
+
+    /// Whether so many replicas have everything that the master has, and get what comes: one that is just being filled may
+    /// be promoted, too, with what it has by then. A master calls a replica online before it sends it what is new, which may
+    /// be a second later.
+    fn has_everything_at(&self, replicas: usize) -> bool {
+        let mut probe = self.probe();
+        // Something that reaches them and leaves nothing behind.
+        probe.command(&["PUBLISH", "sync", "now"]);
+        probe.command(&["WAIT", &replicas.to_string(), "100"]) == Value::Int(replicas as i64)
+    }
+
+    fn is_quiet(&self, sentinel: &RedisServer, replicas: usize) -> bool {
+        let mut probe = sentinel.probe();
+        let master = about(probe.command(&["SENTINEL", "MASTER", &self.name]));
+        let others = (self.sentinels.len() - 1).to_string();
+        let up = self.replicas_up(sentinel);
+        master.get("flags").is_some_and(|flags| flags == "master")
+            && master.get("num-other-sentinels") == Some(&others)
+            && up == replicas
+            && (replicas == 0 || self.following(&mut probe) == replicas)
+    }
+
+    /// How many replicas this sentinel does not hold for down.
+    pub fn replicas_up(&self, sentinel: &RedisServer) -> usize {
+        let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", &self.name]);
+        each(replicas).iter().filter(|replica| replica["flags"] == "slave").count()
+    }
+
+    fn following(&self, probe: &mut Probe) -> usize {
+        let replicas = each(probe.command(&["SENTINEL", "REPLICAS", &self.name]));
+        replicas.iter().filter(|replica| replica["master-link-status"] == "ok").count()
+    }
+
+    /// `redis+sentinel://..`, for the user with the least rights on the servers.
+    pub fn url(&self) -> String {
+        self.url_of(&self.sentinel_ports())
+    }
+
+    /// The same with the sentinels on these ports.
+    pub fn url_of(&self, ports: &[u16]) -> String {
+        url(&self.name, ports)
+    }
+
+    pub fn sentinel_ports(&self) -> Vec<u16> {
+        self.sentinels.iter().map(RedisServer::port).collect()
+    }
+
+    /// What the master is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whom each of the sentinels that answer names.
+    pub fn named(&self) -> Vec<u16> {
+        self.sentinels.iter().filter_map(|sentinel| self.named_by(sentinel)).collect()
+    }
+
+    fn named_by(&self, sentinel: &RedisServer) -> Option<u16> {
+        let mut probe = Probe::try_connect(sentinel.port()).ok()?;
+        let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name];
+        probe.try_command(&question).ok()?.texts().get(1)?.parse().ok()
+    }
+
+    /// The master, by most of the sentinels that run, as its place among the servers.
+    pub fn master(&self) -> usize {
+        let mut votes = BTreeMap::<u16, usize>::new();
+        for port in self.named() {
+            *votes.entry(port).or_default() += 1;
+        }
+        let (port, _) = votes.into_iter().max_by_key(|(_, votes)| *votes).expect("one answers");
+        self.place_of(port)
+    }
+
+    fn place_of(&self, port: u16) -> usize {
+        self.servers.iter().position(|server| server.port() == port).expect("it is one of ours")
+    }
+
+    /// A connection to the present master.
+    pub fn probe(&self) -> Probe {
+        self.servers[self.master()].probe()
+    }
+
+    /// Waits until all sentinels that answer name another master than this one, which says of itself that it is one;
+    /// returns its place.
+    pub fn await_other_than(&self, old: usize) -> usize {
+        eventually("there is another master", BOUND, || {
+            let mut named = self.named();
+            named.dedup();
+            let [port] = named[..] else { return None };
+            let new = self.place_of(port);
+            (new != old && is_master(&self.servers[new])).then_some(new)
+        })
+    }
+
+    /// Kills the master, and has it replaced when all sentinels have heard that so many replicas are up: whoever was away a
+    /// moment ago may be promoted, too.
+    pub fn replace_killed(
+        &mut self,
+        old: usize,
+        replicas: usize,
+        resume: impl FnOnce(&Self),
+    ) -> usize {
+        self.set_down_after(STEADY);
+        // What they know of a replica is good for five of these periods, and is asked for once a second without a master: who
+        // is not heard of for a moment is not passed over.
+        self.set_periods(&["ping-period", "1000"]);
+        self.servers[old].kill();
+        resume(self);
+        eventually("the replicas are up again", BOUND, || {
+            self.sentinels.iter().all(|sentinel| self.replicas_up(sentinel) == replicas)
+        });
+        // A replica whose link has been down for ten times as long is not promoted.
+        self.set_down_after(DOWN_AFTER * 4);
+        self.await_other_than(old)
+    }
+
+    /// How often they do what they do, in milliseconds.
+    fn set_periods(&self, periods: &[&str]) {
+        for sentinel in &self.sentinels {
+            // Unknown before Redis 7: then it takes a few seconds.
+            let _older = sentinel.probe().try_command(&[&["SENTINEL", "DEBUG"], periods].concat());
+        }
+    }
+
+    fn set_down_after(&self, time: Duration) {
+        let millis = time.as_millis().to_string();
+        for sentinel in &self.sentinels {
+            let change = ["SENTINEL", "SET", &self.name, "down-after-milliseconds", &millis];
+            sentinel.probe().command(&change);
+        }
+    }
+
+    /// Has the sentinels choose this replica, if it is up, when the master is to be replaced.
+    pub fn prefer(&self, place: usize) {
+        let (server, priority) = (&self.servers[place], "1");
+        server.probe().command(&["CONFIG", "SET", "replica-priority", priority]);
+        let port = server.port().to_string();
+        eventually("all sentinels know the priority", BOUND, || {
+            self.sentinels.iter().all(|sentinel| {
+                let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", &self.name]);
+                let is_known = |it: &BTreeMap<String, String>| {
+                    it["port"] == port && it["slave-priority"] == priority
+                };
+                each(replicas).iter().any(is_known)
+            })
+        });
+    }
+
+    /// Has the sentinels make another server the master, while the old one is well. Returns the old one's place when the
+    /// first sentinel names the other.
+    pub fn fail_over(&self) -> usize {
+        // The new one may be silent for a while on a busy machine, and would be replaced by the old one in its turn.
+        self.set_down_after(STEADY);
+        let old = self.master();
+        let mut probe = self.sentinels[0].probe();
+        eventually("a failover comes about", BOUND, || {
+            let named = self.named_by(&self.sentinels[0]);
+            if named.is_some_and(|port| port != self.servers[old].port()) {
+                return true;
+            }
+            let master = about(probe.command(&["SENTINEL", "MASTER", &self.name]));
+            let is_under_way = master.get("flags").is_some_and(|it| it.contains("failover"));
+            if !is_under_way {
+                // Again, too: on a busy machine it has not heard of the replicas for a moment, and gives up. Refused as long as
+                // the last one is not over for everybody.
+                let _refused = probe.try_command(&["SENTINEL", "FAILOVER", &self.name]);
+            }
+            false
+        });
+        old
+    }
+}
+
+/// Sees to it that nobody can make this master a replica: it stays one, and its connections stay, whoever is told to take its
+/// place.
+pub fn keep_a_master(server: &RedisServer) {
+    // As whom sentinels come, too.
+    server.probe().command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
+}
+
+/// A name that no other master has, of any test that runs beside this one. Sentinels tell each other of a master by its name,
+/// over the servers that they watch; and whose server is gone goes on looking for it on a port that may be another test's
+/// by now.
+pub fn fresh_name() -> String {
+    format!("master-{:016x}", fastrand::u64(..))
+}
+
+/// `redis+sentinel://..` with the sentinels on these ports.
+pub fn url(name: &str, ports: &[u16]) -> String {
+    let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis+sentinel://{LOGIN}@{}/{name}", hosts.join(","))
+}
+
+/// Whether the server says that it is a master.
+pub fn is_master(server: &RedisServer) -> bool {
+    let Ok(mut probe) = Probe::try_connect(server.port()) else { return false };
+    let Ok(Value::List(role)) = probe.try_command(&["ROLE"]) else { return false };
+    role.first() == Some(&Value::Text("master".to_owned()))
+}
+
+/// The names and values of one instance, as a sentinel lists them.
+pub fn about(value: Value) -> BTreeMap<String, String> {
+    let words = value.texts();
+    words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+}
+
+fn each(value: Value) -> Vec<BTreeMap<String, String>> {
+    match value {
+        Value::List(instances) => instances.into_iter().map(about).collect(),
+        other => panic!("the sentinel answered {other:?}"),
+    }
+}
+
+/// Waits until what this client takes is taken, under this key, on this server: news of a failover takes its time on a busy
+/// machine.
+#[track_caller]
+pub fn await_move(lock: &Mutex, key: &str, to: &RedisServer) {
+    eventually("locks are taken on the new master", BOUND, || {
+        let Ok(Some(guard)) = lock.try_lock() else { return false };
+        let is_there = to.probe().exists(key);
+        guard.unlock().is_ok() && is_there
+    });
+}

@@ -1,0 +1,125 @@
+//! One request, or its answer, that the network loses, delays or garbles: an acquire, a release and a renewal come about
+//! all the same, and nothing is left of the first try.
+
+use super::scene::{Row, builder_of, client_of, command, lease};
+use super::table::Case;
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::resp::Kind;
+use distlock_tests::time::{Stopwatch, always, eventually, ms};
+use distlock::{DistLock, Event};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(10);
+/// The pauses before a repetition.
+const PAUSES: Duration = Duration::from_millis(50);
+
+/// The three of them that meet this fault, as cases.
+macro_rules! cases {
+    ($($name:literal => $fault:expr),* $(,)?) => {
+        &[
+            $((concat!("acquire: ", $name), || acquire($fault)),)*
+            $((concat!("release: ", $name), || release($fault)),)*
+            $((concat!("renewal: ", $name), || renewal($fault)),)*
+        ]
+    };
+}
+
+pub(super) const CASES: &[Case] = cases! {
+    "the connection is cut" => Fault::Cut,
+    "delayed for too long" => Fault::Delay(late()),
+    "swallowed" => Fault::SwallowRequest,
+    "arrives when nobody waits any more" => Fault::Late(late()),
+    "applied, and the connection is cut" => Fault::CutReply,
+    "applied, and the answer comes too late" => Fault::DelayReply(late()),
+    "applied, and the answer is swallowed" => Fault::SwallowReply,
+    "applied, and half of the answer comes" => Fault::HalfReply,
+    "applied, and garbage comes" => Fault::Garbage,
+};
+
+/// For longer than a command may take.
+fn late() -> Duration {
+    command() * 2
+}
+
+/// A server that knows the scripts, behind a proxy whose first command of this kind meets this fault.
+fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
+    let server = RedisServer::start();
+    let guard = client_of(&server.url()).mutex("b").unwrap().lock().unwrap();
+    guard.extend(lease() * 2).unwrap();
+    guard.unlock().unwrap();
+    let plan = Sometimes::new(Some(kind), Turn::Only(1), fault);
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
+    (server, proxy)
+}
+
+/// Until whatever is still under way has arrived, and came to nothing: it stays free, or whose it is.
+fn nothing_comes_of_it(server: &RedisServer, proxy: &Proxy, (kind, fault): (Kind, Fault)) {
+    let successor = client_of(&server.url()).mutex("a").unwrap();
+    let guard = successor.try_lock().unwrap().expect("it is free");
+    let token = guard.fencing_token();
+    always("it is the successor's", late(), || guard.is_valid());
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    let mut probe = server.probe();
+    always("it is free", ms(50), || !probe.exists("a"));
+    assert!(successor.lock().unwrap().fencing_token() > token);
+    assert_eq!(proxy.count(kind, fault), 1, "{}", proxy.account());
+    if matches!(fault, Fault::Late(_)) {
+        eventually("it arrives late", LONG, || proxy.arrived_late(kind) == 1);
+    }
+}
+
+/// Is repeated, and got.
+fn acquire(fault: Fault) -> Row {
+    let (server, proxy) = behind(Kind::Acquire, fault);
+    let lock = client_of(&proxy.url()).mutex("a").unwrap();
+    let watch = Stopwatch::start();
+    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    let row = Row::new("nothing: it is got", watch.elapsed(), command() + PAUSES);
+    guard.verify().unwrap();
+    assert_eq!(server.probe().hgetall("a").len(), 1, "one owner");
+    guard.unlock().unwrap();
+    nothing_comes_of_it(&server, &proxy, (Kind::Acquire, fault));
+    row
+}
+
+/// Is repeated, and told truly: also after silence there is time to ask again.
+fn release(fault: Fault) -> Row {
+    let (server, proxy) = behind(Kind::Release, fault);
+    let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
+    let watch = Stopwatch::start();
+    guard.unlock().unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+    let row = Row::new("nothing: it is released", watch.elapsed(), command() + PAUSES);
+    assert!(!server.probe().exists("a"));
+    nothing_comes_of_it(&server, &proxy, (Kind::Release, fault));
+    row
+}
+
+/// Is repeated long before the deadline.
+fn renewal(fault: Fault) -> Row {
+    let (server, proxy) = behind(Kind::Renew, fault);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    let handler = move |event: &Event| match event {
+        Event::Renewed { .. } => heard.lock().push("renewed"),
+        Event::RenewalFailed { .. } => heard.lock().push("failed"),
+        Event::Lost { loss, .. } => panic!("{loss}"),
+        _ => {}
+    };
+    let client = builder_of(&proxy.url()).events(Arc::new(handler)).connect().unwrap();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    eventually("a renewal meets it", LONG, || proxy.count(Kind::Renew, fault) == 1);
+    let watch = Stopwatch::start();
+    eventually("it is renewed", LONG, || told.lock().contains(&"renewed"));
+    let row = Row::new("nothing: it is renewed", watch.elapsed(), command() + PAUSES);
+    assert!(guard.is_valid());
+    let left = server.probe().pttl("a").expect("it is held");
+    assert!(left > lease() / 2, "{left:?}");
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    nothing_comes_of_it(&server, &proxy, (Kind::Renew, fault));
+    row
+}

@@ -1,0 +1,413 @@
+//! An interrupt at every step of a wait: how soon it ends, and that nothing is left.
+
+use super::scene::{Row, builder_of, client_of, command};
+use super::table::Case;
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::resp::{Kind, Request};
+use distlock_tests::time::{always, eventually, let_pass, ms, scaled};
+use distlock::{
+    Client, Clock, DistLock, Error, Event, Interrupt, LockGuard, LockOptions, Moment, Signal,
+    SystemClock, Woken,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(10);
+/// But for what a busy machine adds.
+const AT_ONCE: Duration = Duration::ZERO;
+
+pub(super) const CASES: &[Case] = &[
+    ("before the call", before_the_call),
+    ("in the local queue, behind a holder", behind_a_holder),
+    ("in the local queue, behind a waiter", behind_a_waiter),
+    ("as it is handed the lock", || in_its_turn(Sleep::Handed, false)),
+    ("as it is handed the lock, before another", || in_its_turn(Sleep::Handed, true)),
+    ("at the head, standing back", || in_its_turn(Sleep::StandsBack, false)),
+    ("at the head, standing back, before another", || in_its_turn(Sleep::StandsBack, true)),
+    ("as the first request is sent, busy", || busy(Step::sent(acquires, 1))),
+    ("as the first answer comes, busy", || busy(Step::answered(acquires, 1))),
+    ("as it subscribes", || busy(Step::sent(subscribes, 1))),
+    ("as the subscription is confirmed", || busy(Step::answered(subscribes, 1))),
+    ("as it looks again", || busy(Step::sent(acquires, 2))),
+    ("after that look, before it sleeps", || busy(Step::answered(acquires, 2))),
+    ("asleep", asleep),
+    ("as the first request is sent, free", || free(Step::sent(acquires, 1))),
+    ("as it is granted", || free(Step::answered(acquires, 1))),
+    ("a request is under way that gets no answer", no_answer),
+    ("the server is frozen", frozen),
+    ("the server is down, between two tries", down),
+    ("after the grant", after_the_grant),
+];
+
+fn acquires(request: &Request) -> bool {
+    request.kind() == Kind::Acquire
+}
+
+fn subscribes(request: &Request) -> bool {
+    request.is("SUBSCRIBE")
+}
+
+/// At which command of the waiter it fires, and what befalls that command.
+struct Step {
+    on: fn(&Request) -> bool,
+    turn: u64,
+    /// When the answer is there, and the client does not know yet; otherwise before the server sees the command.
+    answered: bool,
+    fault: Fault,
+}
+
+impl Step {
+    fn sent(on: fn(&Request) -> bool, turn: u64) -> Self {
+        Self { on, turn, answered: false, fault: Fault::Pass }
+    }
+
+    fn answered(on: fn(&Request) -> bool, turn: u64) -> Self {
+        Self { answered: true, ..Self::sent(on, turn) }
+    }
+}
+
+/// Fires at its step, and knows when that was.
+struct Fires {
+    step: Step,
+    sent: AtomicU64,
+    answered: AtomicU64,
+    interrupt: Interrupt,
+    at: Mutex<Option<Moment>>,
+}
+
+impl Fires {
+    fn at(step: Step) -> Arc<Self> {
+        let (sent, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (interrupt, at) = (Interrupt::new(), Mutex::default());
+        Arc::new(Self { step, sent, answered, interrupt, at })
+    }
+
+    fn count(&self, seen: &AtomicU64, answered: bool) -> bool {
+        let is_it = seen.fetch_add(1, Ordering::SeqCst) + 1 == self.step.turn;
+        if is_it && answered == self.step.answered {
+            *self.at.lock() = Some(SystemClock.now());
+            self.interrupt.fire();
+        }
+        is_it
+    }
+}
+
+impl Plan for Fires {
+    fn fate(&self, request: &mut Request) -> Fault {
+        let is_it = (self.step.on)(request) && self.count(&self.sent, false);
+        if is_it { self.step.fault } else { Fault::Pass }
+    }
+
+    fn answered(&self, request: &Request, _: &[u8], _: Fault) {
+        if (self.step.on)(request) {
+            self.count(&self.answered, true);
+        }
+    }
+}
+
+/// A server that knows the scripts already.
+fn server() -> RedisServer {
+    let server = RedisServer::start();
+    client_of(&server.url()).mutex("b").unwrap().lock().unwrap().unlock().unwrap();
+    server
+}
+
+/// What became of a wait with this interrupt, and when it ended. It has an end of its own, or one that the interrupt does
+/// not end would be the end of the test.
+fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Moment) {
+    let options = LockOptions::new().wait(scaled(LONG)).interrupt(interrupt);
+    let outcome = client.mutex("a").unwrap().try_lock_with(&options);
+    let ended = SystemClock.now();
+    (outcome.map(|guard| guard.expect("the interrupt ends it, or it is granted")), ended)
+}
+
+/// The owner of the lock, and who subscribes.
+fn left(probe: &mut Probe) -> (Vec<String>, Vec<String>) {
+    let channels = probe.command(&["PUBSUB", "CHANNELS"]).texts();
+    (probe.hgetall("a").into_keys().collect(), channels)
+}
+
+/// While somebody else holds the lock.
+fn busy(step: Step) -> Row {
+    let (server, fires) = (server(), Fires::at(step));
+    let holder = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
+    let mut probe = server.probe();
+    let before = left(&mut probe);
+    let proxy = Proxy::new(server.port(), Arc::clone(&fires) as Arc<dyn Plan>);
+    let client = client_of(&proxy.url());
+    let (outcome, ended) = wait(&client, &fires.interrupt);
+    let error = outcome.map(drop).unwrap_err();
+    assert!(error.is_interrupted(), "{error:?}");
+    let fired = fires.at.lock().expect("it has fired");
+    assert_eq!(client.waiting("a").unwrap(), 0);
+    eventually("nothing but the holder is left", LONG, || left(&mut probe) == before);
+    holder.unlock().unwrap();
+    client.mutex("a").unwrap().try_lock().unwrap().unwrap().unlock().unwrap();
+    // What is under way is waited for.
+    Row::new(error, ended.since(fired), command())
+}
+
+/// While nobody does: it gets it, or not, and either way there is nothing that nobody knows of.
+fn free(step: Step) -> Row {
+    let (server, fires) = (server(), Fires::at(step));
+    let proxy = Proxy::new(server.port(), Arc::clone(&fires) as Arc<dyn Plan>);
+    let client = client_of(&proxy.url());
+    let (outcome, ended) = wait(&client, &fires.interrupt);
+    let fired = fires.at.lock().expect("it has fired");
+    let said = match outcome {
+        Ok(guard) => {
+            guard.verify().unwrap();
+            guard.unlock().unwrap();
+            "it was granted, and is held".to_owned()
+        }
+        Err(error) => {
+            assert!(error.is_interrupted(), "{error:?}");
+            error.to_string()
+        }
+    };
+    let mut probe = server.probe();
+    eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
+    always("nothing comes back", command(), || !probe.exists("a"));
+    Row::new(said, ended.since(fired), command())
+}
+
+fn no_answer() -> Row {
+    free(Step { fault: Fault::SwallowReply, ..Step::sent(acquires, 1) })
+}
+
+fn before_the_call() -> Row {
+    let server = server();
+    let client = client_of(&server.url());
+    let interrupt = Interrupt::new();
+    interrupt.fire();
+    let mut probe = server.probe();
+    probe.reset_stats();
+    let start = SystemClock.now();
+    let (outcome, ended) = wait(&client, &interrupt);
+    let error = outcome.map(drop).unwrap_err();
+    assert!(error.is_interrupted() && probe.command_calls("evalsha") == 0, "{error:?}");
+    Row::new(error, ended.since(start), AT_ONCE)
+}
+
+/// Waits on a thread of its own until `ready`, and fires.
+fn fired_when(client: &Client, ready: impl FnOnce()) -> (Error, Duration) {
+    let interrupt = Interrupt::new();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let (outcome, ended) = wait(client, &interrupt);
+            (outcome.map(drop).unwrap_err(), ended)
+        });
+        ready();
+        assert!(!waiting.is_finished(), "it waits");
+        let fired = SystemClock.now();
+        interrupt.fire();
+        let (error, ended) = waiting.join().unwrap();
+        assert!(error.is_interrupted(), "{error:?}");
+        (error, ended.since(fired))
+    })
+}
+
+fn behind_a_holder() -> Row {
+    let server = server();
+    let client = client_of(&server.url());
+    let held = client.mutex("a").unwrap().lock().unwrap();
+    let queues = || eventually("it queues", LONG, || client.waiting("a").unwrap() == 1);
+    let (error, took) = fired_when(&client, queues);
+    assert_eq!(client.waiting("a").unwrap(), 0);
+    held.unlock().unwrap();
+    Row::new(error, took, AT_ONCE)
+}
+
+fn behind_a_waiter() -> Row {
+    let server = server();
+    let held = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
+    let client = client_of(&server.url());
+    thread::scope(|scope| {
+        let first = scope.spawn(|| client.mutex("a").unwrap().lock().unwrap().unlock());
+        eventually("one waits", LONG, || client.waiting("a").unwrap() == 1);
+        let queues = || eventually("another queues", LONG, || client.waiting("a").unwrap() == 2);
+        let (error, took) = fired_when(&client, queues);
+        assert!(!first.is_finished(), "it is not meant");
+        held.unlock().unwrap();
+        first.join().unwrap().unwrap();
+        Row::new(error, took, AT_ONCE)
+    })
+}
+
+/// The thread that is interrupted by an [`Alarm`].
+const WAITER: &str = "waiter";
+
+/// At which sleep of the waiter it fires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sleep {
+    /// It is woken, because it was handed the lock, and has not looked yet.
+    Handed,
+    /// It is at the head, and leaves the lock to other clients for a moment.
+    StandsBack,
+}
+
+/// The machine's clock; on it the waiter sleeps, and it knows when to fire.
+#[derive(Debug)]
+struct Alarm {
+    sleep: Sleep,
+    /// From when on: when the holder goes.
+    is_set: AtomicBool,
+    interrupt: Interrupt,
+    at: Mutex<Option<Moment>>,
+}
+
+impl Alarm {
+    fn fire(&self) {
+        let mut at = self.at.lock();
+        if at.is_none() {
+            *at = Some(SystemClock.now());
+            self.interrupt.fire();
+        }
+    }
+}
+
+impl Clock for Alarm {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        // Behind somebody it sleeps for a second, standing back for a twentieth of one at most.
+        let is_short = until.since(self.now()) < Duration::from_millis(100);
+        let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
+        if is_it && is_short && self.sleep == Sleep::StandsBack {
+            self.fire();
+        }
+        let woken = SystemClock.wait(signal, until);
+        let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
+        if is_it && woken == Woken::Signalled && self.sleep == Sleep::Handed {
+            self.fire();
+        }
+        woken
+    }
+}
+
+/// Behind a thread of the same client that gets the lock, and goes within the time in which it hands it on, or after it.
+fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
+    let server = server();
+    let elsewhere = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
+    let (is_set, interrupt, at) = (AtomicBool::new(false), Interrupt::new(), Mutex::default());
+    let alarm = Arc::new(Alarm { sleep, is_set, interrupt, at });
+    let taken = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&taken);
+    let counts = move |event: &Event| {
+        count.fetch_add(u64::from(matches!(event, Event::Acquired { .. })), Ordering::SeqCst);
+    };
+    let (hand_off, holds) = match sleep {
+        Sleep::Handed => (ms(400), Duration::ZERO),
+        Sleep::StandsBack => (ms(5), ms(20)),
+    };
+    let client = builder_of(&server.url())
+        .configure(|config| config.with_hand_off(hand_off))
+        .clock(Arc::clone(&alarm) as Arc<dyn Clock>)
+        .events(Arc::new(counts))
+        .connect()
+        .unwrap();
+    let lock = client.mutex("a").unwrap();
+    let queues = |n: usize| eventually("it queues", LONG, || client.waiting("a").unwrap() == n);
+    // Somebody else who waits, as far as the store knows: nobody stands back for nobody.
+    let mut other = server.probe();
+    other.command(&["SUBSCRIBE", "redisson_lock__channel:{a}"]);
+    let mut probe = server.probe();
+    probe.reset_stats();
+    let (error, ended) = thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let guard = lock.lock().unwrap();
+            let_pass(holds);
+            alarm.is_set.store(true, Ordering::SeqCst);
+            guard.unlock().unwrap();
+        });
+        queues(1);
+        // Or the second look, with no tokens set aside for whoever queues behind it, could be the one that is granted.
+        eventually("it has looked again", LONG, || probe.command_calls("exists") == 2);
+        let waiter = thread::Builder::new().name(WAITER.to_owned());
+        let waiting = waiter
+            .spawn_scoped(scope, || {
+                let (outcome, ended) = wait(&client, &alarm.interrupt);
+                (outcome.map(drop).unwrap_err(), ended)
+            })
+            .unwrap();
+        queues(2);
+        let another =
+            before_another.then(|| scope.spawn(|| lock.lock().unwrap().unlock().unwrap()));
+        queues(2 + usize::from(before_another));
+        elsewhere.unlock().unwrap();
+        first.join().unwrap();
+        if let Some(another) = another {
+            another.join().unwrap();
+        }
+        waiting.join().unwrap()
+    });
+    assert!(error.is_interrupted(), "{error:?}");
+    let fired = alarm.at.lock().expect("it has fired");
+    drop(other);
+    eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
+    always("nothing comes back", command(), || !probe.exists("a"));
+    // What it was handed it had for a moment, and that is told.
+    let had = 1 + u64::from(sleep == Sleep::Handed) + u64::from(before_another);
+    assert_eq!(taken.load(Ordering::SeqCst), had, "who had it");
+    Row::new(error, ended.since(fired), if sleep == Sleep::Handed { command() } else { AT_ONCE })
+}
+
+fn asleep() -> Row {
+    let server = server();
+    let held = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
+    let (client, mut probe) = (client_of(&server.url()), server.probe());
+    probe.reset_stats();
+    let (error, took) = fired_when(&client, || {
+        eventually("it has looked again", LONG, || probe.command_calls("exists") == 2);
+        let_pass(ms(20));
+    });
+    eventually("its subscription ends", LONG, || left(&mut probe).1.is_empty());
+    held.unlock().unwrap();
+    Row::new(error, took, AT_ONCE)
+}
+
+fn frozen() -> Row {
+    let server = server();
+    let client = client_of(&server.url());
+    client.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+    server.pause();
+    let (error, took) = fired_when(&client, || {
+        eventually("it waits", LONG, || client.waiting("a").unwrap() == 1);
+    });
+    server.resume();
+    let mut probe = server.probe();
+    eventually("nothing is left", LONG, || !probe.exists("a"));
+    always("nothing comes back", command(), || !probe.exists("a"));
+    Row::new(error, took, command())
+}
+
+fn down() -> Row {
+    let mut server = server();
+    let url =
+        format!("{}?outage_limit=1m&command_timeout={}ms", server.url(), command().as_millis());
+    let client = distlock::connect(&url).unwrap();
+    server.kill();
+    // After a second the pauses have grown to their longest, which is half a second.
+    let (error, took) = fired_when(&client, || let_pass(ms(1_500)));
+    Row::new(error, took, AT_ONCE)
+}
+
+fn after_the_grant() -> Row {
+    let server = server();
+    let (client, interrupt) = (client_of(&server.url()), Interrupt::new());
+    let guard = wait(&client, &interrupt).0.unwrap();
+    interrupt.fire();
+    guard.verify().unwrap();
+    let start = SystemClock.now();
+    let (outcome, ended) = wait(&client, &interrupt);
+    assert!(outcome.map(drop).unwrap_err().is_interrupted(), "also a nested hold");
+    guard.unlock().unwrap();
+    Row::new("nothing: it is held; the next wait is refused", ended.since(start), AT_ONCE)
+}

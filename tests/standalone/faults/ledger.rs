@@ -1,0 +1,146 @@
+//! [`Ledger`]: a network that loses answers and holds requests back, and keeps a book of who has the lock.
+
+use distlock_tests::proxy::{Fault, Plan, Sometimes, Turn};
+use distlock_tests::resp::{Kind, Request};
+use lock_core::{Clock, Moment, SystemClock};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// For one lock. All traffic to the server goes through it, so it knows what no client does.
+pub(super) struct Ledger {
+    swallow: Sometimes,
+    hold_back: Sometimes,
+    /// Requests are held back this long, between the two.
+    late: [Duration; 2],
+    /// Whether closing an owner still leaves a tombstone.
+    tombstones: bool,
+    random: Mutex<fastrand::Rng>,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    /// Owners whose release was carried out and answered: they must never hold again.
+    closed: HashSet<String>,
+    /// Acquires that are on their late way, and began it after their owner was closed.
+    posthumous: HashMap<String, u32>,
+    /// Who was told last that the lock is his, until he asks to release it.
+    inside: Option<String>,
+    /// Since when nobody was inside.
+    idle_since: Option<Moment>,
+    counts: Counts,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Counts {
+    /// Grants that nobody was told of.
+    pub(super) swallowed_grants: u64,
+    /// Answers to acquires, whichever.
+    pub(super) swallowed_acquires: u64,
+    /// Answers to releases that freed the lock.
+    pub(super) swallowed_releases: u64,
+    pub(super) late_acquires: u64,
+    /// Acquires that arrived when their owner had been closed already.
+    pub(super) late_after_close: u64,
+    pub(super) late_releases: u64,
+    /// Acquires that were granted to an owner who had been closed: the lock is nobody's.
+    pub(super) zombies: u64,
+    /// The longest time between a holder's wish to release and the next one who was told that it has the lock.
+    pub(super) longest_idle: Duration,
+}
+
+impl Ledger {
+    pub(super) fn new(seed: u64, tombstones: bool) -> Self {
+        let (one_percent, seconds) =
+            (Turn::Chance { of_1000: 10, seed }, Turn::Chance { of_1000: 10, seed: seed + 1 });
+        Self {
+            swallow: Sometimes::new(None, one_percent, Fault::SwallowReply),
+            hold_back: Sometimes::new(None, seconds, Fault::Pass),
+            late: [Duration::from_millis(60), Duration::from_millis(400)],
+            tombstones,
+            random: Mutex::new(fastrand::Rng::with_seed(seed + 2)),
+            book: Mutex::default(),
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.book.lock().counts
+    }
+}
+
+impl Plan for Ledger {
+    fn fate(&self, request: &mut Request) -> Fault {
+        let (kind, owner) = (request.kind(), request.owner());
+        let Some(owner) = owner else { return Fault::Pass };
+        if kind == Kind::Close && !self.tombstones {
+            request.replace_last("0");
+        }
+        if kind != Kind::Acquire {
+            let mut book = self.book.lock();
+            if book.inside.as_ref() == Some(&owner) {
+                book.inside = None;
+                book.idle_since = Some(SystemClock.now());
+            }
+        }
+        if self.hold_back.strikes(request) {
+            let [least, most] = self.late.map(|time| time.as_millis());
+            let time = self.random.lock().u128(least..=most);
+            return Fault::Late(Duration::from_millis(u64::try_from(time).unwrap()));
+        }
+        self.swallow.fate(request)
+    }
+
+    fn departs_late(&self, request: &Request) {
+        if let Some(owner) = request.owner().filter(|_| request.kind() == Kind::Acquire) {
+            let mut book = self.book.lock();
+            if book.closed.contains(&owner) {
+                *book.posthumous.entry(owner).or_default() += 1;
+            }
+        }
+    }
+
+    fn answered(&self, request: &Request, reply: &[u8], fault: Fault) {
+        let Some(owner) = request.owner() else { return };
+        let is_acquire = request.kind() == Kind::Acquire;
+        let is_late = matches!(fault, Fault::Late(_));
+        // Not what the script answers, but that it is not known yet: the client sends it again.
+        if reply.starts_with(b"-") {
+            return;
+        }
+        let has_it =
+            if is_acquire { granted(reply) } else { reply.starts_with(b":") && reply != b":0\r\n" };
+        let book = &mut *self.book.lock();
+        let counts = &mut book.counts;
+        if fault == Fault::SwallowReply {
+            counts.swallowed_acquires += u64::from(is_acquire);
+            counts.swallowed_grants += u64::from(is_acquire && has_it);
+            counts.swallowed_releases += u64::from(!is_acquire && has_it);
+        }
+        if is_late {
+            *(if is_acquire { &mut counts.late_acquires } else { &mut counts.late_releases }) += 1;
+        }
+        if !is_acquire {
+            book.closed.insert(owner);
+            return;
+        }
+        if is_late {
+            if let Some(left) = book.posthumous.get_mut(&owner).filter(|left| **left > 0) {
+                *left -= 1;
+                counts.late_after_close += 1;
+                counts.zombies += u64::from(has_it);
+            }
+        } else if has_it && fault == Fault::Pass {
+            if let Some(since) = book.idle_since.take() {
+                counts.longest_idle = counts.longest_idle.max(SystemClock.now().since(since));
+            }
+            book.inside = Some(owner);
+        }
+    }
+}
+
+/// The script's answer to a grant is a number, all others are lists.
+fn granted(reply: &[u8]) -> bool {
+    reply.starts_with(b":")
+}

@@ -1,0 +1,246 @@
+//! A server that changes while a lock of it is held, or waited for: what is not asked for anew goes on, and what is, is
+//! told as it is.
+
+use super::scene::{Row, Scene, builder_of, client_of, command, lease, outage, slow_to_load};
+use super::table::Case;
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{Stopwatch, eventually, let_pass};
+use distlock::{Client, DistLock, Error, Event, LockOptions, LossCause, Mutex, OwnedGuard};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(10);
+
+pub(super) const CASES: &[Case] = &[
+    ("password changed while holding", password_changed),
+    ("password changed and connections killed, holding", password_changed_and_killed),
+    ("password changed while waiting", password_changed_while_waiting),
+    ("password changed before the first renewal", password_changed_before_the_first_renewal),
+    ("maxclients reached while holding", max_clients_while_holding),
+    ("maxclients reached before the first renewal", max_clients_before_the_first_renewal),
+    ("maxclients reached while waiting", max_clients_while_waiting),
+    ("LOADING while holding, and the lock was saved", loading_while_holding),
+    ("LOADING while holding, for longer than the lease", loading_beyond_the_lease),
+    ("frozen and back while waiting for a time", frozen_and_back_while_waiting),
+    ("frozen while waiting without an end", frozen_while_waiting),
+    ("restarted empty while waiting", restarted_while_waiting),
+];
+
+/// Changes it: those who are in stay in, as Redis has it.
+fn change_password(scene: &Scene) {
+    scene.tell(&["ACL", "SETUSER", "me", "resetpass", ">an0ther"]);
+}
+
+fn password_changed() -> Row {
+    Scene::as_user().kept(|scene| {
+        renewed_once(scene);
+        change_password(scene);
+        let_pass(lease() * 2);
+    })
+}
+
+/// The connection for renewals is made for the first one, and would need the new password; the one that is there does not.
+fn password_changed_before_the_first_renewal() -> Row {
+    Scene::as_user().kept(|scene| {
+        change_password(scene);
+        let_pass(lease() * 2);
+    })
+}
+
+fn password_changed_and_killed() -> Row {
+    let row = Scene::as_user().lost(LossCause::Expired, |scene| {
+        change_password(scene);
+        scene.tell(&["CLIENT", "KILL", "USER", "me"]);
+    });
+    assert!(row.said.contains("does not accept the password"), "{}", row.said);
+    assert!(!row.said.contains("s3cret") && !row.said.contains("an0ther"), "{}", row.said);
+    row
+}
+
+fn password_changed_while_waiting() -> Row {
+    let (scene, holder) = held(Scene::as_user());
+    let waiting = waits(&scene, |lock| lock.lock().map(drop));
+    change_password(&scene);
+    scene.tell(&["CLIENT", "KILL", "USER", "me"]);
+    let watch = Stopwatch::start();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(error.is_configuration(), "{error:?}");
+    drop(holder);
+    // Whoever wants a lock with this client hears it at once; nobody waits for a password to come back.
+    Row::new(error, watch.elapsed(), lease() + command())
+}
+
+/// Holds only once the renewals have a connection of their own.
+fn renewed_once(scene: &Scene) {
+    let mut probe = scene.server.probe();
+    let before = probe.command_calls("pexpire");
+    eventually("it has been renewed", LONG, || probe.command_calls("pexpire") > before);
+}
+
+fn let_nobody_in(scene: &Scene) {
+    scene.tell(&["CONFIG", "SET", "maxclients", "1"]);
+}
+
+fn max_clients_while_holding() -> Row {
+    Scene::new().kept(|scene| {
+        renewed_once(scene);
+        let_nobody_in(scene);
+        let_pass(lease() * 2);
+    })
+}
+
+/// Renewals have a connection of their own, which is made for the first one; if it cannot be, they go over the one that is
+/// there.
+fn max_clients_before_the_first_renewal() -> Row {
+    Scene::new().kept(|scene| {
+        let_nobody_in(scene);
+        let_pass(lease() * 2);
+    })
+}
+
+/// Whoever waits cannot be told of the release then, which takes a connection, and asks again and again.
+fn max_clients_while_waiting() -> Row {
+    let (scene, holder) = held(Scene::new());
+    scene.works("other");
+    let mut probe = scene.server.probe();
+    let_nobody_in(&scene);
+    let takes = |lock: Mutex| lock.try_lock_for(LONG)?.expect("it gets it").unlock();
+    let waiting = waits_seen_by(&mut probe, &scene, takes);
+    let watch = Stopwatch::start();
+    holder.1.unlock().unwrap();
+    waiting.join().unwrap().unwrap();
+    Row::new("nothing: it is got by asking again", watch.elapsed(), lease())
+}
+
+type Failures = Arc<parking_lot::Mutex<Vec<String>>>;
+
+/// A client that keeps what it was told of renewals that failed.
+fn listening(server: &RedisServer) -> (Client, Failures) {
+    let failures = Failures::default();
+    let heard = Arc::clone(&failures);
+    let handler = move |event: &Event| {
+        if let Event::RenewalFailed { error, .. } = event {
+            heard.lock().push(error.to_string());
+        }
+    };
+    // A server that is loading answers now and then only.
+    let client = builder_of(&server.url())
+        .configure(|config| config.with_command_timeout(lease()).with_connect_timeout(lease()))
+        .events(Arc::new(handler))
+        .connect()
+        .unwrap();
+    (client, failures)
+}
+
+fn loading_while_holding() -> Row {
+    let server = slow_to_load("300");
+    let (client, failures) = listening(&server);
+    let row = Scene { server, client }.kept(|scene| {
+        renewed_once(scene);
+        scene.tell(&["SAVE"]);
+        scene.server.restart();
+        let_pass(lease());
+    });
+    assert_loading(&failures);
+    row
+}
+
+/// It was told, sooner or later: events come from a thread of their own.
+fn assert_loading(failures: &Failures) {
+    let is_it = |failure: &String| failure.contains("still reading its data");
+    eventually("renewals failed because of that", LONG, || failures.lock().iter().any(is_it));
+}
+
+fn loading_beyond_the_lease() -> Row {
+    let server = slow_to_load("1000");
+    let (client, failures) = listening(&server);
+    let mut scene = Scene { server, client };
+    let guard = scene.client.mutex("a").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    scene.tell(&["SAVE"]);
+    scene.server.kill();
+    let (watch, left) = (Stopwatch::start(), guard.remaining());
+    let (loss, took) = thread::scope(|scope| {
+        scope.spawn(|| scene.server.restart());
+        (losses.recv_timeout(LONG).expect("the loss is told"), watch.elapsed())
+    });
+    assert!(loss.cause() == LossCause::Expired && took >= left, "{loss}, {took:?}");
+    assert_loading(&failures);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    scene.works("a");
+    Row::new(format!("lost: {loss}"), took, left + Duration::from_millis(750))
+}
+
+/// A lock that another client has, for long.
+fn held(scene: Scene) -> (Scene, (Client, OwnedGuard)) {
+    let holder = client_of(&scene.server.url());
+    let lock = holder.owned_mutex("a").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(LONG * 6)).unwrap();
+    (scene, (holder, guard))
+}
+
+type Waiting = JoinHandle<Result<(), Error>>;
+
+/// A thread that waits for it: it was told "busy" once at least, and is in the queue.
+fn waits(
+    scene: &Scene,
+    takes: impl FnOnce(Mutex) -> Result<(), Error> + Send + 'static,
+) -> Waiting {
+    waits_seen_by(&mut scene.server.probe(), scene, takes)
+}
+
+fn waits_seen_by(
+    probe: &mut Probe,
+    scene: &Scene,
+    takes: impl FnOnce(Mutex) -> Result<(), Error> + Send + 'static,
+) -> Waiting {
+    let lock = scene.client.mutex("a").unwrap();
+    let before = probe.command_calls("evalsha");
+    let waiting = thread::spawn(move || takes(lock));
+    eventually("it waits", LONG, || {
+        probe.command_calls("evalsha") > before && scene.client.waiting("a").unwrap() == 1
+    });
+    waiting
+}
+
+fn frozen_and_back_while_waiting() -> Row {
+    let (scene, (_holder, guard)) = held(Scene::new());
+    let waiting = waits(&scene, |lock| lock.try_lock_for(LONG)?.expect("it gets it").unlock());
+    scene.server.pause();
+    let_pass(lease());
+    assert!(!waiting.is_finished());
+    scene.server.resume();
+    let watch = Stopwatch::start();
+    guard.unlock().unwrap();
+    waiting.join().unwrap().unwrap();
+    // It may have asked while nothing was answered, and be in the pause before it asks again.
+    Row::new("nothing: it is got", watch.elapsed(), command() * 2)
+}
+
+fn frozen_while_waiting() -> Row {
+    let (scene, _holder) = held(Scene::new());
+    let waiting = waits(&scene, |lock| lock.lock().map(drop));
+    scene.server.pause();
+    let watch = Stopwatch::start();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    scene.server.resume();
+    // It sleeps for a lease at most, and finds out when it asks.
+    Row::new(error, watch.elapsed(), lease() + outage() + command())
+}
+
+fn restarted_while_waiting() -> Row {
+    let mut scene = Scene::new();
+    let guard = client_of(&scene.server.url()).mutex("a").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    let waiting = waits(&scene, |lock| lock.try_lock_for(LONG)?.expect("it gets it").unlock());
+    scene.server.restart();
+    let watch = Stopwatch::start();
+    waiting.join().unwrap().unwrap();
+    let row = Row::new("nothing: it is got", watch.elapsed(), command() * 2);
+    let loss = losses.recv_timeout(LONG).expect("who held it is told");
+    assert_eq!(loss.cause(), LossCause::Gone, "{loss}");
+    row
+}

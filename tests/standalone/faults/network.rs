@@ -1,0 +1,209 @@
+//! The proxy itself: each of its faults, seen from both sides.
+
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
+use distlock_tests::resp::{Kind, Request};
+use distlock_tests::time::{Stopwatch, always, eventually, fairly, ms};
+use std::io::{BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+const A_WHILE: Duration = Duration::from_millis(100);
+/// Has the shape of an acquire, and counts how often it was run.
+const ACQUIRE: [&str; 11] =
+    ["EVAL", "return redis.call('INCR', KEYS[1])", "3", "n", "t", "c", "0", "me:1", "0", "0", "0"];
+
+/// A proxy whose first acquire meets this fault.
+fn first(fault: Fault) -> (RedisServer, Proxy) {
+    let server = RedisServer::start();
+    let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), fault);
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
+    (server, proxy)
+}
+
+fn encoded() -> Vec<u8> {
+    let mut request = format!("*{}\r\n", ACQUIRE.len());
+    for word in ACQUIRE {
+        request += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    request.into_bytes()
+}
+
+/// Sends an acquire and returns all the bytes that come within a while, and whether the connection was closed.
+fn send(proxy: &Proxy) -> (TcpStream, String, bool) {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
+    stream.set_read_timeout(Some(ms(100))).unwrap();
+    stream.write_all(&encoded()).unwrap();
+    let (mut heard, mut part) = (Vec::new(), [0; 100]);
+    let is_closed = loop {
+        match stream.read(&mut part) {
+            Ok(0) => break true,
+            Ok(length) => heard.extend_from_slice(&part[..length]),
+            Err(error) => break error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    };
+    (stream, String::from_utf8_lossy(&heard).into_owned(), is_closed)
+}
+
+fn applied(server: &RedisServer) -> String {
+    match server.probe().command(&["GET", "n"]) {
+        Value::Text(count) => count,
+        _ => "0".to_owned(),
+    }
+}
+
+#[test]
+fn each_fault_does_what_it_says_once_and_is_counted() {
+    fairly(|| {
+        // The fault, what the client hears, whether it is cut off, and how often the server ran it.
+        let faults = [
+            (Fault::Pass, ":1\r\n", false, "1"),
+            (Fault::Cut, "", true, "0"),
+            (Fault::SwallowRequest, "", false, "0"),
+            (Fault::CutReply, "", true, "1"),
+            (Fault::SwallowReply, "", false, "1"),
+            (Fault::HalfReply, ":1", false, "1"),
+            (Fault::Garbage, "no RESP", false, "1"),
+        ];
+        for (fault, says, cut, times) in faults {
+            let (server, proxy) = first(fault);
+            let (_stream, heard, is_closed) = send(&proxy);
+            assert!(
+                heard.contains(says) && heard.is_empty() == says.is_empty(),
+                "{fault:?}: {heard}"
+            );
+            assert!(fault != Fault::HalfReply || heard == ":1", "{heard}");
+            assert_eq!((is_closed, applied(&server).as_str()), (cut, times), "{fault:?}");
+            assert_eq!(proxy.count(Kind::Acquire, fault), 1);
+            // Once only, and for acquires only.
+            let mut other = Probe::connect(proxy.port());
+            let next = 1 + times.parse::<i64>().unwrap();
+            assert_eq!(other.command(&ACQUIRE).int(), next, "{fault:?}");
+            assert_eq!(
+                proxy.count(Kind::Acquire, Fault::Pass),
+                1 + u64::from(fault == Fault::Pass)
+            );
+            assert_eq!(other.command(&["PING"]).text(), "PONG");
+            assert_eq!(proxy.count(Kind::Other, Fault::Pass), 1, "{}", proxy.account());
+        }
+    });
+}
+
+#[test]
+fn where_a_part_was_swallowed_nothing_follows() {
+    // Otherwise the next answer would be taken for the one that is missing: no network does that.
+    for (fault, times) in
+        [(Fault::SwallowReply, "2"), (Fault::SwallowRequest, "0"), (Fault::Late(ms(60_000)), "0")]
+    {
+        let (server, proxy) = first(fault);
+        let (mut stream, heard, _) = send(&proxy);
+        assert_eq!(heard, "");
+        stream.write_all(&encoded()).unwrap();
+        let outcome = stream.read(&mut [0; 7]);
+        assert!(outcome.is_err(), "{fault:?}: {outcome:?}");
+        assert_eq!(applied(&server), times, "{fault:?}");
+    }
+}
+
+#[test]
+fn what_is_delayed_comes_late_in_either_direction() {
+    fairly(|| {
+        for (fault, is_early) in
+            [(Fault::Delay(ms(300)), false), (Fault::DelayReply(ms(300)), true)]
+        {
+            let (server, proxy) = first(fault);
+            let mut probe = Probe::connect(proxy.port());
+            let watch = Stopwatch::start();
+            std::thread::scope(|scope| {
+                let asked = scope.spawn(|| probe.command(&ACQUIRE).int());
+                if is_early {
+                    eventually("the server has run it", SOON, || applied(&server) == "1");
+                    assert!(!asked.is_finished());
+                } else {
+                    always("the server has not seen it", A_WHILE, || applied(&server) == "0");
+                }
+                assert_eq!(asked.join().unwrap(), 1);
+            });
+            assert!(watch.elapsed() >= ms(300));
+        }
+    });
+}
+
+#[test]
+fn what_is_held_back_arrives_after_the_client_has_gone() {
+    fairly(|| {
+        let (server, proxy) = first(Fault::Late(ms(400)));
+        let (stream, heard, is_closed) = send(&proxy);
+        assert_eq!((heard.as_str(), is_closed), ("", false));
+        drop(stream);
+        always("it is held back", A_WHILE, || applied(&server) == "0");
+        eventually("it arrives", SOON, || applied(&server) == "1");
+        assert_eq!(proxy.count(Kind::Acquire, Fault::Late(ms(0))), 1);
+    });
+}
+
+#[test]
+fn what_is_held_back_is_dropped_with_the_proxy_and_its_connections_are_cut() {
+    fairly(|| {
+        let (server, proxy) = first(Fault::Late(ms(300)));
+        let (mut stream, ..) = send(&proxy);
+        drop(proxy);
+        let mut rest = Vec::new();
+        assert!(matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)), "cut");
+        always("nothing arrives", Duration::from_millis(500), || applied(&server) == "0");
+    });
+}
+
+#[test]
+fn turns_are_kept_and_chances_are_the_same_for_the_same_seed() {
+    let request = |words: &[&str]| {
+        let mut bytes = format!("*{}\r\n", words.len());
+        for word in words {
+            bytes += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        let read = Request::read(&mut BufReader::new(bytes.as_bytes())).unwrap().unwrap();
+        assert_eq!(read.bytes(), bytes.as_bytes());
+        read
+    };
+    let acquire = request(&ACQUIRE);
+    let struck = |turn| {
+        let plan = Sometimes::new(Some(Kind::Acquire), turn, Fault::Cut);
+        assert_eq!(plan.fate(&mut request(&["PING"])), Fault::Pass);
+        (0..1000).map(|_| plan.strikes(&acquire)).collect::<Vec<_>>()
+    };
+    let count = |turn| struck(turn).iter().filter(|struck| **struck).count();
+    assert_eq!((count(Turn::Only(7)), count(Turn::Every(7))), (1, 142));
+    assert!(struck(Turn::Only(7))[6] && struck(Turn::Every(7))[6] && struck(Turn::Every(7))[13]);
+    let chance = |seed| Turn::Chance { of_1000: 100, seed };
+    assert_eq!(struck(chance(1)), struck(chance(1)));
+    assert_ne!(struck(chance(1)), struck(chance(2)));
+    assert!((50..150).contains(&count(chance(3))));
+
+    assert_eq!(acquire.kind(), Kind::Acquire);
+    assert_eq!(acquire.owner().unwrap(), "me:1");
+    let kinds: [(&[&str], Kind); 6] = [
+        (&["EVALSHA", "x", "1", "n", "me:1", "channel", "PUBLISH"], Kind::Release),
+        (&["EVALSHA", "x", "3", "n", "t", "c", "me:1", "ch", "PUBLISH", "", "", "9"], Kind::Close),
+        (&["EVALSHA", "x", "2", "n", "m", "900", "me:1", "900", "me:2"], Kind::Renew),
+        (&["EVALSHA", "x", "1", "n", "channel", "PUBLISH"], Kind::Other),
+        (&["EVALSHA", "x", "1", "n"], Kind::Other),
+        (&["SET", "3", "3", "n"], Kind::Other),
+    ];
+    for (words, kind) in kinds {
+        assert_eq!(request(words).kind(), kind, "{words:?}");
+    }
+}
+
+#[test]
+fn a_message_that_nobody_asked_for_is_passed_on() {
+    let (server, proxy) = first(Fault::Pass);
+    let mut listener = Probe::connect(proxy.port());
+    listener.command(&["SUBSCRIBE", "news"]);
+    server.probe().command(&["PUBLISH", "news", "hello"]);
+    assert_eq!(listener.read_value().unwrap().texts(), ["message", "news", "hello"]);
+    proxy.cut_all();
+    assert!(listener.read_value().is_err());
+}

@@ -1,0 +1,109 @@
+//! Unknown outcomes: an acquire or a release whose answer never came, and requests that arrive when nobody waits for them
+//! any more, leave no lock with nobody.
+
+use super::ledger::{Counts, Ledger};
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::resp::Kind;
+use distlock_tests::time::{Stopwatch, always, eventually, ms, scaled};
+use distlock::DistLock;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a run ended.
+struct Outcome {
+    code: i32,
+    output: String,
+    /// For how long the lock was taken after the last process had ended.
+    left_behind: Duration,
+}
+
+/// For some ten thousand jobs, of which one in thirty waits for a command that timed out.
+const A_RUN: Duration = Duration::from_secs(400);
+/// Long enough that a lock which had to wait for its end would be noticed.
+const LEASE: Duration = Duration::from_secs(4);
+
+/// `batch_workers` through a network that keeps this ledger, until `enough`. Threads hand the lock on for this long.
+fn run(ledger: &Arc<Ledger>, hand_off: &str, enough: impl Fn(&Counts) -> bool) -> Outcome {
+    let server = RedisServer::start();
+    let plan: Arc<Ledger> = Arc::clone(ledger);
+    let proxy = Proxy::new(server.port(), plan);
+    let url = format!(
+        "{}?command_timeout=50ms&hand_off={hand_off}&watchdog={}ms",
+        proxy.url(),
+        LEASE.as_millis()
+    );
+    let many = ["--processes", "4", "--workers", "8", "--jobs", "1000000", "--url", &url];
+    let watch = Stopwatch::start();
+    let mut child: Child = Example::new("batch_workers").args(&many).spawn();
+    eventually("enough went wrong", A_RUN, || enough(&ledger.counts()) || !child.is_running());
+    child.interrupt();
+    let code = child.wait_exit(Duration::from_secs(30));
+    println!("{:?} in {:.1?}\nnetwork: {}", ledger.counts(), watch.elapsed(), proxy.account());
+    let (output, errors) = (child.output(), child.errors());
+    println!("{output}\n{errors}");
+    let (mut probe, watch) = (server.probe(), Stopwatch::start());
+    eventually("nothing is locked", LEASE * 2, || !probe.exists("batch_workers"));
+    let left_behind = watch.elapsed();
+    println!("after the end of the last process it was locked for {left_behind:.1?} yet");
+    assert!(left_behind < LEASE + scaled(Duration::from_secs(1)));
+    Outcome { code, output, left_behind }
+}
+
+/// Runs until that many grants and releases were lost and that many acquires came late, and judges what came of it.
+fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64) {
+    let ledger = Arc::new(Ledger::new(seed, true));
+    let Outcome { code, output, left_behind } = run(&ledger, hand_off, |seen| {
+        seen.swallowed_grants >= lost
+            && seen.swallowed_releases >= lost
+            && seen.late_acquires >= late
+    });
+    let seen = ledger.counts();
+    assert!(code == 130 && output.contains("Stopped early, and exact"), "{code}: {output}");
+    assert!(output.contains("tokens   grew with every sale"), "{output}");
+    assert!(seen.late_after_close > 0, "none came late enough to do harm");
+    assert_eq!(seen.zombies, 0, "{seen:?}");
+    println!("longest time that a free and wanted lock lay idle: {:?}", seen.longest_idle);
+    assert!(seen.longest_idle < LEASE / 2, "{seen:?}");
+    assert!(left_behind < LEASE / 2, "a process that ends cleans up before");
+}
+
+#[test]
+fn lost_answers_and_late_requests_leave_no_zombie_and_every_job_is_exact() {
+    nothing_is_left_or_sold_twice(1, "0s", 100, 50);
+}
+
+/// The same with the usual setting. It takes longer, because most of the jobs need no request that could be lost.
+#[test]
+fn nor_do_they_where_threads_hand_the_lock_on() {
+    nothing_is_left_or_sold_twice(3, "5ms", 30, 15);
+}
+
+#[test]
+fn without_tombstones_zombies_are_seen() {
+    let ledger = Arc::new(Ledger::new(2, false));
+    let _outcome = run(&ledger, "0s", |seen| seen.zombies >= 3);
+    let seen = ledger.counts();
+    assert!(seen.zombies >= 3 && seen.longest_idle > LEASE / 2, "{seen:?}");
+}
+
+#[test]
+fn an_old_renewal_that_lands_after_a_longer_extension_shortens_nothing() {
+    const SOON: Duration = Duration::from_secs(10);
+    let server = RedisServer::start();
+    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(1_000)));
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
+    let url = format!("{}?watchdog=3s&command_timeout=200ms", proxy.url());
+    let guard = distlock::connect(&url).unwrap().mutex("a").unwrap().lock().unwrap();
+    let held_back = || proxy.count(Kind::Renew, Fault::Late(ms(0)));
+    eventually("a renewal is held back", SOON, || held_back() == 1);
+    guard.extend(Duration::from_secs(60)).unwrap();
+    assert_eq!(proxy.arrived_late(Kind::Renew), 0, "it is still under way");
+    let mut probe = server.probe();
+    let mut is_long = || probe.pttl("a").is_some_and(|left| left > Duration::from_secs(50));
+    assert!(is_long());
+    eventually("the old renewal arrives", SOON, || proxy.arrived_late(Kind::Renew) == 1);
+    always("the lease stays long", Duration::from_millis(50), is_long);
+    guard.unlock().unwrap();
+}

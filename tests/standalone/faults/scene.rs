@@ -1,0 +1,152 @@
+//! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
+
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{Stopwatch, ms};
+use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
+use std::time::Duration;
+
+/// The lease of every lock.
+pub(super) fn lease() -> Duration {
+    ms(1_500)
+}
+
+/// How long a command may take.
+pub(super) fn command() -> Duration {
+    ms(300)
+}
+
+/// How long an outage may last for who waits without an end.
+pub(super) fn outage() -> Duration {
+    ms(600)
+}
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// What was said about a fault, how long that took, and how long it may take.
+pub(super) struct Row {
+    pub(super) said: String,
+    pub(super) took: Duration,
+    pub(super) bound: Duration,
+}
+
+impl Row {
+    pub(super) fn new(said: impl ToString, took: Duration, bound: Duration) -> Self {
+        Self { said: said.to_string(), took, bound: bound + ms(250) }
+    }
+}
+
+pub(super) struct Scene {
+    pub(super) server: RedisServer,
+    pub(super) client: Client,
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        Self::with(RedisServer::start())
+    }
+
+    pub(super) fn with(server: RedisServer) -> Self {
+        let client = client_of(&server.url());
+        Self { server, client }
+    }
+
+    /// What the test does to the server.
+    pub(super) fn tell(&self, words: &[&str]) {
+        let answer = self.server.probe().command(words);
+        assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
+    }
+
+    /// Has the server answer nobody for so long.
+    pub(super) fn pause_clients(&self, time: Duration) {
+        self.tell(&["CLIENT", "PAUSE", &time.as_millis().to_string(), "ALL"]);
+    }
+
+    /// Asks once, which must fail in time with an error that `is` of its kind and `says` this.
+    #[track_caller]
+    pub(super) fn refused(&self, is: fn(&Error) -> bool, says: &str) -> Row {
+        refused(&self.client, is, says)
+    }
+
+    /// Takes a lock at once, which must work.
+    #[track_caller]
+    pub(super) fn works(&self, name: &str) {
+        self.client.mutex(name).unwrap().try_lock_for(LONG).unwrap().unwrap().unlock().unwrap();
+    }
+
+    /// Holds a lock through a fault, and returns when the loss was told. By the server's word that is at the next
+    /// renewal; without one it is after the local deadline, never before.
+    #[track_caller]
+    pub(super) fn lost(&mut self, cause: LossCause, fault: impl FnOnce(&mut Self)) -> Row {
+        let guard = self.client.mutex("a").unwrap().lock().unwrap();
+        let losses = guard.losses();
+        let watch = Stopwatch::start();
+        let deadline_before = guard.remaining();
+        fault(self);
+        let deadline_after = watch.elapsed() + guard.remaining();
+        let loss = losses.recv_timeout(LONG).expect("the loss is told");
+        let took = watch.elapsed();
+        assert_eq!(loss.cause(), cause, "{loss}");
+        assert!(!guard.is_valid());
+        let bound = if cause == LossCause::Expired {
+            assert!(took >= deadline_before, "told after {took:?}, before {deadline_before:?}");
+            deadline_after + ms(750) // and what every row is given: a second in all
+        } else {
+            lease() / 3 + command()
+        };
+        assert!(guard.unlock().unwrap_err().is_lost());
+        Row::new(format!("lost: {loss}"), took, bound)
+    }
+
+    /// One whose client is a user with a password, which a fault may change.
+    pub(super) fn as_user() -> Self {
+        let Self { server, .. } = Self::new();
+        let rights = ["ACL", "SETUSER", "me", "on", ">s3cret", "~*", "&*", "+@all"];
+        server.probe().command(&rights);
+        let client = client_of(&server.url_as("me:s3cret"));
+        Self { server, client }
+    }
+
+    /// Holds a lock through a fault that must not matter.
+    #[track_caller]
+    pub(super) fn kept(mut self, fault: impl FnOnce(&mut Self)) -> Row {
+        let guard = self.client.mutex("a").unwrap().lock().unwrap();
+        fault(&mut self);
+        assert!(guard.is_valid(), "{:?}", guard.state());
+        let watch = Stopwatch::start();
+        guard.verify().unwrap();
+        guard.unlock().unwrap();
+        Row::new("nothing: it is held, and unlocked", watch.elapsed(), command() * 2)
+    }
+}
+
+pub(super) fn client_of(url: &str) -> Client {
+    builder_of(url).connect().unwrap()
+}
+
+/// The same, before it is made.
+pub(super) fn builder_of(url: &str) -> ClientBuilder {
+    let [lease, command, outage] = [lease(), command(), outage()].map(|time| time.as_millis());
+    let settings = format!(
+        "watchdog={lease}ms&command_timeout={command}ms&connect_timeout={command}ms&outage_limit={outage}ms"
+    );
+    let and = if url.contains('?') { '&' } else { '?' };
+    distlock::builder().url(&format!("{url}{and}{settings}")).unwrap()
+}
+
+#[track_caller]
+pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Row {
+    let lock = client.mutex("a").unwrap();
+    let watch = Stopwatch::start();
+    let error = lock.try_lock().unwrap_err();
+    let row = Row::new(&error, watch.elapsed(), command());
+    assert!(is(&error) && error.to_string().contains(says), "{error:?}");
+    row
+}
+
+/// A server that takes a while to read its data after a restart: so many microseconds for each of 2,000 keys.
+pub(super) fn slow_to_load(each_key: &str) -> RedisServer {
+    let server = RedisServer::start_with(&["--key-load-delay", each_key]);
+    server.fill();
+    server
+}

@@ -1,0 +1,111 @@
+//! One table of all faults: what is said of each, how long that took, and how long it may take.
+
+use super::scene::Row;
+use super::{answers, apart, interrupts, meanwhile, own, server};
+use distlock_tests::time::fairly;
+use parking_lot::Mutex;
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// A fault's name, and what is to be seen of it.
+pub(super) type Case = (&'static str, fn() -> Row);
+
+/// Faults of one kind.
+struct Group {
+    kind: &'static str,
+    cases: &'static [Case],
+    /// In a process of its own for each: what befalls the whole process would harm the others.
+    apart: bool,
+}
+
+const TABLE: &[Group] = &[
+    Group { kind: "the store", cases: server::CASES, apart: false },
+    Group { kind: "the store, meanwhile", cases: meanwhile::CASES, apart: false },
+    Group { kind: "the network", cases: answers::CASES, apart: false },
+    #[cfg(feature = "tls")]
+    Group { kind: "TLS", cases: super::tls::CASES, apart: false },
+    Group { kind: "our own", cases: own::CASES, apart: false },
+    Group { kind: "our own, to a whole process", cases: apart::CASES, apart: true },
+    Group { kind: "an interrupt", cases: interrupts::CASES, apart: false },
+];
+
+/// As it is printed: what was measured, or how it failed.
+enum Verdict {
+    InTime(Row),
+    TooLate(Row),
+    Wrong,
+}
+
+#[test]
+fn every_fault_is_answered_rightly_and_within_its_bound() {
+    let cases = || TABLE.iter().flat_map(|group| group.cases.iter().map(move |case| (group, case)));
+    let verdicts = examine(&cases().collect::<Vec<_>>());
+    println!("{:57} {:>9} {:>9}  {:8}  said", "fault", "took ms", "bound ms", "verdict");
+    let (mut wrong, mut kind) = (Vec::new(), "");
+    for ((group, (name, _)), verdict) in cases().zip(&verdicts) {
+        if std::mem::replace(&mut kind, group.kind) != group.kind {
+            println!("- {kind}: {} faults", group.cases.len());
+        }
+        let (row, word) = match verdict {
+            Verdict::InTime(row) => (Some(row), "in time"),
+            Verdict::TooLate(row) => (Some(row), "TOO LATE"),
+            Verdict::Wrong => (None, "WRONG"),
+        };
+        if word != "in time" {
+            wrong.push(format!("{kind}, {name}: {word}"));
+        }
+        match row {
+            Some(Row { said, took, bound }) => {
+                let (took, bound) = (took.as_secs_f64() * 1e3, bound.as_secs_f64() * 1e3);
+                println!("  {name:55} {took:9.1} {bound:9.1}  {word:8}  {said}");
+            }
+            None => println!("  {name:55} {:9} {:9}  {word:8}", "-", "-"),
+        }
+    }
+    println!("{} faults, {} in time", verdicts.len(), verdicts.len() - wrong.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Runs all of them, some at a time; each has a server of its own.
+fn examine(cases: &[(&Group, &'static Case)]) -> Vec<Verdict> {
+    const AT_A_TIME: usize = 8;
+    let (next, verdicts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::SeqCst);
+                    let Some((group, case)) = cases.get(at) else { return };
+                    let verdict = verdict(group, case);
+                    verdicts.lock().push((at, verdict));
+                }
+            });
+        }
+    });
+    let mut verdicts = verdicts.into_inner();
+    verdicts.sort_by_key(|(at, _)| *at);
+    verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+}
+
+fn verdict(group: &Group, (name, case): &'static Case) -> Verdict {
+    let late = Mutex::new(None);
+    let judged = catch_unwind(std::panic::AssertUnwindSafe(|| {
+        fairly(|| {
+            *late.lock() = None;
+            let row = if group.apart { apart::run(name) } else { case() };
+            if row.took > row.bound {
+                let Row { said, took, bound } = &row;
+                let why = format!("{name}: {took:?} of at most {bound:?}: {said}");
+                *late.lock() = Some(row);
+                panic!("{why}");
+            }
+            row
+        })
+    }));
+    match (judged, late.into_inner()) {
+        (Ok(row), _) => Verdict::InTime(row),
+        (Err(_), Some(row)) => Verdict::TooLate(row),
+        (Err(_), None) => Verdict::Wrong,
+    }
+}

@@ -1,0 +1,124 @@
+//! When a holder is told: of what the server knows, by the next renewal; where it cannot be asked, at the local deadline.
+
+use super::scene::{Scene, command, lease};
+use distlock_tests::time::{fairly, let_pass, ms};
+use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
+use parking_lot::Mutex;
+use std::thread;
+use std::time::Duration;
+
+type Fault = fn(&mut Scene);
+
+/// At which parts of the time between two renewals a fault begins, in sixths.
+const PHASES: [u32; 6] = [0, 1, 2, 3, 4, 5];
+
+/// What was observed of one loss.
+struct Told {
+    loss: Loss,
+    began: Moment,
+    at: Moment,
+    /// The last local deadline that the guard knew.
+    deadline: Moment,
+    /// Renewals that the server carried out after the fault; `None` if it cannot be asked.
+    renewals: Option<u64>,
+}
+
+impl Told {
+    /// Holds a lock, lets the fault begin at this phase, and watches guard and channel until the loss is told.
+    fn of(fault: Fault, phase: u32) -> Self {
+        let mut scene = Scene::new();
+        let guard = scene.client.mutex("a").unwrap().lock().unwrap();
+        let losses = guard.losses();
+        let_pass(lease() / 3 + lease() / 18 * phase);
+        let mut deadline = SystemClock.now() + guard.remaining();
+        fault(&mut scene);
+        let began = SystemClock.now();
+        loop {
+            // In this order: what is told now was true before.
+            let told = losses.try_recv();
+            let at = SystemClock.now();
+            if let Ok(loss) = told {
+                let renewals = (loss.cause() == LossCause::Gone)
+                    .then(|| scene.server.probe().command_calls("hexists"));
+                return Self { loss, began, at, deadline, renewals };
+            }
+            assert!(at.since(began) < lease() * 4, "nothing is told");
+            // From a moment before the look, so that a pause between the two makes it too early, not too late.
+            let left = guard.remaining();
+            if !left.is_zero() {
+                deadline = deadline.max(at + left);
+            }
+            let_pass(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Does this to the server, which counts renewals from that very moment.
+fn counted(scene: &Scene, commands: &[&[&str]]) {
+    let mut probe = scene.server.probe();
+    for words in [&[&["MULTI"][..], &["CONFIG", "RESETSTAT"]], commands, &[&["EXEC"]]].concat() {
+        probe.command(words);
+    }
+}
+
+/// Every fault at every phase, some at a time.
+fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
+    let seen = Mutex::new(Vec::new());
+    for (what, fault) in faults {
+        thread::scope(|scope| {
+            for phase in PHASES {
+                let seen = &seen;
+                scope.spawn(move || {
+                    seen.lock().push((*what, Told::of(*fault, phase)));
+                });
+            }
+        });
+    }
+    seen.into_inner()
+}
+
+#[test]
+fn what_the_server_knows_is_told_by_the_next_renewal() {
+    fairly(|| {
+        let faults: [(&str, Fault); 5] = [
+            ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
+            ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
+            ("key of another owner", |scene| {
+                counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]]);
+            }),
+            ("key of another type", |scene| counted(scene, &[&["SET", "a", "text"]])),
+            ("server restarted empty", |scene| scene.server.restart()),
+        ];
+        for (what, told) in observe(&faults) {
+            let took = told.at.since(told.began);
+            println!("{what}: told after {took:.1?}, renewals since: {:?}", told.renewals);
+            assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
+            assert_eq!(told.renewals, Some(1), "{what}: not by the next one");
+            // One may be under way at that moment; and a server that was just away is asked again within moments.
+            assert!(took < lease() / 3 + command() + ms(250), "{what}: {took:?}");
+            assert!(told.at < told.deadline, "{what}: before the deadline could tell");
+        }
+    });
+}
+
+#[test]
+fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
+    fairly(|| {
+        let faults: [(&str, Fault); 3] = [
+            ("killed", |scene| scene.server.kill()),
+            ("frozen", |scene| scene.server.pause()),
+            ("answers nobody", |scene| scene.pause_clients(lease() * 8)),
+        ];
+        for (what, told) in observe(&faults) {
+            assert_eq!(told.loss.cause(), LossCause::Expired, "{what}");
+            assert!(told.at >= told.deadline, "{what}: told before the deadline");
+            let after = told.at.since(told.deadline);
+            println!(
+                "{what}: told {:.1?} after it began, {after:.1?} after the deadline",
+                told.at.since(told.began)
+            );
+            assert!(after < ms(1_000), "{what}: {after:?} after the deadline");
+            assert!(told.loss.last_failure().is_some(), "{what}: why it could not be renewed");
+        }
+    });
+}

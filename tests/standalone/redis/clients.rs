@@ -1,0 +1,148 @@
+//! What one client sees of another, and what is left of one that is gone.
+
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::{builder, client};
+use distlock_tests::time::{Stopwatch, eventually, scaled};
+use distlock::{DistLock, GuardState, LockOptions, LossCause};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_events_tell_what_happened() {
+    let server = RedisServer::start();
+    let (tell, told) = mpsc::channel();
+    let tell = parking_lot::Mutex::new(tell);
+    let handler = move |event: &distlock::Event| {
+        let text = format!("{event:?}");
+        let _sent = tell.lock().send(text.split([' ', '{']).next().unwrap_or_default().to_owned());
+    };
+    let client =
+        builder(&server, "watchdog=3s").events(std::sync::Arc::new(handler)).connect().unwrap();
+    let lock = client.mutex("told").unwrap();
+    let guard = lock.lock().unwrap();
+    let next = || told.recv_timeout(LONG).unwrap();
+    assert_eq!(next(), "Acquired");
+    assert_eq!(next(), "Renewed");
+    server.probe().command(&["DEL", "told"]);
+    eventually("the loss is told", LONG, || next() == "Lost");
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+#[test]
+fn a_detached_lock_goes_with_its_client() {
+    let server = RedisServer::start();
+    let client = client(&server, "");
+    client.mutex("left").unwrap().lock().unwrap().detach();
+    let mut probe = server.probe();
+    assert!(probe.exists("left"));
+    drop(client);
+    eventually("it is given back, long before its lease of 30 s", LONG, || !probe.exists("left"));
+}
+
+#[test]
+fn a_lock_of_one_client_is_seen_and_refused_by_another() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server, ""), client(&server, ""));
+    let (here, there) = (one.mutex("x").unwrap(), two.mutex("x").unwrap());
+    let guard = here.lock_with(&LockOptions::new().lease(Duration::from_secs(10))).unwrap();
+    assert!(there.try_lock().unwrap().is_none());
+    assert!(
+        there.is_locked().unwrap()
+            && !there.is_held_by_current_thread()
+            && here.is_held_by_current_thread()
+    );
+    let left = there.remaining().unwrap().unwrap();
+    assert!(left > Duration::from_secs(9) && left <= Duration::from_secs(10), "{left:?}");
+    assert!(there.unlock().unwrap_err().is_not_held());
+    assert!(there.force_unlock().unwrap() && !there.force_unlock().unwrap());
+    let next = there.try_lock().unwrap().unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(next.verify().is_ok());
+}
+
+#[test]
+fn a_server_that_restarts_empty_is_a_loss_and_the_next_lock_is_kept_again() {
+    let mut server = RedisServer::start();
+    let lease = scaled(Duration::from_millis(900));
+    let client =
+        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let lock = client.mutex("restarted").unwrap();
+    let guard = lock.lock().unwrap();
+    let losses = guard.losses();
+    server.restart();
+    let restarted = Stopwatch::start();
+    let loss = losses.recv_timeout(LONG).unwrap();
+    println!("told {:?} after the restart: {loss}", restarted.elapsed());
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(!guard.is_valid() && lock.lock().unwrap_err().is_lost());
+    let token = guard.fencing_token();
+    assert!(guard.unlock().unwrap_err().is_lost());
+    let again = lock.lock().unwrap();
+    assert!(again.fencing_token() > token, "the counter is gone, and the tokens grow");
+    let mut probe = server.probe();
+    let lived = Stopwatch::start();
+    eventually("it outlives its lease by far", LONG, || {
+        assert!(probe.exists("restarted") && again.state() == GuardState::Held);
+        lived.elapsed() > lease * 3
+    });
+    again.unlock().unwrap();
+}
+
+/// A batch job takes its locks at its start, and they are renewed for as long as it runs.
+#[test]
+fn locks_that_are_taken_at_once_are_not_renewed_at_once() {
+    const LOCKS: u64 = 1_000;
+    let server = RedisServer::start();
+    let lease = scaled(Duration::from_secs(12));
+    let client =
+        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let mut probe = server.probe();
+    let watch = Stopwatch::start();
+    let take = |n| client.owned_mutex(format!("burst:{n}")).unwrap().lock().unwrap();
+    let held: Vec<_> = (0..LOCKS).map(take).collect();
+    let taken = watch.elapsed();
+    let before = probe.command_calls("pexpire");
+    let mut renewed_by = |count| {
+        let renewed = || probe.command_calls("pexpire") >= before + count;
+        eventually("they are renewed", LONG, renewed);
+        watch.elapsed()
+    };
+    let (first, last) = (renewed_by(1), renewed_by(LOCKS));
+    println!("taken within {taken:.1?}, renewed from {first:.1?} to {last:.1?}");
+    assert!(first >= lease / 4 && last <= lease / 2, "from {first:?} to {last:?}");
+    assert!(last - first > taken + lease / 24, "all at once, within {:?}", last - first);
+    assert!(held.iter().all(distlock::OwnedGuard::is_valid));
+}
+
+#[test]
+fn one_connection_and_many_names_leave_no_subscription_behind() {
+    const NAMES: usize = 5;
+    let server = RedisServer::start();
+    let clients = [client(&server, "pool=1"), client(&server, "pool=1")];
+    let inside: [parking_lot::Mutex<u32>; NAMES] = Default::default();
+    thread::scope(|scope| {
+        for n in 0..32 {
+            let (client, inside) = (&clients[n % 2], &inside);
+            scope.spawn(move || {
+                for cycle in 0..160 {
+                    let name = (n + cycle) % NAMES;
+                    let guard = client.mutex(format!("few:{name}")).unwrap().lock().unwrap();
+                    *inside[name].try_lock().expect("alone under the lock") += 1;
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    let cycles: u32 = inside.iter().map(|count| *count.lock()).sum();
+    assert_eq!(cycles, 32 * 160);
+    let mut probe = server.probe();
+    println!("subscriptions made: {}", probe.command_calls("subscribe"));
+    eventually("no channel is subscribed any more", LONG, || {
+        probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty()
+    });
+    assert_eq!(probe.keys("few:*"), Vec::<String>::new());
+}

@@ -1,0 +1,88 @@
+//! What the server sees of a lock that passes from thread to thread inside a process, and what it sees of several processes
+//! that do so.
+
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::{client, counted};
+use distlock_tests::time::{Stopwatch, scaled};
+use distlock::{Client, DistLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What the server's counter may be ahead of its clock: the tokens that are set aside for hand-offs.
+const LEAD: i64 = 2_001;
+
+/// How often it is tried what takes a machine that hands a lock over in a millisecond: one that does other things may not.
+const ROUNDS: usize = 5;
+
+/// Eight threads that lock and unlock for that long, each checking that nobody else is inside and that tokens grow. How
+/// often they did.
+fn crowd(client: &Client, time: Duration) -> u64 {
+    let (last, cycles, watch) = (AtomicU64::new(0), AtomicU64::new(0), Stopwatch::start());
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let lock = client.mutex("crowd").unwrap();
+                while watch.elapsed() < time {
+                    let guard = lock.lock().unwrap();
+                    let token = guard.fencing_token().unwrap().get();
+                    let before = last.swap(token, Ordering::SeqCst);
+                    assert!(before < token, "{before} then {token}");
+                    guard.unlock().unwrap();
+                    cycles.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    cycles.into_inner()
+}
+
+#[test]
+fn a_crowd_of_one_process_asks_seldom_and_its_counter_keeps_close_to_the_clock() {
+    let server = RedisServer::start();
+    let client = client(&server, "");
+    let mut probe = server.probe();
+    let time = scaled(Duration::from_secs(2));
+    let script = "local t = redis.call('TIME') return \
+                  (tonumber(redis.call('GET', KEYS[1]) or 0)) - (t[1] * 1000000 + t[2])";
+    let lead = |probe: &mut distlock_tests::probe::Probe| {
+        probe.command(&["EVAL", script, "1", "redisson_lock_token:{crowd}"]).int()
+    };
+    let asks_seldom = (0..ROUNDS).any(|_| {
+        probe.reset_stats();
+        let (cycles, most) = thread::scope(|scope| {
+            let crowd = scope.spawn(|| crowd(&client, time));
+            let mut most = i64::MIN;
+            while !crowd.is_finished() {
+                most = most.max(lead(&mut probe));
+                thread::yield_now();
+            }
+            (crowd.join().unwrap(), most)
+        });
+        let counted = counted(&mut probe);
+        println!(
+            "{cycles} cycles, {counted:?}; the counter was ahead of the clock by {most} at most"
+        );
+        assert!(most <= LEAD, "{most}");
+        counted.acquires + counted.releases < cycles / 2
+    });
+    assert!(asks_seldom, "half as often as the lock was taken, or more, each time");
+}
+
+#[test]
+fn where_two_clients_want_it_both_have_their_turns() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server, ""), client(&server, ""));
+    let time = scaled(Duration::from_secs(2));
+    let both_had = (0..ROUNDS).any(|_| {
+        let (first, second) = thread::scope(|scope| {
+            let first = scope.spawn(|| crowd(&one, time));
+            let second = crowd(&two, time);
+            (first.join().unwrap(), second)
+        });
+        println!("{first} cycles and {second}");
+        let (fewer, all) = (first.min(second), first + second);
+        fewer * 5 > all
+    });
+    assert!(both_had, "one of two had less than a fifth each time");
+}

@@ -1,0 +1,140 @@
+//! What a format of the past may leave behind where something fails in the middle, and what is said of it.
+
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
+use distlock_tests::redis::client;
+use distlock_tests::resp::Request;
+use distlock_tests::time::ms;
+use distlock::{Client, DistLock, Error};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client of this format, as a user who may do everything but this.
+fn without(server: &RedisServer, right: &str, format: &str) -> Client {
+    let mut probe = server.probe();
+    let reset = ["ACL", "SETUSER", "less", "reset", "on", ">pw", "~*", "&*", "+@all"];
+    probe.command(&[&reset[..], &[right]].concat());
+    let url = server.url_as("less:pw");
+    distlock::connect(&format!("{url}?format={format}&lease=60s")).unwrap()
+}
+
+fn fails_to_lock(client: &Client) -> Error {
+    client.mutex("x").unwrap().try_lock().unwrap_err()
+}
+
+#[test]
+fn a_lock_that_may_have_been_taken_without_an_end_is_told_and_can_be_freed() {
+    let server = RedisServer::start();
+    for format in ["plain,commands", "counter", "counter,lua"] {
+        let client = without(&server, "-expire", format);
+        let error = fails_to_lock(&client);
+        let said = error.to_string();
+        assert!(error.is_configuration() && said.contains("+expire"), "{format}: {said}");
+        let mut probe = server.probe();
+        let is_taken = |probe: &mut Probe| probe.exists("x") && probe.pttl("x").is_none();
+        assert!(is_taken(&mut probe), "{format}");
+        if format != "counter,lua" {
+            assert!(said.contains("may have taken the lock") && said.contains("force_unlock"));
+        }
+        let lock = client.mutex("x").unwrap();
+        assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None, "{format}");
+        assert!(lock.force_unlock().unwrap(), "{format}");
+    }
+}
+
+/// The answer to this command never comes.
+struct Unheard(&'static str);
+
+impl Plan for Unheard {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if request.is(self.0) { Fault::CutReply } else { Fault::Pass }
+    }
+}
+
+/// Where the end of a lock is a command of its own, nobody sends that after an answer that was lost. Elsewhere the lease
+/// ends what may be there.
+#[test]
+fn a_lost_answer_leaves_a_lock_without_an_end_where_that_is_a_second_command() {
+    let server = RedisServer::start();
+    for (format, command, is_endless) in [
+        ("plain,commands", "SETNX", true),
+        ("counter", "INCR", true),
+        ("plain", "SET", false),
+        ("counter,multi", "EXEC", false),
+    ] {
+        let proxy = Proxy::new(server.port(), Arc::new(Unheard(command)));
+        let options = format!("format={format}&lease=60s");
+        let client = distlock::connect(&format!("{}?{options}", proxy.url())).unwrap();
+        let error = fails_to_lock(&client);
+        assert!(error.is_unavailable(), "{format}: {error}");
+        let mut probe = server.probe();
+        assert!(probe.exists("x"), "{format}");
+        assert_eq!(probe.pttl("x").is_none(), is_endless, "{format}");
+        assert!(client.mutex("x").unwrap().force_unlock().unwrap(), "{format}");
+    }
+}
+
+/// Or its commands would be carried out one by one, and nobody would have the lock.
+#[test]
+fn who_may_not_begin_a_transaction_takes_nothing() {
+    let server = RedisServer::start();
+    let client = without(&server, "-multi", "counter,multi");
+    for _ in 0..2 {
+        let error = fails_to_lock(&client);
+        assert!(error.is_configuration() && error.to_string().contains("+multi"), "{error}");
+        assert!(!server.probe().exists("x"));
+    }
+}
+
+#[test]
+fn a_grant_that_comes_too_late_is_left_to_its_lease() {
+    let server = RedisServer::start();
+    let late = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(ms(700)));
+    let proxy = Proxy::new(server.port(), Arc::new(late));
+    for format in ["plain,poll=10ms", "counter,lua,poll=10ms", "timestamp,poll=10ms"] {
+        let options = format!("format={format}&lease=600ms&command_timeout=10s");
+        let client = distlock::connect(&format!("{}?{options}", proxy.url())).unwrap();
+        let said = fails_to_lock(&client).to_string();
+        assert!(said.contains("left to its lease") && !said.contains("given back"), "{said}");
+        server.probe().command(&["FLUSHALL"]);
+    }
+}
+
+/// It is nobody's any more, and while its lease lasts it cannot be another's.
+#[test]
+fn what_was_detached_goes_with_its_client() {
+    let server = RedisServer::start();
+    for format in ["plain", "counter,multi", "timestamp"] {
+        let client = client(&server, &format!("format={format}&lease=60s"));
+        client.mutex("x").unwrap().lock().unwrap().detach();
+        assert!(server.probe().exists("x"), "{format}");
+        drop(client);
+        assert!(!server.probe().exists("x"), "{format}");
+    }
+}
+
+#[test]
+fn the_right_that_is_missing_is_named_with_the_formats_own_channel() {
+    let server = RedisServer::start();
+    for (format, channel) in
+        [("token", "&distlock_lock__channel:*"), ("redisson", "&redisson_lock__channel:*")]
+    {
+        let client = without(&server, "resetchannels", format);
+        let guard = client.mutex("x").unwrap().lock();
+        let error = guard.unwrap().unlock().unwrap_err();
+        let all = chain(&error);
+        assert!(all.contains(channel), "{format}: {all}");
+        server.probe().command(&["FLUSHALL"]);
+        let other = distlock_tests::redis::client(&server, &format!("format={format}"));
+        let _held = other.mutex("x").unwrap().lock().unwrap();
+        let error = client.mutex("x").unwrap().try_lock_for(Duration::from_secs(5)).unwrap_err();
+        assert!(error.to_string().contains(channel), "{format}: {error}");
+    }
+}
+
+/// What it says, and what the errors behind it say.
+fn chain(error: &dyn std::error::Error) -> String {
+    let behind = error.source().map(chain).unwrap_or_default();
+    format!("{error}: {behind}")
+}

@@ -1,0 +1,109 @@
+//! Answers to `WAIT` that are lost, late or no answers; and servers that refuse it.
+
+use super::{LONG, shortfall};
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::replicas::Replicated;
+use distlock_tests::resp::Request;
+use distlock_tests::time::{eventually, ms};
+use distlock::DistLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The first of so many `WAIT`s meet this.
+struct Waits {
+    fault: Fault,
+    left: AtomicU32,
+}
+
+impl Plan for Waits {
+    fn fate(&self, request: &mut Request) -> Fault {
+        let less = |left: u32| left.checked_sub(1);
+        let is_struck = request.is("WAIT")
+            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        if is_struck { self.fault } else { Fault::Pass }
+    }
+}
+
+/// In front of a master that knows the scripts: what goes along with one that it does not know says nothing.
+fn proxy(servers: &Replicated, fault: Fault, count: u32) -> Proxy {
+    drop(distlock::connect(&servers.url("")).unwrap().mutex("warm").unwrap().lock().unwrap());
+    Proxy::new(servers.master.port(), Arc::new(Waits { fault, left: AtomicU32::new(count) }))
+}
+
+/// The grant was answered, and the connection broke before replicas were: nobody knows how many have it. It is asked again,
+/// as the same owner.
+#[test]
+fn a_wait_that_is_cut_off_is_asked_again_by_the_same_owner() {
+    for fault in [Fault::Cut, Fault::CutReply, Fault::HalfReply, Fault::Garbage] {
+        let servers = Replicated::start(1);
+        let proxy = proxy(&servers, fault, 1);
+        let url = format!("{}?replicas=1&command_timeout=1s", proxy.url());
+        let client = distlock::connect(&url).unwrap();
+        let lock = client.mutex("a").unwrap();
+        let mut probe = servers.master.probe();
+        let guard = lock.try_lock_for(LONG).unwrap().unwrap();
+        assert_eq!(probe.hgetall("a").len(), 1, "{fault:?}");
+        assert!(guard.is_valid());
+        let token = guard.fencing_token().unwrap().to_string();
+        assert_eq!(probe.command(&["GET", "redisson_lock_token:{a}"]).text(), token, "{fault:?}");
+        guard.unlock().unwrap();
+        assert!(!probe.exists("a"), "{fault:?}");
+        if fault != Fault::HalfReply {
+            let tombstones = probe.keys("distlock_closed:*").len();
+            assert_eq!(tombstones, 1, "{fault:?}: a copy may still come");
+        }
+    }
+}
+
+/// The grant was answered, and then nothing: a shortfall that says so, in time, and nothing is left.
+#[test]
+fn a_wait_that_is_not_answered_in_time_is_a_shortfall_that_says_so() {
+    let servers = Replicated::start(1);
+    let proxy = proxy(&servers, Fault::SwallowReply, 1);
+    let url = format!(
+        "{}?replicas=1&replication_timeout={}ms&command_timeout={}ms",
+        proxy.url(),
+        ms(500).as_millis(),
+        ms(700).as_millis()
+    );
+    let lock = distlock::connect(&url).unwrap().mutex("a").unwrap();
+    let said = shortfall(lock.try_lock());
+    assert!(said.contains("did not say in time how many of 1"), "{said}");
+    assert!(!servers.master.probe().exists("a"));
+    drop(lock.try_lock().unwrap().expect("the next one is answered"));
+}
+
+#[test]
+fn the_right_to_wait_is_named_and_nothing_is_left_without_it() {
+    let servers = Replicated::start(1);
+    let mut probe = servers.master.probe();
+    probe.command(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-wait"]);
+    let url = servers.master.url_as("me");
+    let client = distlock::connect(&format!("{url}?replicas=1")).unwrap();
+    let error = client.mutex("a").unwrap().lock().unwrap_err();
+    assert!(error.is_configuration(), "{error:?}");
+    assert!(error.to_string().contains("`ACL SETUSER me +wait`"), "{error}");
+    client.settle(LONG).unwrap();
+    assert!(!probe.exists("a"));
+    let plain = distlock::connect(&url).unwrap();
+    drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy nobody waits"));
+}
+
+/// The master becomes a replica while its own are waited for: it says so, and what it granted is in doubt.
+#[test]
+fn a_master_that_is_demoted_while_it_waits_grants_nothing() {
+    let servers = Replicated::start(1);
+    servers.replicas[0].pause();
+    let client = distlock::connect(&servers.url("replicas=1&replication_timeout=5s")).unwrap();
+    let lock = client.mutex("a").unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| lock.try_lock().map(drop));
+        let mut probe = servers.master.probe();
+        eventually("it waits", LONG, || {
+            probe.clients().iter().any(|client| client.contains("cmd=wait"))
+        });
+        probe.command(&["REPLICAOF", "127.0.0.1", "1"]);
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+    });
+}

@@ -1,0 +1,35 @@
+//! Replicas that must confirm, on real servers: a master and two replicas.
+
+mod answers;
+mod renewals;
+mod requests;
+mod shortfalls;
+
+use distlock_tests::replicas::Replicated;
+use distlock_tests::time::scaled;
+use distlock::{Client, ClientBuilder, Error};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn builder(servers: &Replicated, settings: &str) -> ClientBuilder {
+    distlock::builder().url(&servers.url(settings)).unwrap()
+}
+
+fn client(servers: &Replicated, settings: &str) -> Client {
+    builder(servers, settings).connect().unwrap()
+}
+
+/// A shortfall, and what it says.
+#[track_caller]
+fn shortfall<T>(outcome: Result<T, Error>) -> String {
+    let Err(error) = outcome else { panic!("it should have fallen short") };
+    assert!(error.is_shortfall(), "{error:?}");
+    error.to_string()
+}
+
+/// Settings with this policy, which give replicas little time.
+fn impatient(replicas: &str) -> String {
+    let time = scaled(Duration::from_millis(500)).as_millis();
+    format!("replicas={replicas}&replication_timeout={time}ms")
+}

@@ -1,0 +1,97 @@
+//! Renewals that must be confirmed.
+
+use super::{LONG, builder, client, impatient};
+use distlock_tests::replicas::Replicated;
+use distlock_tests::time::{Stopwatch, always, eventually, ms};
+use distlock::{Counters, DistLock, GuardState, LockOptions, LossCause};
+use std::sync::Arc;
+
+#[test]
+fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_and_never_before() {
+    let servers = Replicated::start(2);
+    let lock = client(&servers, &impatient("2")).mutex("a").unwrap();
+    let lease = ms(3_000);
+    let guard = lock.lock_with(&LockOptions::new().watched(lease)).unwrap();
+    let losses = guard.losses();
+    servers.replicas[1].pause();
+    let (clock, until) = (Stopwatch::start(), guard.remaining());
+    eventually("renewals are not confirmed", LONG, || guard.state() == GuardState::Suspended);
+    assert!(guard.is_valid() && guard.remaining() < until);
+    // The store was told to keep it for longer all the while.
+    eventually("the master has extended it", LONG, || {
+        servers.master.probe().pttl("a").is_some_and(|left| left > guard.remaining() + ms(500))
+    });
+    let loss = losses.recv_timeout(LONG).unwrap();
+    let at = clock.elapsed();
+    assert!(at >= until.saturating_sub(ms(5)) && at < until + ms(1_000), "{at:?} of {until:?}");
+    assert_eq!(loss.cause(), LossCause::Shortfall);
+    let why = loss.last_failure().unwrap();
+    assert!(why.is_shortfall() && loss.to_string().contains("1 of 2"), "{loss}");
+    eventually("what is left in the store is given back", LONG, || {
+        !servers.master.probe().exists("a")
+    });
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn an_unconfirmed_renewal_is_held_again_when_the_replica_is_back() {
+    let servers = Replicated::start(2);
+    let counters = Arc::new(Counters::new());
+    let client = builder(&servers, &impatient("2")).events(counters.clone()).connect().unwrap();
+    let lock = client.mutex("a").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().watched(ms(6_000))).unwrap();
+    servers.replicas[0].pause();
+    eventually("renewals are not confirmed", LONG, || guard.state() == GuardState::Suspended);
+    servers.replicas[0].resume();
+    eventually("it is held again", LONG, || guard.state() == GuardState::Held);
+    assert!(guard.remaining() > ms(3_500), "{:?}", guard.remaining());
+    always("and kept", ms(7_000), || guard.is_valid());
+    assert!(counters.count("renewal_failed") > 0 && counters.count("renewed") > 1);
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn an_extension_that_is_not_confirmed_is_told_and_extends_nothing() {
+    let servers = Replicated::start(1);
+    let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
+    let guard = lock.lock().unwrap();
+    servers.replicas[0].pause();
+    let before = guard.remaining();
+    let said = super::shortfall(guard.extend(ms(90_000)));
+    assert!(said.contains("0 of 1"), "{said}");
+    assert!(guard.remaining() <= before);
+    servers.replicas[0].resume();
+    servers.must_be_in_sync();
+    guard.extend(ms(90_000)).unwrap();
+    assert!(guard.remaining() > ms(80_000));
+}
+
+#[test]
+fn replicas_that_lag_delay_no_renewal_that_does_not_need_them() {
+    let servers = Replicated::start(1);
+    // Longer than the short leases last: whoever waits along, or behind those that wait, loses them.
+    let time = ms(10_000).as_millis();
+    let client = client(&servers, &format!("replicas=1&replication_timeout={time}ms"));
+    let off = LockOptions::new().replication(distlock::Replication::off());
+    let lease = ms(3_000);
+    let needs: Vec<_> = (0..200)
+        .map(|n| {
+            let lock = client.owned_mutex(format!("needs:{n}").as_str()).unwrap();
+            // Due one after the other: more requests than a lane has connections for.
+            lock.lock_with(&LockOptions::new().watched(ms(15_000 + 20 * n))).unwrap()
+        })
+        .collect();
+    let free: Vec<_> = (0..20)
+        .map(|n| {
+            let lock = client.owned_mutex(format!("free:{n}").as_str()).unwrap();
+            lock.lock_with(&off.clone().watched(lease)).unwrap()
+        })
+        .collect();
+    servers.replicas[0].pause();
+    always("the others are held", ms(9_000), || free.iter().all(|guard| guard.is_valid()));
+    assert!(needs.iter().any(|guard| guard.state() == GuardState::Suspended));
+    servers.replicas[0].resume();
+    eventually("all are held again", LONG, || {
+        needs.iter().all(|guard| guard.state() == GuardState::Held)
+    });
+}

@@ -1,0 +1,175 @@
+//! What becomes of a grant: confirmed, taken back, waited out, accepted.
+
+use super::{LONG, builder, client, impatient, shortfall};
+use distlock_tests::process::RedisServer;
+use distlock_tests::replicas::Replicated;
+use distlock_tests::time::{Stopwatch, always, ms, within};
+use distlock::{DistLock, Event, GuardState, LockOptions, OnShortfall, Replication, Shortfall};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+const COUNTER: &str = "redisson_lock_token:{a}";
+
+/// Something that keeps the first replica from confirming, and how it ends.
+type Trouble = (&'static str, fn(&mut Replicated), fn(&mut Replicated));
+
+const TROUBLES: [Trouble; 3] = [
+    ("paused", |it| it.replicas[0].pause(), |it| it.replicas[0].resume()),
+    ("cut off", |it| it.cut(0), |it| it.mend(0)),
+    ("dead", |it| it.replicas[0].kill(), |it| it.replicas[0].restart()),
+];
+
+#[test]
+fn a_grant_is_on_as_many_replicas_as_were_asked_for() {
+    let servers = Replicated::start(2);
+    let lock = client(&servers, "replicas=2&replication_timeout=10s").mutex("a").unwrap();
+    drop(lock.lock().unwrap());
+    servers.must_be_in_sync();
+    servers.replicas[0].pause();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| lock.try_lock().unwrap().unwrap().detach());
+        always("it waits for the replica", ms(300), || !waiting.is_finished());
+        assert!(servers.replicas[1].probe().exists("a"), "the other one has it meanwhile");
+        servers.replicas[0].resume();
+        waiting.join().unwrap();
+    });
+    for mut probe in servers.probes() {
+        assert_eq!(probe.hgetall("a").len(), 1);
+        assert!(probe.exists(COUNTER));
+    }
+}
+
+#[test]
+fn so_many_of_more_replicas_are_enough_and_more_than_there_are_never() {
+    let servers = Replicated::start(2);
+    let lock = |policy: &str| client(&servers, &impatient(policy)).mutex("a").unwrap();
+    let said = shortfall(lock("3").try_lock());
+    assert!(said.contains("2 of 3"), "{said}");
+    drop(lock("2").try_lock().unwrap().unwrap());
+    servers.cut(0);
+    let said = shortfall(lock("2").try_lock());
+    assert!(said.contains("1 of 2"), "{said}");
+    drop(lock("1").try_lock().unwrap().unwrap());
+    servers.cut(1);
+    let said = shortfall(lock("1").try_lock());
+    assert!(said.contains("0 of 1"), "{said}");
+    drop(lock("off").try_lock().unwrap().unwrap());
+}
+
+#[test]
+fn a_shortfall_leaves_nothing_on_the_master_and_on_the_replicas() {
+    for (trouble, begins, ends) in TROUBLES {
+        let mut servers = Replicated::start(2);
+        let client = client(&servers, &impatient("2"));
+        let lock = client.mutex("a").unwrap();
+        drop(lock.lock().unwrap());
+        servers.must_be_in_sync();
+        begins(&mut servers);
+        let said = shortfall(within(Duration::from_secs(2), || lock.try_lock()));
+        assert!(said.contains("1 of 2") && said.contains("given back"), "{trouble}: {said}");
+        // Nothing was in doubt, so there is not even a tombstone.
+        assert_eq!(servers.master.probe().keys("*"), [COUNTER], "{trouble}, before it is told");
+        ends(&mut servers);
+        servers.must_be_in_sync();
+        for mut probe in servers.probes() {
+            assert_eq!(probe.keys("*"), [COUNTER], "{trouble}, when it is over");
+        }
+        drop(lock.try_lock().unwrap().expect("it is free"));
+    }
+}
+
+#[test]
+fn a_shortfall_is_waited_out_until_the_replica_is_back() {
+    for (trouble, begins, ends) in TROUBLES {
+        let mut servers = Replicated::start(2);
+        let lock = client(&servers, &impatient("2")).mutex("a").unwrap();
+        let before = lock.lock().unwrap().fencing_token();
+        begins(&mut servers);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock.try_lock_for(LONG).unwrap().unwrap().fencing_token());
+            always("it waits", ms(1_200), || !waiting.is_finished());
+            ends(&mut servers);
+            let took = Stopwatch::start();
+            assert!(waiting.join().unwrap() > before, "{trouble}");
+            println!("{trouble}: held {:?} after the end of the trouble began", took.elapsed());
+        });
+    }
+}
+
+#[test]
+fn a_wait_that_ends_in_a_shortfall_says_so_and_is_never_busy() {
+    let servers = Replicated::start(1);
+    servers.cut(0);
+    let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
+    let took = Stopwatch::start();
+    shortfall(within(Duration::from_secs(3), || lock.try_lock_for(ms(1_000))));
+    assert!(took.elapsed() >= ms(1_000), "{:?}", took.elapsed());
+    let strict = client(&servers, &format!("{}&on_shortfall=fail", impatient("1")));
+    let lock_strictly = strict.mutex("a").unwrap();
+    // One attempt.
+    shortfall(within(Duration::from_millis(1_500), || lock_strictly.try_lock_for(LONG)));
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_shortfall_that_is_accepted_is_held_and_told() {
+    let servers = Replicated::start(2);
+    let (tell, told) = mpsc::channel();
+    let tell = parking_lot::Mutex::new(tell);
+    let handler = move |event: &Event| {
+        if let Event::ShortfallAccepted { token, shortfall, .. } = event {
+            let _nobody_listens = tell.lock().send((*token, *shortfall));
+        }
+    };
+    let settings = format!("{}&on_shortfall=accept&watchdog=3s", impatient("2"));
+    let client = builder(&servers, &settings).events(Arc::new(handler)).connect().unwrap();
+    let lock = client.mutex("a").unwrap();
+    servers.cut(0);
+    let guard = lock.try_lock().unwrap().unwrap();
+    for what in ["the grant", "the renewal"] {
+        let told = told.recv_timeout(LONG).unwrap();
+        assert_eq!(told, (guard.fencing_token(), Shortfall::new(1, 2)), "{what}");
+    }
+    always("it is held", ms(4_000), || guard.state() == GuardState::Held && guard.is_valid());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_lock_may_have_another_policy_than_its_client() {
+    let servers = Replicated::start(1);
+    servers.cut(0);
+    let time = ms(200);
+    let one = LockOptions::new().replication(Replication::replicas(1).timeout(time));
+    let accepted = Replication::replicas(1).timeout(time).on_shortfall(OnShortfall::Accept);
+    let lax = client(&servers, "").mutex("a").unwrap();
+    drop(lax.try_lock().unwrap().unwrap());
+    shortfall(lax.try_lock_with(&one));
+    let strict = client(&servers, &impatient("1")).mutex("a").unwrap();
+    shortfall(strict.try_lock());
+    let off = LockOptions::new().replication(Replication::off());
+    drop(strict.try_lock_with(&off).unwrap().unwrap());
+    drop(strict.try_lock_with(&LockOptions::new().replication(accepted)).unwrap().unwrap());
+    assert!(!lax.is_locked().unwrap());
+}
+
+#[test]
+fn all_replicas_of_one_server_mean_nothing_and_are_refused_by_name() {
+    let server = RedisServer::start();
+    let url = format!("{}?replicas=all", server.url());
+    for said in [
+        distlock::connect(&url).unwrap_err(),
+        distlock::connect(&server.url())
+            .unwrap()
+            .mutex("a")
+            .unwrap()
+            .lock_with(&LockOptions::new().replication(Replication::all()))
+            .unwrap_err(),
+    ] {
+        assert!(said.is_unsupported(), "{said:?}");
+        let said = said.to_string();
+        assert!(said.contains("replicas=all") && said.contains("`replicas=2`"), "{said}");
+    }
+    let said = distlock::connect("memory://?replicas=1").unwrap_err();
+    assert!(said.is_unsupported() && said.to_string().contains("replicas=1"), "{said:?}");
+}

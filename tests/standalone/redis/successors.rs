@@ -1,0 +1,71 @@
+//! What becomes of the next holder's lock where a format of the past gives one back too late.
+
+use crate::stage::Hold;
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
+use lock_redis::RedisBackend;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Nobody tells its holder, whose release deletes what it finds, unless it compares.
+#[test]
+fn what_was_freed_by_force_takes_the_next_lock_along_unless_its_release_compares() {
+    let formats = [
+        ("plain", true),
+        ("plain,commands", true),
+        ("counter", true),
+        ("counter,multi", true),
+        ("counter,lua", true),
+        ("timestamp", true),
+        ("timestamp,takeover=delete", true),
+        ("timestamp,float", true),
+        ("timestamp,release=compare", false),
+        ("timestamp,float,release=compare", false),
+    ];
+    let server = RedisServer::start();
+    for (format, takes_it_along) in formats {
+        // Not for as long, or two who take it in the same second would write the same time.
+        let [a, b, other] = ["30s", "60s", "60s"].map(|lease| {
+            client(&server, &format!("format={format}&lease={lease}")).mutex("x").unwrap()
+        });
+        let first = a.lock().unwrap();
+        assert!(other.force_unlock().unwrap(), "{format}");
+        let second = b.lock().unwrap();
+        let outcome = first.unlock();
+        let third = other.try_lock().unwrap();
+        assert!(second.is_valid(), "{format}");
+        assert_eq!(third.is_some(), takes_it_along, "{format}: {outcome:?}");
+        // And who has done it believes that all is well.
+        assert_eq!(outcome.is_ok(), takes_it_along, "{format}: {outcome:?}");
+        drop((second, third));
+        server.probe().command(&["DEL", "x"]);
+    }
+}
+
+/// A process may be held up between its last look at the clock and its `DEL`, and then the lock is the next one's.
+#[test]
+fn a_del_that_is_held_up_past_the_lease_is_not_sent() {
+    let server = RedisServer::start();
+    for format in ["plain", "counter,lua", "timestamp", "timestamp,float"] {
+        let url = format!("{}?format={format},poll=10ms", server.url());
+        let (hold, context) =
+            (Arc::<Hold>::default(), Context::new(Arc::new(SystemClock), ClientId::random()));
+        let backend = RedisBackend::new(&Config::from_url(&url).unwrap(), &context).unwrap();
+        let backend = Arc::new(backend.stopping(Arc::clone(&hold) as _));
+        let first = distlock::builder().backend(backend).connect().unwrap();
+        let first = first.owned_mutex("x").unwrap();
+        let held = first.lock_with(&LockOptions::new().lease(Duration::from_secs(1))).unwrap();
+        let mut probe = server.probe();
+        probe.reset_stats();
+        let unlock = hold.until(&["DEL"], move || held.unlock());
+        assert!(unlock.is_held_up(), "{format}");
+        let second = distlock::connect(&format!("{url}&lease=60s")).unwrap().mutex("x").unwrap();
+        let held = second.lock().unwrap();
+        assert!(unlock.go_on().is_err(), "{format}: it says that it was freed");
+        assert_eq!(probe.command_calls("del"), 0, "{format}");
+        assert!(probe.exists("x"), "{format}");
+        held.unlock().unwrap();
+        assert!(!probe.exists("x"), "{format}");
+    }
+}

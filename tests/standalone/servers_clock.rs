@@ -1,0 +1,109 @@
+//! The server's time of day jumps: by it the server ends leases, and makes tokens. What becomes of who holds, of who waits,
+//! and of the tokens.
+
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, scaled};
+use distlock_tests::time_of_day::TimeOfDay;
+use distlock::{DistLock, GuardState, LockOptions, LossCause};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(10);
+const HOUR: i64 = 3_600_000;
+
+fn lease() -> Duration {
+    scaled(Duration::from_millis(1_500))
+}
+
+fn settings() -> String {
+    format!("watchdog={}ms&command_timeout=300ms", lease().as_millis())
+}
+
+fn started() -> (RedisServer, TimeOfDay) {
+    let clock = TimeOfDay::new();
+    let server = RedisServer::start_on(&clock);
+    clock.set(HOUR);
+    let time = || server.probe().command(&["TIME"]).texts()[0].parse::<u64>().unwrap();
+    let there = time();
+    clock.set(0);
+    assert!(there > time() + 3_000, "this server's clock cannot be moved: it is linked statically");
+    (server, clock)
+}
+
+#[test]
+fn when_the_servers_clock_jumps_forwards_two_hold_until_the_next_renewal_and_their_tokens_are_in_order()
+ {
+    fairly(|| {
+        let (server, clock) = started();
+        let (one, two) = (client(&server, &settings()), client(&server, &settings()));
+        let first = one.mutex("a").unwrap().lock().unwrap();
+        let losses = first.losses();
+        let watch = Stopwatch::start();
+        clock.set(HOUR);
+        let second = two.mutex("a").unwrap().try_lock().unwrap().expect("its lease is over there");
+        assert!(first.is_valid() && second.is_valid(), "nobody can know yet");
+        assert!(first.fencing_token() < second.fencing_token());
+        let loss = losses.recv_timeout(LONG).expect("it is told");
+        println!("told after {:?}: {loss}", watch.elapsed());
+        assert_eq!(loss.cause(), LossCause::Gone);
+        assert!(watch.elapsed() < lease() / 3 + scaled(Duration::from_millis(550)));
+        assert!(first.unlock().unwrap_err().is_lost());
+        second.verify().unwrap();
+        second.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_jump_forwards_by_less_than_what_is_left_of_the_lease_does_not_matter() {
+    fairly(|| {
+        let (server, clock) = started();
+        let client = client(&server, &settings());
+        let guard = client.mutex("a").unwrap().lock().unwrap();
+        clock.set(i64::try_from(lease().as_millis()).unwrap() / 3);
+        let_pass(lease() * 2);
+        assert_eq!(guard.state(), GuardState::Held);
+        guard.verify().unwrap();
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn when_the_servers_clock_is_set_back_a_lock_lives_longer_there_and_no_longer_here() {
+    fairly(|| {
+        let (server, clock) = started();
+        let (one, two) = (client(&server, &settings()), client(&server, &settings()));
+        let (fixed, watched) = (one.mutex("fixed").unwrap(), one.mutex("watched").unwrap());
+        let first = fixed.lock_with(&LockOptions::new().lease(lease())).unwrap();
+        let kept = watched.lock().unwrap();
+        let (watch, token) = (Stopwatch::start(), first.fencing_token());
+        clock.set(-HOUR);
+        eventually("its own clock ends it", LONG, || !first.is_valid());
+        println!("over after {:?} for its holder", watch.elapsed());
+        assert!(watch.elapsed() <= lease() + scaled(Duration::from_millis(250)));
+        // In the store it is there for an hour yet, unless somebody frees it by force.
+        let mut probe = server.probe();
+        assert!(probe.pttl("fixed").unwrap() > Duration::from_secs(3_500));
+        assert!(two.mutex("fixed").unwrap().try_lock().unwrap().is_none());
+        assert!(two.mutex("fixed").unwrap().force_unlock().unwrap());
+        // Who holds and is well notices nothing, and gives it back.
+        assert_eq!(kept.state(), GuardState::Held);
+        kept.unlock().unwrap();
+        assert!(!probe.exists("watched"));
+        // The counter knows better than the clock.
+        let next = two.mutex("fixed").unwrap().try_lock().unwrap().unwrap();
+        assert!(next.fencing_token() > token, "{:?} after {token:?}", next.fencing_token());
+        drop(first);
+        next.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_forgets_and_is_set_back_gives_smaller_tokens() {
+    let (server, clock) = started();
+    let client = client(&server, &settings());
+    let lock = client.mutex("a").unwrap();
+    let token = lock.lock().unwrap().fencing_token().unwrap();
+    clock.set(-HOUR);
+    server.probe().command(&["FLUSHALL"]);
+    assert!(lock.lock().unwrap().fencing_token().unwrap() < token);
+}

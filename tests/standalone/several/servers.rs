@@ -1,0 +1,139 @@
+//! Several locks, and one of their servers is down, frozen, or loses what it knew.
+
+use super::{SOON, left_over, three_servers};
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, ms};
+use distlock::{
+    Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MultiLock, Mutex, Outcome,
+};
+use std::thread;
+
+/// Short enough for tests that wait for one, long enough for a busy machine.
+const TIMEOUT: &str = "command_timeout=500ms&connect_timeout=500ms";
+
+struct Scene {
+    servers: [RedisServer; 3],
+    /// Kept, so that what is cleaned up in the background is.
+    _clients: [Client; 3],
+    locks: [Mutex; 3],
+}
+
+impl Scene {
+    /// The same name on each of three servers, as a majority would have it, but for the number of the server.
+    fn new() -> Self {
+        let servers = three_servers();
+        let clients = servers.each_ref().map(|server| client(server, TIMEOUT));
+        let mut n = 0;
+        let locks = clients.each_ref().map(|client| {
+            n += 1;
+            client.mutex(format!("lock on server {n}")).unwrap()
+        });
+        Self { servers, _clients: clients, locks }
+    }
+
+    fn all(&self) -> MultiLock {
+        MultiLock::new(&self.locks).unwrap()
+    }
+
+    fn majority(&self) -> MajorityLock {
+        MajorityLock::new(&self.locks).unwrap()
+    }
+
+    /// Whether nothing is left of a lock on those servers, looked at with other eyes.
+    fn nothing_is_left_on(&self, servers: &[usize]) {
+        for n in servers {
+            eventually("nothing is left", SOON, || left_over(&self.servers[*n]).is_empty());
+        }
+    }
+}
+
+#[test]
+fn one_server_that_is_down_is_named_and_nothing_is_kept_on_the_others() {
+    let mut scene = Scene::new();
+    scene.all().lock().unwrap().unlock().unwrap();
+    scene.servers[1].kill();
+    let all = scene.all();
+    for error in [all.try_lock().unwrap_err(), all.try_lock_for(ms(300)).unwrap_err()] {
+        assert!(error.is_unavailable(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("\"lock on server 2\" failed"), "{text}");
+        assert!(matches!(error.members()[1].outcome(), Outcome::Failed(_)), "{error:?}");
+    }
+    let error = all.lock_with(&LockOptions::new().interrupt(&fired_soon())).unwrap_err();
+    assert!(error.is_interrupted(), "{error}");
+    scene.nothing_is_left_on(&[0, 2]);
+    // A majority goes on, and says which one it has not got.
+    let guard = scene.majority().try_lock().unwrap().expect("two of three");
+    assert!(guard.fencing_tokens()[1].1.is_none() && guard.state() == GuardState::Held);
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    scene.servers[2].kill();
+    let error = scene.majority().try_lock_for(ms(300)).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("server 3"), "{error}");
+    scene.nothing_is_left_on(&[0]);
+}
+
+fn fired_soon() -> Interrupt {
+    let interrupt = Interrupt::new();
+    thread::spawn({
+        let interrupt = interrupt.clone();
+        move || {
+            distlock_tests::time::let_pass(ms(300));
+            interrupt.fire();
+        }
+    });
+    interrupt
+}
+
+#[test]
+fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
+    let scene = Scene::new();
+    let guard = scene.majority().lock().unwrap();
+    scene.all().lock().unwrap().unlock().unwrap();
+    scene.servers[0].pause();
+    let watch = Stopwatch::start();
+    let error = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let strangers = scene.servers.each_ref().map(|server| client(server, TIMEOUT));
+            let mut n = 0;
+            let locks = strangers.each_ref().map(|client| {
+                n += 1;
+                client.mutex(format!("other lock {n}")).unwrap()
+            });
+            let all = MultiLock::new(&locks).unwrap();
+            let error = all.try_lock().unwrap_err();
+            let majority = MajorityLock::new(&locks).unwrap();
+            majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+            let watch = Stopwatch::start();
+            for _ in 0..10 {
+                majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+            }
+            assert!(watch.elapsed() < ms(2_500), "ten time-outs: {:?}", watch.elapsed());
+            error
+        });
+        other.join().unwrap()
+    });
+    assert!(error.is_unavailable() && error.to_string().contains("\"other lock 1\""), "{error}");
+    assert!(watch.elapsed() < ms(5_000), "{:?}", watch.elapsed());
+    assert!(guard.is_valid() && guard.verify().is_ok(), "two of three are enough");
+    guard.unlock().expect("and for unlocking, too");
+    scene.servers[0].resume();
+    scene.nothing_is_left_on(&[1, 2]);
+}
+
+#[test]
+fn a_server_that_loses_its_memory_takes_the_whole_along_and_the_others_are_freed() {
+    let mut scene = Scene::new();
+    let watched = LockOptions::new().watched(ms(900));
+    let all = scene.all().lock_with(&watched).unwrap();
+    let majority = scene.majority().lock_with(&watched).unwrap();
+    let (lost, half_lost) = (all.losses(), majority.losses());
+    scene.servers[2].restart();
+    let loss = lost.recv_timeout(SOON).unwrap();
+    assert_eq!(loss.member().unwrap().as_str(), "lock on server 3", "{loss}");
+    assert!(!all.is_valid() && majority.is_valid() && half_lost.is_empty());
+    assert!(all.unlock().unwrap_err().is_lost());
+    majority.unlock().unwrap();
+    scene.nothing_is_left_on(&[0, 1, 2]);
+}
