@@ -1,9 +1,7 @@
 //! Nodes that are reached over TLS, or by IPv6.
 
-#[cfg(feature = "tls")]
 use distlock_tests::authority::Authority;
 use distlock_tests::cluster::{Cluster, Failover};
-#[cfg(feature = "tls")]
 use distlock_tests::rights;
 use distlock_tests::time::eventually;
 use crate::scene::{LONG, client_with, take, turn};
@@ -38,7 +36,6 @@ fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
 }
 
 /// All speak TLS, the nodes with each other, too, and are called by names, which their certificate is for.
-#[cfg(feature = "tls")]
 #[test]
 fn locks_live_on_a_cluster_that_speaks_tls() {
     let authority = Authority::new();

@@ -1,6 +1,5 @@
 //! The stores that sit the exam here.
 
-#[cfg(feature = "tls")]
 use distlock_tests::authority::Authority;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
@@ -270,7 +269,6 @@ impl RedisSubject {
     }
 
     /// The same over TLS.
-    #[cfg(feature = "tls")]
     pub(crate) fn on_tls() -> Self {
         let authority = Authority::new();
         let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);

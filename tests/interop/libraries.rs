@@ -142,7 +142,7 @@ macro_rules! sits_in_short {
     ($module:ident, $library:expr $(, $more:ident)*) => {
         mod $module {
             use super::*;
-            use $distlock_tests::time::fairly;
+            use distlock_tests::time::fairly;
 
             static LIBRARY: Library = $library;
 

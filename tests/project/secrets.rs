@@ -62,7 +62,6 @@ fn refused_files(printed: &Printed) {
         let by_serde = toml::from_str::<Config>(&document);
         let by_serde = by_serde.map_err(|error| Error::configuration(error.message()));
         printed.error(&connected(by_serde));
-        #[cfg(feature = "toml")]
         {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), &document).unwrap();

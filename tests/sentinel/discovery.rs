@@ -243,7 +243,6 @@ fn the_replicas_that_may_be_promoted_are_counted() {
     eventually("it is back", SOON, || backend.replicas() == Some(2));
 }
 
-#[cfg(feature = "tls")]
 #[test]
 fn servers_and_sentinels_on_tls_are_found() {
     use distlock_tests::authority::Authority;

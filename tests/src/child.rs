@@ -263,6 +263,17 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     text
 }
 
+/// Where a program of this package is. Cargo builds it with the tests.
+pub fn own_program(name: &str) -> PathBuf {
+    profile_dir().join(name)
+}
+
+/// `target/<profile>`: tests lie in its folder `deps`.
+fn profile_dir() -> PathBuf {
+    let own = std::env::current_exe().expect("a program knows where it is");
+    own.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
+}
+
 /// Where an example's binary is. Cargo is asked to build it, once in each run: with `cargo test --test it` it may be
 /// missing or, worse, old.
 fn built(name: &str) -> PathBuf {
@@ -273,9 +284,7 @@ fn built(name: &str) -> PathBuf {
 }
 
 fn build(name: &str) -> PathBuf {
-    // target/<profile>/deps/it-<hash>
-    let own = std::env::current_exe().expect("a program knows where it is");
-    let profile_dir = own.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+    let profile_dir = profile_dir();
     let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "dev",
         Some(other) => other,
@@ -284,9 +293,10 @@ fn build(name: &str) -> PathBuf {
     let binary = profile_dir.join("examples").join(name);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--example", name, "--profile", profile, "--target-dir"]);
+    // As `tests/run.sh` builds them: other features would have the library built once more here.
+    build.args(["build", "--quiet", "--workspace", "--all-features", "--example", name]);
+    build.args(["--profile", profile, "--target-dir"]);
     build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    build.args(["--no-default-features", "--features", &features().join(",")]);
     // Of the package whose test this is. There are build scripts that run again, and have all that follows built again, in
     // the middle of the tests, if these are other ones than the last time.
     for (variable, _) in std::env::vars_os() {
@@ -306,18 +316,4 @@ fn build(name: &str) -> PathBuf {
         Ok(_) | Err(_) => assert!(binary.exists(), "there is no {}", binary.display()),
     }
     binary
-}
-
-/// Those that this test was built with. With others the whole library would be built once more, in the middle of the tests:
-/// on a busy machine that was taken for a test that hangs.
-fn features() -> Vec<&'static str> {
-    let all = [
-        ("default", cfg!(feature = "default")),
-        ("redis", cfg!(feature = "redis")),
-        ("cluster", cfg!(feature = "cluster")),
-        ("tracing", cfg!(feature = "tracing")),
-        ("toml", cfg!(feature = "toml")),
-        ("tls", cfg!(feature = "tls")),
-    ];
-    all.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect()
 }

@@ -217,13 +217,3 @@ fn a_cluster_node_says_that_it_is_one() {
     assert!(failure.error().to_string().contains("Redis Cluster"), "{failure:?}");
     is_configuration(&refusal(&format!("{}/1", server.url())), "Redis Cluster has only 0");
 }
-
-#[cfg(not(feature = "tls"))]
-#[test]
-fn without_the_feature_tls_is_refused_by_the_name_of_the_feature() {
-    for url in ["rediss://127.0.0.1", "rediss://127.0.0.1?tls_ca=x"] {
-        let refused = distlock::connect(url).unwrap_err();
-        assert!(refused.is_configuration(), "{refused:?}");
-        assert!(refused.to_string().contains("cargo feature `tls`"), "{refused:?}");
-    }
-}

@@ -163,7 +163,6 @@ fn what_is_set_later_wins() {
     assert_eq!((of_url.pool(), of_url.watchdog()), (2, Duration::from_secs(2)));
     let text = "pool = 3\nurl = 'memory://x?pool=2&watchdog=2s'";
     let of_file: Config = toml::from_str(text).unwrap();
-    #[cfg(feature = "toml")]
     assert_eq!(format!("{of_file:?}"), format!("{:?}", Config::from_toml(text).unwrap()));
     assert_eq!((of_file.pool(), of_file.watchdog()), (3, Duration::from_secs(2)));
     // What the environment adds is shown in a process of its own: see `the_environment_wins_over_a_file`.

@@ -4,7 +4,9 @@
 
 use super::{Contenders, stay};
 use crate::claims::{Claim, judge};
+use crate::cluster::Cluster;
 use crate::probe::{Probe, Value};
+use crate::sentinel::Group;
 use crate::time::{always, eventually, ms};
 use distlock::{Client, Clock, DistLock, LockGuard, Moment, Mutex, SystemClock};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -279,5 +281,76 @@ fn print(what: &str, times: impl Iterator<Item = Duration>) {
     if let [shortest, .., longest] = times[..] {
         let half = times[times.len() / 2];
         println!("{what}: {shortest:.2?} to {longest:.2?}, half of them within {half:.2?}");
+    }
+}
+
+impl Masters for Group {
+    fn url(&self) -> String {
+        Self::url(self)
+    }
+
+    fn master(&self) -> usize {
+        Self::master(self)
+    }
+
+    fn kill(&mut self, server: usize) {
+        self.servers[server].kill();
+    }
+
+    fn await_successor(&self, killed: usize) -> usize {
+        self.await_other_than(killed)
+    }
+
+    fn has_spare_replicas(&self) -> bool {
+        true
+    }
+
+    fn bring_back(&mut self, killed: usize) {
+        let port = self.servers[Self::master(self)].port();
+        self.servers[killed].restart_as_replica_of(port);
+    }
+
+    fn await_replica(&self, master: usize) {
+        await_confirmation(self.servers[master].probe());
+    }
+
+    fn await_quiet(&self) {
+        Self::await_quiet(self, 2);
+    }
+}
+
+impl Masters for Cluster {
+    fn url(&self) -> String {
+        Self::url(self)
+    }
+
+    fn master(&self) -> usize {
+        self.owner_of(NAME)
+    }
+
+    fn kill(&mut self, server: usize) {
+        self.node_mut(server).kill();
+    }
+
+    fn await_successor(&self, killed: usize) -> usize {
+        self.await_other_than(killed, self.slot(NAME))
+    }
+
+    /// A replica to each master, which is the master now.
+    fn has_spare_replicas(&self) -> bool {
+        false
+    }
+
+    fn bring_back(&mut self, killed: usize) {
+        self.node_mut(killed).restart();
+    }
+
+    fn await_replica(&self, master: usize) {
+        await_confirmation(self.node(master).probe());
+        self.await_listing(master);
+    }
+
+    fn await_quiet(&self) {
+        self.wait_until_agreed(self.len());
     }
 }

@@ -5,7 +5,7 @@
 
 pub mod kills;
 
-use crate::child::{Child, Example};
+use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
 use crate::time::let_pass;
 use distlock::{Clock, DistLock, Error, LockGuard, Moment, SystemClock};
@@ -25,10 +25,6 @@ const LOOK: Duration = Duration::from_millis(1);
 /// For how many milliseconds a holder stays.
 const STAY: std::ops::Range<u64> = 5..40;
 
-/// What makes this test binary one of the processes: where to write its claims, how many threads, the lock, the store.
-const ROLE: &str = "DISTLOCK_TEST_CONTENDERS";
-const ENTRY: &str = "contenders::one_of_the_processes";
-
 /// They run until they are stopped, and are killed when dropped.
 pub struct Contenders {
     children: Vec<Child>,
@@ -43,10 +39,9 @@ impl Contenders {
         let file = |process: usize| directory.path().join(process.to_string());
         let files: Vec<_> = (0..processes).map(file).collect();
         let spawn = |file: &PathBuf| {
-            Example::program(std::env::current_exe().unwrap())
-                .args(&["--exact", ENTRY, "--nocapture"])
-                .env(ROLE, &format!("{} {threads} {lock} {url}", file.display()))
-                .spawn()
+            let file = file.display().to_string();
+            let threads = threads.to_string();
+            Example::program(own_program("contender")).args(&[&file, &threads, lock, url]).spawn()
         };
         Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
     }
@@ -70,12 +65,9 @@ impl Contenders {
     }
 }
 
-/// Not a test of its own: what the other processes run, until their input ends.
-#[test]
-fn one_of_the_processes() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let words: Vec<_> = role.split(' ').collect();
-    let [file, threads, lock, url] = words[..] else { panic!("{role}") };
+/// What the other processes run, until their input ends: `FILE THREADS LOCK URL`.
+pub fn contend(arguments: &[String]) {
+    let [file, threads, lock, url] = arguments else { panic!("{arguments:?}") };
     let lock = distlock::connect(url).unwrap().mutex(lock).unwrap();
     let (log, ended) = (Log::create(Path::new(file)), AtomicBool::new(false));
     let troubles = parking_lot::Mutex::new(BTreeMap::<String, u32>::new());

@@ -14,6 +14,5 @@ mod server;
 mod shared_link;
 mod signals;
 mod table;
-#[cfg(feature = "tls")]
 mod tls;
 mod told;

@@ -23,7 +23,6 @@ const TABLE: &[Group] = &[
     Group { kind: "the store", cases: server::CASES, apart: false },
     Group { kind: "the store, meanwhile", cases: meanwhile::CASES, apart: false },
     Group { kind: "the network", cases: answers::CASES, apart: false },
-    #[cfg(feature = "tls")]
     Group { kind: "TLS", cases: super::tls::CASES, apart: false },
     Group { kind: "our own", cases: own::CASES, apart: false },
     Group { kind: "our own, to a whole process", cases: apart::CASES, apart: true },
