@@ -1,10 +1,10 @@
 //! Slots that move between two commands of one attempt: the algorithms of the past, which need several.
 
-use distlock_tests::cluster::Cluster;
-use distlock_tests::probe::Probe;
 use crate::stage::{Client, Hold};
 use distlock::backend::{Answer, Failure};
 use distlock::{ClientId, Config, Context, SystemClock};
+use distlock_tests::cluster::Cluster;
+use distlock_tests::probe::Probe;
 use lock_cluster::ClusterBackend;
 use std::sync::Arc;
 use std::time::Duration;

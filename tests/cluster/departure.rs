@@ -1,10 +1,10 @@
 //! Nodes that left the cluster, and a client that is gone, leave no thread and no connection behind.
 
+use crate::scene::{LONG, client_with, take, turn};
+use distlock::Client;
 use distlock_tests::alone::{alone, own_threads};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::time::{eventually, timed};
-use crate::scene::{LONG, client_with, take, turn};
-use distlock::Client;
 use std::thread;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Masters that die, are frozen, give way or come back.
 
-use distlock_tests::cluster::{Cluster, Failover, TAKEOVER};
-use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms};
 use crate::scene::{LONG, Load, client, client_with, take, turn};
 use distlock::DistLock;
+use distlock_tests::cluster::{Cluster, Failover, TAKEOVER};
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms};
 use std::thread;
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Answers that are under way for so long that another node serves the slot when they come.
 
+use crate::scene::{LONG, backend};
+use distlock::{LeaseTime, LockName, OwnerId};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;
 use distlock_tests::time::eventually;
 use distlock_tests::wall::Wall;
-use crate::scene::{LONG, backend};
-use distlock::{LeaseTime, LockName, OwnerId};
 use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, Renewing, TenureId};
 use parking_lot::RwLock;
 use std::sync::Arc;

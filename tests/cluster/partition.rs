@@ -1,11 +1,11 @@
 //! A master that has a successor, has not heard of it, and takes writes until it does.
 
+use crate::scene::{LONG, backend, client_with, take, turn};
+use distlock::{DistLock, LeaseTime, LockName, LossCause, OwnerId, Replication};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::time::{always, eventually, ms};
 use distlock_tests::wall::Wall;
-use crate::scene::{LONG, backend, client_with, take, turn};
-use distlock::{DistLock, LeaseTime, LockName, LossCause, OwnerId, Replication};
 use lock_core::backend::Attempt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! Nodes that are reached over TLS, or by IPv6.
 
+use crate::scene::{LONG, client_with, take, turn};
+use distlock::DistLock;
 use distlock_tests::authority::Authority;
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::rights;
 use distlock_tests::time::eventually;
-use crate::scene::{LONG, client_with, take, turn};
-use distlock::DistLock;
 use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;

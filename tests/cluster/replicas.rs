@@ -1,11 +1,11 @@
 //! Grants that the replicas of the lock's node confirm.
 
-use distlock_tests::contenders::{Contenders, stay};
-use distlock_tests::claims::{Claim, judge};
-use distlock_tests::cluster::Cluster;
-use distlock_tests::time::{always, eventually, ms};
 use crate::scene::{LONG, client_with, take, turn};
 use distlock::{Client, Clock, DistLock, SystemClock};
+use distlock_tests::claims::{Claim, judge};
+use distlock_tests::cluster::Cluster;
+use distlock_tests::contenders::{Contenders, stay};
+use distlock_tests::time::{always, eventually, ms};
 use std::thread;
 use std::time::Duration;
 

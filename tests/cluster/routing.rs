@@ -1,9 +1,9 @@
 //! Requests that come to the wrong node, or while a slot moves.
 
-use distlock_tests::cluster::Cluster;
-use distlock_tests::time::{always, eventually, ms, timed};
 use crate::scene::{LONG, Load, backend, client, client_with, take};
 use distlock::{Clock, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
+use distlock_tests::cluster::Cluster;
+use distlock_tests::time::{always, eventually, ms, timed};
 use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, TenureId};
 use std::thread;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! The examples by their URL alone, and many locks at once: what a program sees of a cluster on its bad days.
 
+use crate::scene::{LONG, client_with};
+use distlock::{DistLock, Event, EventHandler, LossCause};
 use distlock_tests::child::Example;
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::time::{Stopwatch, eventually, fairly, ms};
-use crate::scene::{LONG, client_with};
-use distlock::{DistLock, Event, EventHandler, LossCause};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

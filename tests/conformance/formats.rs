@@ -1,11 +1,11 @@
 //! Wire formats that sit the exam, each on one Redis server, on a cluster, and on a master that sentinels name.
 
 use super::subjects::shared_group;
+use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::Group;
-use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
 use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS, Seen, Subject};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -2,12 +2,12 @@
 
 use super::formats::{BARE_TOKEN, Format, TOKEN};
 use super::subjects::{lose, seen};
+use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::sentinel::Group;
-use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
 use lock_core::conformance::{
     NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet, Seen, Subject, sit,
 };

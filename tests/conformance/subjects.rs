@@ -1,15 +1,15 @@
 //! The stores that sit the exam here.
 
+use distlock::{
+    Backend, Client, ClientBuilder, Config, Context, DistLock, LockName, MajorityLock,
+    MemoryBackend, MultiLock, Mutex, SystemClock, builder, schemes,
+};
 use distlock_tests::authority::Authority;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::rights;
 use distlock_tests::sentinel::Group;
-use distlock::{
-    Backend, Client, ClientBuilder, Config, Context, DistLock, LockName, MajorityLock,
-    MemoryBackend, MultiLock, Mutex, SystemClock, builder, schemes,
-};
 use lock_core::conformance::{NEEDS_REPLICAS, SINGLE_STORE_ONLY, Seen, Subject};
 use std::sync::{Arc, LazyLock};
 use std::thread::panicking;

@@ -2,8 +2,8 @@
 
 use crate::built;
 use crate::cases;
-use distlock_tests::time::ms;
 use crate::pins::{self, Pin};
+use distlock_tests::time::ms;
 use std::time::Duration;
 
 /// One library in one version, as its program in `peers/` shows it.

@@ -1,9 +1,9 @@
 //! [`Ours`]: the verbs of the peers, by distlock.
 
-use distlock_tests::probe::Probe;
-use distlock_tests::time::{Stopwatch, let_pass, scaled};
 use crate::libraries::Library;
 use distlock::{Client, DistLock, LockOptions, Mutex};
+use distlock_tests::probe::Probe;
+use distlock_tests::time::{Stopwatch, let_pass, scaled};
 use std::time::Duration;
 
 /// What stands in a list `:by` for an increment of ours.

@@ -2,10 +2,10 @@
 //! protocol stands in `peers/README.md`.
 
 use crate::built;
-use distlock_tests::lifeline::LifeLine;
-use distlock_tests::time::scaled;
 use crate::libraries::Library;
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use distlock_tests::lifeline::LifeLine;
+use distlock_tests::time::scaled;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;

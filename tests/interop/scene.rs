@@ -1,10 +1,10 @@
 //! [`Scene`]: one server, one peer and us; [`Independent`]: three servers.
 
-use distlock_tests::probe::Probe;
-use distlock_tests::process::RedisServer;
 use crate::libraries::Library;
 use crate::ours::Ours;
 use crate::peer::Peer;
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::Servers;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;

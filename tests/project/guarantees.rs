@@ -1,8 +1,8 @@
 //! What nobody can promise, seen to fail. The promises have their tests elsewhere: `docs/GUARANTEES.md` names them.
 
+use distlock::{Client, DistLock, FencingToken, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
-use distlock::{Client, DistLock, FencingToken, LockOptions};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! The README keeps its word: its commands exist and do what it says.
 
-use distlock_tests::child::Example;
 use distlock::DistLock;
+use distlock_tests::child::Example;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

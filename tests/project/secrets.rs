@@ -1,9 +1,9 @@
 //! A planted password is looked for in everything that can be printed.
 
+use distlock::{Config, DistLock, Error, Event, LockOptions, Secret};
 use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
-use distlock::{Config, DistLock, Error, Event, LockOptions, Secret};
 use parking_lot::Mutex;
 use std::fmt::{Debug, Write};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! One node's clock is a minute ahead, or a minute behind.
 
+use distlock::{DistLock, GuardState};
 use distlock_tests::process::RedisServer;
+use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
 use distlock_tests::time::{eventually, fairly, let_pass, ms, scaled};
 use distlock_tests::time_of_day::TimeOfDay;
-use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
-use distlock::{DistLock, GuardState};
 use std::time::Duration;
 
 const MINUTE: i64 = 60_000;

@@ -1,12 +1,12 @@
 //! The exam, mounted on quorums.
 
-use distlock_tests::probe::Probe;
-use distlock_tests::process::RedisServer;
-use distlock_tests::quorum::{Dead, Servers};
 use distlock::{
     Backend, ClientBuilder, Config, Context, LockName, MemoryBackend, Moment, QuorumBackend,
     SystemClock, builder, schemes,
 };
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::quorum::{Dead, Servers};
 use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

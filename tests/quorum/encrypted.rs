@@ -1,10 +1,10 @@
 //! `redlocks://`: the same over TLS.
 
+use distlock::{Config, DistLock, connect};
 use distlock_tests::authority::Authority;
 use distlock_tests::process::RedisServer;
-use distlock_tests::rights::LOGIN;
 use distlock_tests::quorum::{LONGEST, admit, place};
-use distlock::{Config, DistLock, connect};
+use distlock_tests::rights::LOGIN;
 
 /// Three servers of this authority, and where they speak TLS.
 fn servers(authority: &Authority) -> (Vec<RedisServer>, String) {

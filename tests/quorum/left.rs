@@ -1,12 +1,12 @@
 //! What a client has left on nodes that did not answer in time, and nobody waits for any more. The leases here are longer
 //! than every test: what is gone was given back.
 
+use distlock::{Client, DistLock};
 use distlock_tests::process::free_port;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::quorum::{Servers, place, url};
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{eventually, fairly, let_pass, ms, scaled, within};
-use distlock_tests::quorum::{Servers, place, url};
-use distlock::{Client, DistLock};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -31,4 +31,3 @@ mod rules;
 
 // What it costs, and what it is worth.
 mod shown;
-

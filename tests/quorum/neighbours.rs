@@ -1,10 +1,10 @@
 //! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by hand.
 
+use distlock::{DistLock, connect};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{always, eventually};
 use distlock_tests::quorum::{LONGEST, Servers};
-use distlock::{DistLock, connect};
+use distlock_tests::time::{always, eventually};
 use std::time::Duration;
 
 /// How long what nobody waits for may take.

@@ -1,13 +1,13 @@
 //! What is no quorum, and is told so.
 
-use distlock_tests::probe::Value;
-use distlock_tests::process::RedisServer;
-use distlock_tests::sentinel::Group;
-use distlock_tests::time::eventually;
-use distlock_tests::quorum::{Dead, LONGEST, place, set_up, start, url};
 use distlock::{
     Backend, ClientId, Config, Context, DistLock, Error, QuorumBackend, SystemClock, connect,
 };
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::quorum::{Dead, LONGEST, place, set_up, start, url};
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::eventually;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! The rules of proposed tokens, asked of one node directly: the one in memory, and the script. What both must say is
 //! written down here a third time, as plainly as it can be.
 
-use distlock_tests::process::RedisServer;
 use distlock::backend::{Answer, Attempt, Closing, TenureId, Tokens};
 use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, MemoryBackend,
     Moment, OwnerId, SystemClock, schemes,
 };
+use distlock_tests::process::RedisServer;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
 //! What a quorum costs, and what it is worth.
 
-use distlock_tests::alone::alone;
-use distlock_tests::child::{Child, Example};
-use distlock_tests::process::free_port;
-use distlock_tests::proxy::{Fault, Plan, Proxy};
-use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
-use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock::{
     Backend, Client, ClientId, Clock, Config, Context, DistLock, LockGuard, QuorumBackend,
     SystemClock, builder, schemes,
 };
+use distlock_tests::alone::alone;
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::free_port;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::quorum::{LONGEST, Servers, place, url};
+use distlock_tests::resp::{Kind, Request};
+use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
+use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock_tests::resp::Kind;
 use distlock_tests::rights::LOGIN;
 use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled, within};
-use distlock_tests::quorum::{LONGEST, Servers, place, url};
-use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! A backend that is gone leaves no thread and no connection behind.
 
-use distlock_tests::alone::{alone, own_threads};
-use distlock_tests::process::RedisServer;
-use distlock_tests::time::{eventually, timed};
 use distlock::backend::{Attempt, Wake};
 use distlock::{
     ClientId, Clock, Config, Context, LeaseTime, LockName, OwnerId, SystemClock, schemes,
 };
+use distlock_tests::alone::{alone, own_threads};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{eventually, timed};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! Holding: the rhythm of renewals, many locks at once, and what the watchdog costs.
 
+use distlock::{DistLock, Event, GuardState, LockOptions};
 use distlock_tests::alone::{alone, own_cpu_time, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client, counted};
 use distlock_tests::time::{Stopwatch, always, fairly, let_pass, scaled};
-use distlock::{DistLock, Event, GuardState, LockOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

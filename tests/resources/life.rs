@@ -1,10 +1,10 @@
 //! What a client starts, and that it is gone with it.
 
+use distlock::DistLock;
 use distlock_tests::alone::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use distlock_tests::time::eventually;
-use distlock::DistLock;
 use std::thread;
 use std::time::Duration;
 

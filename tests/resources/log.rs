@@ -1,10 +1,10 @@
 //! What goes to a log: records, spans and the reports of panics, at the finest level. The subscriber is everybody's, so it
 //! needs a process of its own.
 
+use distlock::DistLock;
 use distlock_tests::alone::alone;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::eventually;
-use distlock::DistLock;
 use parking_lot::Mutex;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

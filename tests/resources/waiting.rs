@@ -1,10 +1,10 @@
 //! Waiting: what it costs the server, in which order it ends, and how it is ended.
 
+use distlock::{Client, DistLock, Interrupt, Mutex};
 use distlock_tests::alone::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client, counted};
 use distlock_tests::time::{Stopwatch, eventually, scaled};
-use distlock::{Client, DistLock, Interrupt, Mutex};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Sentinels that cannot reach each other.
 
+use crate::scene::{SOON, await_usable, client, take};
+use distlock::DistLock;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;
 use distlock_tests::sentinel::{DOWN_AFTER, Group};
 use distlock_tests::time::{Stopwatch, always, eventually, within};
-use crate::scene::{SOON, await_usable, client, take};
-use distlock::DistLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! A client that is gone leaves no thread and no connection behind.
 
+use crate::scene::{SOON, client, take};
+use distlock::DistLock;
 use distlock_tests::alone::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::{eventually, timed};
-use crate::scene::{SOON, client, take};
-use distlock::DistLock;
 use std::thread;
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! How the master is found.
 
-use distlock_tests::process::{RedisServer, free_port};
-use distlock_tests::sentinel::{Group, fresh_name, url};
-use distlock_tests::time::{always, eventually, fairly, within};
 use crate::liar::Liar;
 use crate::scene::{SOON, await_usable, client, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
+use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::sentinel::{Group, fresh_name, url};
+use distlock_tests::time::{always, eventually, fairly, within};
 
 use lock_redis::SentinelBackend;
 use std::sync::Arc;

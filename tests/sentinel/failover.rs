@@ -1,9 +1,9 @@
 //! Another server takes the master's place.
 
-use distlock_tests::sentinel::{DOWN_AFTER, Group, is_master, keep_a_master};
-use distlock_tests::time::{Stopwatch, always, eventually, fairly, within};
 use crate::scene::{SOON, await_move, await_usable, builder, client, take};
 use distlock::{DistLock, Event, LockOptions, LossCause};
+use distlock_tests::sentinel::{DOWN_AFTER, Group, is_master, keep_a_master};
+use distlock_tests::time::{Stopwatch, always, eventually, fairly, within};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;

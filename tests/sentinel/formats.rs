@@ -1,10 +1,10 @@
 //! What each wire format promises when another server takes the master's place.
 
+use crate::scene::{SOON, await_move, client, take};
+use distlock::{DistLock, LockGuard, LockOptions, LossCause, Mutex};
 use distlock_tests::probe::Value;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::always;
-use crate::scene::{SOON, await_move, client, take};
-use distlock::{DistLock, LockGuard, LockOptions, LossCause, Mutex};
 use std::time::Duration;
 
 /// Longer than a failover takes.

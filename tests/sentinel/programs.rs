@@ -1,9 +1,9 @@
 //! The examples run on Sentinel by their URL alone.
 
+use crate::scene::SOON;
 use distlock_tests::child::Example;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::{Stopwatch, always, eventually};
-use crate::scene::SOON;
 use std::time::Duration;
 
 #[test]

@@ -1,9 +1,9 @@
 //! What goes through the failovers.
 
+use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::{self, Group};
 use distlock_tests::time::eventually;
-use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
 use std::time::Duration;
 
 /// How long something may take that a failover has to come before.

@@ -3,13 +3,13 @@
 //! The sentinel here says what the test wants and when, and the old master does nothing to help: where a real one becomes a
 //! replica, Redis closes all its connections, and any client would notice.
 
+use crate::liar::Liar;
+use crate::scene::{SOON, await_move, await_usable, connect, take};
+use distlock::{Client, DistLock};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::is_master;
 use distlock_tests::time::{Stopwatch, always, eventually, fairly, ms, within};
-use crate::liar::Liar;
-use crate::scene::{SOON, await_move, await_usable, connect, take};
-use distlock::{Client, DistLock};
 use std::thread;
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! What a failover loses when too few replicas are waited for, seen to happen: the lock is granted twice, and the judge that
 //! sees it is the same that finds nothing in `judged`.
 
-use distlock_tests::contenders::{Contenders, stay};
-use distlock_tests::claims::{Claim, judge};
-use distlock_tests::sentinel::Group;
-use distlock_tests::time::eventually;
 use crate::scene::{SOON, client, take};
 use distlock::{Clock, DistLock, LockGuard, LockOptions, SystemClock};
+use distlock_tests::claims::{Claim, judge};
+use distlock_tests::contenders::{Contenders, stay};
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::eventually;
 
 const NAME: &str = "unconfirmed";
 

@@ -57,11 +57,7 @@ impl<T> Look for Option<T> {
 ///
 /// It always looks once more after the bound, so a long pause of the machine is not taken for a failure.
 #[track_caller]
-pub fn eventually<L: Look>(
-    what: &str,
-    bound: Duration,
-    mut look: impl FnMut() -> L,
-) -> L::Found {
+pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -> L) -> L::Found {
     let bound = scaled(bound);
     let until = SystemClock.now() + bound;
     loop {

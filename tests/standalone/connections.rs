@@ -1,9 +1,9 @@
 //! What can go wrong with a connection before, between and after requests, and a queue for too few of them.
 
 use crate::bench::{Bench, Counter, LONG, lease, name, soon, tenure};
+use crate::peer::{Peer, hold, read_request};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, timed};
-use crate::peer::{Peer, hold, read_request};
 use lock_core::backend::{Answer, Closing, Failure, Release, Tokens, Wake, Watch};
 use socket2::SockRef;
 use std::io::Write;

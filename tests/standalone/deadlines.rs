@@ -1,9 +1,9 @@
 //! Peers that are silent, slow, broken or gone: every call returns in time and says what is known.
 
 use crate::bench::{Bench, LONG, lease, name, soon, tenure};
+use crate::peer::{Peer, hold, read_request};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::{eventually, fairly, let_pass, timed};
-use crate::peer::{Peer, hold, read_request};
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
 };

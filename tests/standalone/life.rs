@@ -1,9 +1,9 @@
 //! The life of a lock, whatever the bytes travel over: taken, waited for, renewed, released.
 
 use crate::bench::LONG;
+use distlock::{Clock, DistLock, SystemClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, let_pass};
-use distlock::{Clock, DistLock, SystemClock};
 use std::thread;
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! The server's time of day jumps: by it the server ends leases, and makes tokens. What becomes of who holds, of who waits,
 //! and of the tokens.
 
+use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, scaled};
 use distlock_tests::time_of_day::TimeOfDay;
-use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(10);

@@ -1,9 +1,9 @@
 //! A server reached over a socket in the file system.
 
 use crate::bench::{Bench, lease};
+use crate::life;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::timed;
-use crate::life;
 use lock_core::Error;
 use lock_core::backend::{Failure, Tokens};
 use std::fs;

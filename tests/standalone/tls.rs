@@ -1,11 +1,11 @@
 //! A server reached over TLS: whom we trust, who trusts us, and what is said when somebody does not.
 
 use crate::bench::{Bench, LONG, granted, lease};
+use crate::life;
+use crate::peer::{Peer, hold};
 use distlock_tests::authority::Authority;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::timed;
-use crate::life;
-use crate::peer::{Peer, hold};
 use lock_core::backend::{Failure, Tokens};
 use std::io::Write;
 

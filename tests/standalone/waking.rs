@@ -1,10 +1,10 @@
 //! Watches, and the one connection behind them.
 
 use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
+use crate::peer::{Peer, hold, read_request};
 use distlock_tests::probe::Value;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, timed};
-use crate::peer::{Peer, hold, read_request};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};
 use std::io::Write;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! [`Actor`]: a thread that does what it is told. Ownership by thread is real only where there are threads.
 
 use super::command::{NAMES, Terms};
-use distlock_tests::time::scaled;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use distlock::{
     DistLock, Error, ErrorKind, FencingToken, GuardState, Interrupt, LockGuard, Loss, LossCause,
     Mutex, OwnedGuard, OwnedMutex,
 };
+use distlock_tests::time::scaled;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;

@@ -11,8 +11,8 @@ mod command;
 mod world;
 
 use crate::subjects::{MemorySubject, RedisSubject};
-use distlock_tests::time::fairly;
 use command::{Command, Deed, Terms, commands};
+use distlock_tests::time::fairly;
 use lock_core::conformance::{Broken, Flaw, Subject};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};

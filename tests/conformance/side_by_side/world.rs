@@ -8,8 +8,8 @@ pub(super) use seen::Step;
 
 use super::actor::{Actor, Answer, LockSeen, Shelf};
 use super::command::{ACTORS, CLIENTS, Command, Deed, NAMES};
-use distlock_tests::time::eventually;
 use distlock::{Client, ClientId, Context, DistLock, Interrupt, LockName, Mutex, SystemClock};
+use distlock_tests::time::eventually;
 use lock_core::conformance::Subject;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Nobody is inside beside anybody else.
 
-use distlock_tests::process::RedisServer;
 use crate::libraries::{Learns, Library};
 use crate::ours::{LABEL, LONG, Until, count};
 use crate::peer::{Peer, Pending};
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::process::RedisServer;
 use std::thread;
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! What one side sees of the other's lock, and may not do to it.
 
-use distlock_tests::probe::Probe;
-use distlock_tests::time::{always, eventually, let_pass, ms};
 use crate::libraries::{Library, Refusal};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
 use distlock::{DistLock, LockGuard, LossCause};
+use distlock_tests::probe::Probe;
+use distlock_tests::time::{always, eventually, let_pass, ms};
 use std::time::Duration;
 
 /// What the store has under a key, all of it but its end.

@@ -1,13 +1,13 @@
 //! Leases: kept for as long as a holder lives, and over when it is dead.
 
 use crate::cases::holding::unlock_is_refused;
-use distlock_tests::child::Example;
-use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms, scaled};
 use crate::libraries::{Learns, Library};
 use crate::ours::fixed;
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::child::Example;
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms, scaled};
 use std::time::Duration;
 
 /// Of the watchdogs of both sides.

@@ -1,10 +1,10 @@
 //! Whoever waits gets what the other side gave back, soon.
 
-use distlock_tests::time::let_pass;
 use crate::libraries::{Learns, Library};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::time::let_pass;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

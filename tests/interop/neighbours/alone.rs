@@ -5,11 +5,11 @@ use crate::cases::exact::add_up;
 use crate::cases::holding::must_stay_ours;
 use crate::cases::leases::must_be_in_time;
 use crate::cases::steadily;
-use distlock_tests::time::{Stopwatch, eventually, ms};
 use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::{Counters, DistLock, LockGuard, LossCause};
+use distlock_tests::time::{Stopwatch, eventually, ms};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,10 +4,10 @@ use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
 use crate::cases::exact::add_up;
 use crate::cases::holding::unlock_is_refused;
 use crate::cases::waking;
-use distlock_tests::time::fairly;
 use crate::libraries::Library;
 use crate::scene::Independent;
 use distlock::DistLock;
+use distlock_tests::time::fairly;
 
 const TIMES: u64 = 60;
 

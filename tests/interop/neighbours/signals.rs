@@ -3,12 +3,12 @@
 //! its own bound: the lease that it asked for, or, of python-redis-lock without one, for ever.
 
 use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};
-use distlock_tests::probe::Probe;
-use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use crate::libraries::Library;
 use crate::peer::{BOUND, Pending, SETTLED};
 use crate::scene::Scene;
 use distlock::{DistLock, LockGuard};
+use distlock_tests::probe::Probe;
+use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::time::Duration;
 
 /// For so long they sleep beside a lock that is free, to show it. Their bound is longer.

@@ -2,12 +2,12 @@
 
 use super::{FENCED, with};
 use crate::cases::{self, steadily};
-use distlock_tests::probe::{Probe, Value};
-use distlock_tests::time::{always, eventually, fairly};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::time::{always, eventually, fairly};
 use std::time::Duration;
 
 static EARLY: Library = with(WITH_LATCH, &["kind=fenced"]);

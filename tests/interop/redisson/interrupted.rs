@@ -1,10 +1,10 @@
 //! A thread of theirs that is interrupted while it waits for a lock of ours: `lockInterruptibly`.
 
 use super::{NEWEST, OLDEST};
-use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use crate::peer::{BOUND, SETTLED};
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 
 /// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who waits there, at once.
 #[test]

@@ -3,11 +3,11 @@
 use super::{NEWEST, REFUSED, with};
 use crate::cases::steadily;
 use crate::cases::waking;
-use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use crate::libraries::{ALL_REDISSONS, Learns, Library};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use std::thread;
 use std::time::Duration;
 

@@ -3,12 +3,12 @@
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::must_stay_ours;
 use crate::cases::steadily;
-use distlock_tests::process::RedisServer;
-use distlock_tests::time::{always, eventually};
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};
 use crate::scene::{Scene, Turn};
 use distlock::{DistLock, LockGuard, LossCause};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{always, eventually};
 use std::time::Duration;
 
 /// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it, which is renewed for as long as

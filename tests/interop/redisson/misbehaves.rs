@@ -7,10 +7,10 @@
 use super::{NEWEST, OLDEST, REFUSED};
 use crate::cases::holding::must_stay_ours;
 use crate::cases::steadily;
-use distlock_tests::time::{always, eventually, let_pass, ms};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
+use distlock_tests::time::{always, eventually, let_pass, ms};
 use std::time::Duration;
 
 /// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes later. It believes in two holds

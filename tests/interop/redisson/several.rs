@@ -4,12 +4,12 @@
 use super::{NEWEST, OLDEST};
 use crate::cases::exact::add_up;
 use crate::cases::waking;
-use distlock_tests::process::RedisServer;
-use distlock_tests::time::fairly;
 use crate::libraries::{ALL_REDISSONS, Library};
 use crate::ours::Ours;
 use crate::scene::{Independent, Scene};
 use distlock::{DistLock, MajorityLock, MultiLock};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::fairly;
 
 const TIMES: u64 = 60;
 

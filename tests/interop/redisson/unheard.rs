@@ -3,13 +3,13 @@
 
 use super::{FENCED, NEWEST, OLDEST};
 use crate::cases::steadily;
-use distlock_tests::probe::Value;
-use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use crate::libraries::Library;
 use crate::ours::{Ours, fixed};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::{DistLock, LossCause, Mutex};
+use distlock_tests::probe::Value;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use std::thread;
 use std::time::Duration;
 

@@ -209,8 +209,8 @@ fn bad_names_are_refused_and_told_why() {
 
 #[test]
 fn odd_names_are_names() {
-    use distlock_tests::process::RedisServer;
     use distlock::DistLock;
+    use distlock_tests::process::RedisServer;
     let server = RedisServer::start();
     let clients: [Client; 2] =
         ["memory://odd-names".to_owned(), server.url()].map(|url| distlock::connect(&url).unwrap());
@@ -230,8 +230,8 @@ fn odd_names_are_names() {
 
 #[test]
 fn a_wait_of_a_nanosecond_ends_and_says_what_is_known() {
-    use distlock_tests::process::RedisServer;
     use distlock::DistLock;
+    use distlock_tests::process::RedisServer;
     let (server, instant) = (RedisServer::start(), Duration::from_nanos(1));
     for url in ["memory://instant".to_owned(), server.url()] {
         let [one, two] = [(); 2].map(|()| distlock::connect(&url).unwrap().mutex("a").unwrap());

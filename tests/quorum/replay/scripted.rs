@@ -1,11 +1,11 @@
 //! The scripts, on a server whose clock is moved.
 
 use super::{LOCK, Real};
+use distlock::{Clock, SystemClock};
+use distlock_model::node::{Answer, Request, Rules};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time_of_day::TimeOfDay;
-use distlock::{Clock, SystemClock};
-use distlock_model::node::{Answer, Request, Rules};
 
 /// A server.
 pub(super) struct Scripted {

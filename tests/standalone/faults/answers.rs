@@ -3,11 +3,11 @@
 
 use super::scene::{Row, builder_of, client_of, command, lease};
 use super::table::Case;
+use distlock::{DistLock, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, always, eventually, ms};
-use distlock::{DistLock, Event};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,13 +5,13 @@
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
+use distlock::{
+    Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
+};
 use distlock_tests::alone::own_threads;
 use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, always, eventually};
-use distlock::{
-    Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
-};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::error::Error as _;

@@ -1,11 +1,11 @@
 //! One among many: what befalls one lock delays the renewal of no other.
 
+use distlock::{Client, DistLock, Event, GuardState, LockGuard, LockOptions, LossCause};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, scaled};
-use distlock::{Client, DistLock, Event, GuardState, LockGuard, LockOptions, LossCause};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,15 +2,15 @@
 
 use super::scene::{Row, builder_of, client_of, command};
 use super::table::Case;
+use distlock::{
+    Client, Clock, DistLock, Error, Event, Interrupt, LockGuard, LockOptions, Moment, Signal,
+    SystemClock, Woken,
+};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{always, eventually, let_pass, ms, scaled};
-use distlock::{
-    Client, Clock, DistLock, Error, Event, Interrupt, LockGuard, LockOptions, Moment, Signal,
-    SystemClock, Woken,
-};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -2,12 +2,12 @@
 //! any more, leave no lock with nobody.
 
 use super::ledger::{Counts, Ledger};
+use distlock::DistLock;
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, always, eventually, ms, scaled};
-use distlock::DistLock;
 use std::sync::Arc;
 use std::time::Duration;
 

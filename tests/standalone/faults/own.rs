@@ -2,11 +2,11 @@
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
+use distlock::{Client, DistLock, Event, GuardState, LockOptions, LossCause, ManualClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
-use distlock::{Client, DistLock, Event, GuardState, LockOptions, LossCause, ManualClock};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
 
+use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, ms};
-use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
 use std::time::Duration;
 
 /// The lease of every lock.

@@ -2,9 +2,9 @@
 
 use super::scene::{Row, Scene, client_of, command, lease, outage, refused, slow_to_load};
 use super::table::Case;
+use distlock::{DistLock, Error, LossCause};
 use distlock_tests::process::free_port;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
-use distlock::{DistLock, Error, LossCause};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,10 +1,10 @@
 //! Many threads on one connection, with little patience each: every answer is the caller's own, and nobody hangs.
 
+use distlock::Config;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{Stopwatch, ms, scaled};
-use distlock::Config;
 use lock_core::backend::Failure;
 use lock_core::{Backend, ClientId, Clock, Context, LockName, SystemClock};
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::scene::{Row, Scene, client_of, command, refused};
 use super::table::Case;
+use distlock::{Error, LossCause};
 use distlock_tests::authority::Authority;
 use distlock_tests::process::RedisServer;
-use distlock::{Error, LossCause};
 use std::net::{Ipv4Addr, TcpListener};
 
 pub(super) const CASES: &[Case] = &[

@@ -1,8 +1,8 @@
 //! When a holder is told: of what the server knows, by the next renewal; where it cannot be asked, at the local deadline.
 
 use super::scene::{Scene, command, lease};
-use distlock_tests::time::{fairly, let_pass, ms};
 use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
+use distlock_tests::time::{fairly, let_pass, ms};
 use parking_lot::Mutex;
 use std::thread;
 use std::time::Duration;

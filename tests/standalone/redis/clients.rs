@@ -1,9 +1,9 @@
 //! What one client sees of another, and what is left of one that is gone.
 
+use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};
 use distlock_tests::time::{Stopwatch, eventually, scaled};
-use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;

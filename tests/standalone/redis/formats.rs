@@ -1,9 +1,9 @@
 //! What each wire format writes, and what it makes of what others have written.
 
+use distlock::{DistLock, LockOptions};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use distlock::{DistLock, LockOptions};
 use std::time::{Duration, SystemTime};
 
 const LEASE: Duration = Duration::from_secs(10);

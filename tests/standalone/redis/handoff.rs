@@ -1,10 +1,10 @@
 //! What the server sees of a lock that passes from thread to thread inside a process, and what it sees of several processes
 //! that do so.
 
+use distlock::{Client, DistLock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{client, counted};
 use distlock_tests::time::{Stopwatch, scaled};
-use distlock::{Client, DistLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;

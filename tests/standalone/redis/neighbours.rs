@@ -1,10 +1,10 @@
 //! Others on the same key: those that do not tell of their releases, those that never end, and what is no lock at all.
 
+use distlock::{Client, Counters, DistLock};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};
 use distlock_tests::time::{eventually, ms, within};
-use distlock::{Client, Counters, DistLock};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! What the settings of the formats of the past mean.
 
 use crate::stage::{Client, Server};
+use distlock::backend::{Answer, Failure, Release};
+use distlock::{DistLock, LockOptions};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use distlock_tests::time::within;
-use distlock::backend::{Answer, Failure, Release};
-use distlock::{DistLock, LockOptions};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

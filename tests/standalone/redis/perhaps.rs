@@ -1,12 +1,12 @@
 //! What a format of the past may leave behind where something fails in the middle, and what is said of it.
 
+use distlock::{Client, DistLock, Error};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::redis::client;
 use distlock_tests::resp::Request;
 use distlock_tests::time::ms;
-use distlock::{Client, DistLock, Error};
 use std::sync::Arc;
 use std::time::Duration;
 

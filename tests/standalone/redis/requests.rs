@@ -1,8 +1,8 @@
 //! What a lock and an unlock cost, by the server's own count.
 
+use distlock::DistLock;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{Counted, client, counted};
-use distlock::DistLock;
 
 #[test]
 fn an_uncontended_cycle_is_two_commands_in_two_round_trips_and_a_nested_one_is_none() {

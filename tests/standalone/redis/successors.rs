@@ -1,9 +1,9 @@
 //! What becomes of the next holder's lock where a format of the past gives one back too late.
 
 use crate::stage::Hold;
+use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
 use lock_redis::RedisBackend;
 use std::sync::Arc;
 use std::time::Duration;

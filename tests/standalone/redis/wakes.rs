@@ -1,6 +1,7 @@
 //! `wakes=`: the signals of other libraries, seen as those who sleep there would. The libraries themselves are in
 //! `tests/interop`.
 
+use distlock::{Client, DistLock, LockGuard, Mutex};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
@@ -9,7 +10,6 @@ use distlock_tests::redis::client;
 use distlock_tests::resp::Kind;
 use distlock_tests::sentinel::{Group, await_move};
 use distlock_tests::time::{eventually, within};
-use distlock::{Client, DistLock, LockGuard, Mutex};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

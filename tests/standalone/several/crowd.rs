@@ -1,11 +1,11 @@
 //! Threads of two processes that lock random pairs and triples, in random order, over three servers.
 
 use super::{SOON, left_over, three_servers};
+use distlock::{Clock, DistLock, MultiLock, Mutex, SystemClock};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::claims::{Claim, Log, judge};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, let_pass};
-use distlock::{Clock, DistLock, MultiLock, Mutex, SystemClock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;

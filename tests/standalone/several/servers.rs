@@ -1,12 +1,12 @@
 //! Several locks, and one of their servers is down, frozen, or loses what it knew.
 
 use super::{SOON, left_over, three_servers};
-use distlock_tests::process::RedisServer;
-use distlock_tests::redis::client;
-use distlock_tests::time::{Stopwatch, eventually, ms};
 use distlock::{
     Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MultiLock, Mutex, Outcome,
 };
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, ms};
 use std::thread;
 
 /// Short enough for tests that wait for one, long enough for a busy machine.

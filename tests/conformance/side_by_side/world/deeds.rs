@@ -1,10 +1,10 @@
 //! What each command does.
 
 use super::{SOON, Waiting, World, client, client_of, locks};
-use distlock_tests::time::eventually;
 use crate::side_by_side::actor::{Answer, done};
 use crate::side_by_side::command::{ACTORS, BRIEF, Command, Deed, RENEWED_ONCE};
 use distlock::{DistLock, Interrupt, LockOptions};
+use distlock_tests::time::eventually;
 use std::sync::Arc;
 use std::time::Duration;
 

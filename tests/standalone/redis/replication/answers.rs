@@ -1,11 +1,11 @@
 //! Answers to `WAIT` that are lost, late or no answers; and servers that refuse it.
 
 use super::{LONG, shortfall};
+use distlock::DistLock;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::replicas::Replicated;
 use distlock_tests::resp::Request;
 use distlock_tests::time::{eventually, ms};
-use distlock::DistLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -5,9 +5,9 @@ mod renewals;
 mod requests;
 mod shortfalls;
 
+use distlock::{Client, ClientBuilder, Error};
 use distlock_tests::replicas::Replicated;
 use distlock_tests::time::scaled;
-use distlock::{Client, ClientBuilder, Error};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);

@@ -1,9 +1,9 @@
 //! Renewals that must be confirmed.
 
 use super::{LONG, builder, client, impatient};
+use distlock::{Counters, DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::replicas::Replicated;
 use distlock_tests::time::{Stopwatch, always, eventually, ms};
-use distlock::{Counters, DistLock, GuardState, LockOptions, LossCause};
 use std::sync::Arc;
 
 #[test]

@@ -1,12 +1,12 @@
 //! What is sent: `WAIT` right behind the write, on the same connection, and nowhere else.
 
 use super::{LONG, client};
+use distlock::{DistLock, LockOptions};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::replicas::Replicated;
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{eventually, ms};
-use distlock::{DistLock, LockOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! What becomes of a grant: confirmed, taken back, waited out, accepted.
 
 use super::{LONG, builder, client, impatient, shortfall};
+use distlock::{DistLock, Event, GuardState, LockOptions, OnShortfall, Replication, Shortfall};
 use distlock_tests::process::RedisServer;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::time::{Stopwatch, always, ms, within};
-use distlock::{DistLock, Event, GuardState, LockOptions, OnShortfall, Replication, Shortfall};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
