@@ -23,6 +23,7 @@ pub mod replicas;
 pub mod resp;
 pub mod rights;
 pub mod sentinel;
+pub mod subjects;
 pub mod time;
 pub mod time_of_day;
 pub mod wall;

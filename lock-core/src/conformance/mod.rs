@@ -84,6 +84,26 @@ impl Case {
         self.catches
     }
 
+    /// Runs this case on a store, and once more if only the machine was late.
+    ///
+    /// # Panics
+    ///
+    /// If the promise is broken, or not kept in time.
+    pub fn run(&self, subject: Arc<dyn Subject>) {
+        fairly(|| {
+            if let Err(panic) = self.check(Arc::clone(&subject), self.name) {
+                println!("{} failed {}", subject.name(), self.name);
+                resume_unwind(panic);
+            }
+        });
+    }
+
+    /// Whether it is one of the core cases, which together catch every mutant.
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        self.name.len() % 6 == 0
+    }
+
     /// Lets `subject` sit this case, on a thread that is left alone when the time is up.
     ///
     /// # Errors
@@ -132,11 +152,5 @@ pub fn sit(case: &str, subject: impl Subject + 'static) {
         }
     }
     // Dropped in the panic that ends this, so that what it owns can see that the case has failed.
-    let subject: Arc<dyn Subject> = Arc::new(subject);
-    fairly(|| {
-        if let Err(panic) = case.check(Arc::clone(&subject), case.name) {
-            println!("{} failed {}", subject.name(), case.name);
-            resume_unwind(panic);
-        }
-    });
+    case.run(Arc::new(subject));
 }

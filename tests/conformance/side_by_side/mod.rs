@@ -10,8 +10,10 @@ mod actor;
 mod command;
 mod world;
 
-use crate::subjects::{MemorySubject, RedisSubject};
 use command::{Command, Deed, Terms, commands};
+use distlock_tests::subjects::format::REDISSON;
+use distlock_tests::subjects::memory::MemorySubject;
+use distlock_tests::subjects::store::{Single, Store};
 use distlock_tests::time::fairly;
 use lock_core::conformance::{Broken, Flaw, Subject};
 use parking_lot::Mutex;
@@ -95,12 +97,19 @@ fn note(command: &Command, step: &Step, seen: &Seen) {
     }
 }
 
+/// A server of its own.
+fn redis() -> Arc<dyn Subject> {
+    let server = Arc::new(Single::start(&[]));
+    let url = server.url();
+    Arc::new(Store::new(server, &url, REDISSON))
+}
+
 #[test]
 fn memory_and_redis_give_the_same_answers() {
     let seed = from_environment("DISTLOCK_PROPERTY_SEED").unwrap_or_else(|| fastrand::u64(..));
     let cases = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(CASES);
     let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
-        (Arc::new(MemorySubject::new()), Arc::new(RedisSubject::start()));
+        (Arc::new(MemorySubject::new()), redis());
     let seen = Seen::default();
     println!("DISTLOCK_PROPERTY_SEED={seed}");
     let config = Config { cases, max_shrink_iters: 300, ..Config::default() };
@@ -174,7 +183,7 @@ fn one_interrupt_ends_all_waits_that_share_it() {
         does(0, 0, Deed::Unlock(0)),
     ];
     let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
-        (Arc::new(MemorySubject::new()), Arc::new(RedisSubject::start()));
+        (Arc::new(MemorySubject::new()), redis());
     let seen = Seen::default();
     case(&memory, &redis, &commands, &seen).unwrap();
     let seen = seen.into_inner();
