@@ -45,7 +45,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
     let suite = Suite { tier, binaries };
     // What mostly sleeps has many threads.
     let conformance = vec![
-        vec![suite.tests("conformance", 96).env("DISTLOCK_TEST_SCALE", "2")],
+        vec![suite.tests("conformance", 128).env("DISTLOCK_TEST_SCALE", "4")],
         vec![suite.prepare_interop()],
     ];
     let topologies = vec![
