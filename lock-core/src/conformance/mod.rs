@@ -44,6 +44,7 @@ mod single;
 mod subject;
 mod table;
 mod tokens;
+mod virtual_time;
 
 pub use broken::{Broken, Flaw};
 pub use fair::{fairly, fairly_beyond, with_lateness};
@@ -53,6 +54,7 @@ pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 pub use tokens::NEEDS_TOKENS;
+pub use virtual_time::VirtualTime;
 
 use crossbeam_channel::bounded;
 use std::any::Any;
