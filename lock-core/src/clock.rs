@@ -176,7 +176,7 @@ pub struct ManualClock(Arc<ManualState>);
 
 /// What the clones of a [`ManualClock`] share.
 #[derive(Debug)]
-pub(crate) struct ManualState {
+struct ManualState {
     /// Locked after a sleeper's signal (`wait`), or alone: never a signal while this is held.
     manual: Mutex<Manual>,
 }
@@ -255,14 +255,6 @@ impl ManualClock {
 /// For the driver of virtual time.
 #[cfg(all(feature = "conformance", target_os = "linux"))]
 impl ManualClock {
-    pub(crate) fn downgrade(&self) -> std::sync::Weak<ManualState> {
-        Arc::downgrade(&self.0)
-    }
-
-    pub(crate) fn of(state: Arc<ManualState>) -> Self {
-        Self(state)
-    }
-
     /// Whether a thread sleeps here until a moment that comes.
     pub(crate) fn has_sleepers(&self) -> bool {
         self.0.manual.lock().sleepers.iter().any(|it| it.until != Moment::NEVER)

@@ -3,7 +3,7 @@
 use crate::harness::alone::{alone, own_cpu_time, own_threads};
 use crate::harness::process::RedisServer;
 use crate::harness::redis::{builder, client, counted};
-use crate::harness::time::{Stopwatch, always, fairly, let_pass, scaled};
+use crate::harness::time::{Stopwatch, always, let_pass, retry_if_late, scaled};
 use distlock::{DistLock, Event, GuardState, LockOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[test]
 fn a_short_lease_is_renewed_with_two_thirds_left() {
     alone("held::a_short_lease_is_renewed_with_two_thirds_left", || {
-        fairly(|| {
+        retry_if_late(|| {
             let server = RedisServer::start();
             let lease = scaled(Duration::from_millis(1_500));
             let client = client(&server, "");

@@ -5,7 +5,7 @@ use crate::harness::process::RedisServer;
 use crate::harness::proxy::{Fault, Proxy, Sometimes, Turn};
 use crate::harness::resp::Kind;
 use crate::harness::rights::LOGIN;
-use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled, within};
+use crate::harness::time::{Stopwatch, eventually, let_pass, ms, retry_if_late, scaled, within};
 use crate::scene::{LONGEST, Servers, place, url};
 use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
 
 #[test]
 fn a_frozen_minority_delays_nobody_and_keeps_nothing() {
-    fairly(|| {
+    retry_if_late(|| {
         let quorum = Servers::with(5, 0, STEADY);
         let client = quorum.client();
         let lock = client.mutex("a").unwrap();
@@ -233,7 +233,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
 
 #[test]
 fn a_slow_node_delays_nobody_and_counts_where_it_is_needed() {
-    fairly(|| {
+    retry_if_late(|| {
         let mut quorum = Servers::with(3, 0, LONGEST);
         let late = ms(150);
         let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
 use crate::harness::probe::Value;
 use crate::harness::process::{RedisServer, free_port};
-use crate::harness::time::{Stopwatch, eventually, fairly, let_pass, timed};
+use crate::harness::time::{Stopwatch, eventually, let_pass, retry_if_late, timed};
 use crate::peer::{Peer, hold, read_request};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};
 use std::io::Write;
@@ -62,7 +62,7 @@ fn a_message_right_after_the_watch_is_never_lost() {
 
 #[test]
 fn a_watch_costs_one_round_trip_and_a_second_one_none() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let bench = Bench::on(&server);
         let _warm = watch(&bench, "warm");

@@ -1,9 +1,8 @@
 //! [`Matrix`]: the exam of the exam. Every case on every broken store.
 
 use super::broken::{Broken, Flaw};
-use super::{Case, cases};
+use super::{Case, cases, message_of};
 use parking_lot::Mutex;
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic;
@@ -13,10 +12,6 @@ use std::thread;
 /// The name of threads whose panics are the point, and not printed.
 const QUIET: &str = "quiet exam";
 
-/// The rounds for cases that came out wrong: how many sit at a time, and of how many that may be the machine's doing. Where
-/// there are more, they stay wrong.
-const AGAIN: [(usize, usize); 3] = [(8, 72), (1, 12), (1, 12)];
-
 /// What came of every case on every flaw, and on the same store without one.
 #[derive(Debug)]
 pub struct Matrix {
@@ -25,53 +20,37 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Lets every broken store, and the sound one, sit every case, so many at a time. They mostly sleep, so dozens at a
-    /// time are well.
-    ///
-    /// Where a machine stands still for a moment, leases run out under all that sit just then, or they come too late to meet
-    /// their flaw. So what came out wrong sits again among fewer, and at last with none beside it, unless it is too much.
+    /// Runs each case on the flaw that it exists for, and on the sound store, so many at a time.
     #[must_use]
     pub fn examine(at_a_time: usize) -> Self {
-        keep_quiet();
-        let columns = || std::iter::once(None).chain(Flaw::ALL.iter().copied().map(Some));
-        let mut matrix = Self { failed: HashMap::new() };
-        // The last is taken first: the sound store sits its exam under full load.
-        let all = columns().rev().flat_map(|flaw| cases().iter().map(move |case| (case, flaw)));
-        matrix.sit(all.collect(), at_a_time);
-        for (at_a_time, most) in AGAIN {
-            let wrong: Vec<_> = cases().iter().filter(|case| matrix.is_wrong(case)).collect();
-            if wrong.len() > most {
-                break;
-            }
-            for complaint in wrong.iter().flat_map(|case| matrix.complaints_about(case)) {
-                println!("once more, {at_a_time} at a time: {complaint}");
-            }
-            let pairs = |case: &'static Case| [(case, None), (case, Some(case.catches))];
-            matrix.sit(wrong.into_iter().flat_map(pairs).collect(), at_a_time);
-        }
-        matrix
+        Self::of(at_a_time, |case| vec![None, Some(case.catches)])
     }
 
-    /// Lets these sit, so many at a time.
-    fn sit(&mut self, pairs: Vec<(&'static Case, Option<Flaw>)>, at_a_time: usize) {
-        let (pairs, failed) = (Mutex::new(pairs), Mutex::new(&mut self.failed));
+    /// Runs every case on every flaw, and on the sound store, so many at a time.
+    #[must_use]
+    pub fn examine_all(at_a_time: usize) -> Self {
+        let all: Vec<_> = [None].into_iter().chain(Flaw::ALL.iter().copied().map(Some)).collect();
+        Self::of(at_a_time, |_| all.clone())
+    }
+
+    fn of(at_a_time: usize, flaws: impl Fn(&Case) -> Vec<Option<Flaw>>) -> Self {
+        keep_quiet();
+        let of_case = |case| flaws(case).into_iter().map(move |flaw| (case, flaw));
+        let pairs = Mutex::new(cases().iter().flat_map(of_case).collect::<Vec<_>>());
+        let failed = Mutex::new(HashMap::new());
         thread::scope(|scope| {
             for _ in 0..at_a_time.max(1) {
                 scope.spawn(|| {
                     loop {
                         let Some((case, flaw)) = pairs.lock().pop() else { return };
-                        match check(case, flaw) {
-                            Ok(()) => failed.lock().remove(&(case.name, flaw)),
-                            Err(message) => failed.lock().insert((case.name, flaw), message),
-                        };
+                        if let Err(message) = check(case, flaw) {
+                            failed.lock().insert((case.name, flaw), message);
+                        }
                     }
                 });
             }
         });
-    }
-
-    fn is_wrong(&self, case: &Case) -> bool {
-        self.complaints_about(case).next().is_some()
+        Self { failed: failed.into_inner() }
     }
 
     /// That the sound store failed this case, and that the store with its flaw did not.
@@ -151,10 +130,9 @@ fn check(case: &Case, flaw: Option<Flaw>) -> Result<(), String> {
     case.check(Arc::new(subject), QUIET).map_err(|panic| message_of(panic.as_ref()))
 }
 
-fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").replace('\n', " ")
+/// Whether this thread's panics are the point.
+pub(super) fn is_quiet() -> bool {
+    thread::current().name() == Some(QUIET)
 }
 
 /// Keeps the panics of quiet threads off the terminal; those of all others are printed as before.
@@ -163,7 +141,7 @@ fn keep_quiet() {
     ONCE.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if thread::current().name() != Some(QUIET) {
+            if !is_quiet() {
                 previous(info);
             }
         }));

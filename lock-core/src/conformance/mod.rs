@@ -26,7 +26,8 @@
 //! ```
 //!
 //! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a store that hangs it
-//! fails. Every time in it is real, and multiplied with `DISTLOCK_TEST_SCALE`, for slow machines.
+//! fails. Its time is that of the subject's [clock](Subject::clock): real, or [virtual](VirtualTime) where the store lives
+//! in this process. Every time is multiplied with `DISTLOCK_TEST_SCALE`, for slow machines.
 //!
 //! Some cases ask the backend directly for what its contract says ([`backend`](crate::backend)); the others go through
 //! the engine, and ask for what a program sees. What every case is worth is shown by [`Broken`], a store with one
@@ -35,7 +36,7 @@
 mod broken;
 mod cases;
 mod desk;
-mod fair;
+mod lateness;
 mod matrix;
 mod mischief;
 mod owner;
@@ -47,7 +48,9 @@ mod tokens;
 mod virtual_time;
 
 pub use broken::{Broken, Flaw};
-pub use fair::{fairly, fairly_beyond, with_lateness};
+pub use lateness::{
+    Late, forget_process, late, retry_if_late, retry_if_late_beyond, watch_process, with_lateness,
+};
 pub use matrix::Matrix;
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
@@ -56,7 +59,9 @@ pub use subject::{Seen, Subject};
 pub use tokens::NEEDS_TOKENS;
 pub use virtual_time::VirtualTime;
 
-use crossbeam_channel::bounded;
+use crate::clock::{Signal, Woken};
+use desk::World;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -86,26 +91,33 @@ impl Case {
         self.catches
     }
 
-    /// Lets `subject` sit this case, on a thread that is left alone when the time is up.
+    /// Runs this case on `subject`, on a thread that is left alone when the time is up.
     ///
     /// # Errors
     ///
     /// What it panicked with.
     fn check(&self, subject: Arc<dyn Subject>, thread: &str) -> Result<(), Box<dyn Any + Send>> {
-        let (tell, told) = bounded(1);
-        let check = self.check;
-        thread::Builder::new()
-            .name(thread.to_owned())
-            .spawn(move || {
-                desk::with_tags(subject.has_tags());
+        let (ended, result) = (Arc::new(Signal::new()), Arc::new(Mutex::new(None)));
+        let (clock, check) = (subject.clock(), self.check);
+        let case = {
+            let (ended, result, clock) =
+                (Arc::clone(&ended), Arc::clone(&result), Arc::clone(&clock));
+            move || {
+                desk::enter(World { clock, tags: subject.has_tags() });
                 // The subject goes with the panic, so that what it owns can see that the case has failed.
-                let result = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
-                let _nobody_waits_any_more = tell.send(result);
-            })
-            .expect("a thread can be started");
+                let outcome = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
+                *result.lock() = Some(outcome);
+                ended.raise();
+            }
+        };
+        let spawned = thread::Builder::new().name(thread.to_owned()).spawn(case);
+        spawned.expect("a thread can be started");
         let bound = desk::ms(BOUND);
-        told.recv_timeout(bound)
-            .unwrap_or_else(|_| Err(Box::new(format!("it did not end within {bound:?}"))))
+        // In virtual time, a case in which every thread waits for another ends here at once.
+        let _woken: Woken = clock.wait(&ended, clock.now() + bound);
+        let result = result.lock().take();
+        result
+            .unwrap_or_else(|| Err(Box::new(Late::new(format!("it did not end within {bound:?}")))))
     }
 }
 
@@ -115,8 +127,8 @@ pub fn cases() -> &'static [Case] {
     crate::__conformance_table! { __conformance_list () }
 }
 
-/// Lets `subject` sit one case, [fairly]: once more if it fails on a machine that has no time for it. A case that the subject
-/// says it [cannot](Subject::cannot) sit is printed and left out.
+/// Runs one case on `subject`, and once more if it is [late](retry_if_late) on a machine that has no time for it. A case that
+/// the subject says it [cannot](Subject::cannot) sit is printed and left out.
 ///
 /// # Panics
 ///
@@ -135,10 +147,24 @@ pub fn sit(case: &str, subject: impl Subject + 'static) {
     }
     // Dropped in the panic that ends this, so that what it owns can see that the case has failed.
     let subject: Arc<dyn Subject> = Arc::new(subject);
-    fairly(|| {
+    let run = || {
         if let Err(panic) = case.check(Arc::clone(&subject), case.name) {
-            println!("{} failed {}", subject.name(), case.name);
+            println!("{} failed {}: {}", subject.name(), case.name, message_of(panic.as_ref()));
             resume_unwind(panic);
         }
-    });
+    };
+    if VirtualTime::is_of(&subject.clock()) {
+        // No load of the machine makes it late.
+        run();
+    } else {
+        retry_if_late(run);
+    }
+}
+
+/// What was said in a panic.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<Late>().map(Late::to_string));
+    text.unwrap_or_else(|| "a panic without words".to_owned()).replace('\n', " ")
 }

@@ -62,8 +62,19 @@ impl VirtualTime {
         #[cfg(target_os = "linux")]
         let clock = driver::new_clock();
         #[cfg(not(target_os = "linux"))]
-        let clock = crate::clock::SystemClock;
-        Self { clock: Arc::new(clock) }
+        let clock = Arc::new(crate::clock::SystemClock);
+        Self { clock }
+    }
+
+    /// Whether this is the clock of such a time, and not the machine's.
+    pub(super) fn is_of(clock: &Arc<dyn Clock>) -> bool {
+        #[cfg(target_os = "linux")]
+        return driver::is_moved(clock);
+        #[cfg(not(target_os = "linux"))]
+        return {
+            let _machines = clock;
+            false
+        };
     }
 
     /// The clock. It moves for as long as any copy of it is there.

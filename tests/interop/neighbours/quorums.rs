@@ -4,7 +4,7 @@ use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
 use crate::cases::exact::add_up;
 use crate::cases::holding::unlock_is_refused;
 use crate::cases::waking;
-use crate::harness::time::fairly;
+use crate::harness::time::retry_if_late;
 use crate::libraries::Library;
 use crate::scene::Independent;
 use distlock::DistLock;
@@ -49,7 +49,7 @@ fn rslock_on_three_servers_and_our_quorum_exclude_each_other() {
 
 /// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is there.
 fn meet(library: &'static Library, settings: &str, times: u64) {
-    fairly(|| {
+    retry_if_late(|| {
         let arguments = [&[LEASE], library.eager].concat();
         let Some(scene) = Independent::start(library, settings, &arguments) else { return };
         let (peer, client) = (&scene.peer, scene.servers.client());

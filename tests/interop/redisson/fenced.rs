@@ -3,7 +3,7 @@
 use super::{FENCED, with};
 use crate::cases::{self, steadily};
 use crate::harness::probe::{Probe, Value};
-use crate::harness::time::{always, eventually, fairly};
+use crate::harness::time::{always, eventually, retry_if_late};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::peer::BOUND;
 use crate::scene::Scene;
@@ -168,7 +168,7 @@ fn no_increment_is_lost_under_a_fenced_lock() {
 #[test]
 fn whoever_waits_gets_what_the_other_side_released_at_once() {
     for library in [&FENCED, &EARLY] {
-        fairly(|| {
+        retry_if_late(|| {
             cases::waking::they_get_what_we_released(library);
             cases::waking::we_get_what_they_released(library);
         });

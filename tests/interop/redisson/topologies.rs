@@ -7,7 +7,7 @@ use crate::harness::cluster::Cluster;
 use crate::harness::probe::Value;
 use crate::harness::process::RedisServer;
 use crate::harness::sentinel::Group;
-use crate::harness::time::{eventually, fairly, let_pass, ms};
+use crate::harness::time::{eventually, let_pass, ms, retry_if_late};
 use crate::libraries::{Learns, Library, PLAIN, WITH_LATCH};
 use crate::ours::Ours;
 use crate::peer::{BOUND, Peer};
@@ -52,7 +52,7 @@ impl Elsewhere {
 
     fn wake(&self, what: &str) {
         let lock = self.ours.mutex("lock");
-        fairly(|| waking::both_are_soon(what, &self.peer, &lock, "lock"));
+        retry_if_late(|| waking::both_are_soon(what, &self.peer, &lock, "lock"));
     }
 }
 

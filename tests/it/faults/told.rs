@@ -1,7 +1,7 @@
 //! When a holder is told: of what the server knows, by the next renewal; where it cannot be asked, at the local deadline.
 
 use super::scene::{Scene, command, lease};
-use crate::harness::time::{fairly, let_pass, ms};
+use crate::harness::time::{let_pass, ms, retry_if_late};
 use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
 use parking_lot::Mutex;
 use std::thread;
@@ -79,7 +79,7 @@ fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
 
 #[test]
 fn what_the_server_knows_is_told_by_the_next_renewal() {
-    fairly(|| {
+    retry_if_late(|| {
         let faults: [(&str, Fault); 5] = [
             ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
             ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
@@ -103,7 +103,7 @@ fn what_the_server_knows_is_told_by_the_next_renewal() {
 
 #[test]
 fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
-    fairly(|| {
+    retry_if_late(|| {
         let faults: [(&str, Fault); 3] = [
             ("killed", |scene| scene.server.kill()),
             ("frozen", |scene| scene.server.pause()),

@@ -11,7 +11,7 @@ mod command;
 mod world;
 
 use crate::conformance::subjects::{MemorySubject, RedisSubject};
-use crate::harness::time::fairly;
+use crate::harness::time::retry_if_late;
 use command::{Command, Deed, Terms, commands};
 use lock_core::conformance::{Broken, Flaw, Subject};
 use parking_lot::Mutex;
@@ -49,7 +49,7 @@ fn compare(
         // Once more where the machine took the time of a lease. Without a panic's message: a flaw is looked for by many of them.
         let case =
             || case(left, right, &commands, seen).map_err(|why| resume_unwind(Box::new(why)));
-        let outcome = catch_unwind(AssertUnwindSafe(|| fairly(case)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| retry_if_late(case)));
         outcome.unwrap_or_else(|why| match why.downcast::<String>() {
             Ok(why) => Err(TestCaseError::fail(*why)),
             Err(panic) => resume_unwind(panic),

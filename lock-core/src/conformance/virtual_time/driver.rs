@@ -1,9 +1,10 @@
 //! The thread that moves the clocks of this process.
 
 use super::threads::{Threads, pause};
-use crate::clock::{ManualClock, ManualState};
+use crate::clock::{Clock, ManualClock};
 use parking_lot::Mutex;
-use std::sync::Weak;
+use std::ptr::addr_eq;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -14,21 +15,27 @@ static DRIVER: Mutex<Driver> = Mutex::new(Driver { clocks: Vec::new(), running: 
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 struct Driver {
-    clocks: Vec<Weak<ManualState>>,
+    clocks: Vec<Weak<ManualClock>>,
     running: bool,
 }
 
 /// A clock that moves from now on.
-pub(super) fn new_clock() -> ManualClock {
-    let clock = ManualClock::new();
+pub(super) fn new_clock() -> Arc<ManualClock> {
+    let clock = Arc::new(ManualClock::new());
     let mut driver = DRIVER.lock();
-    driver.clocks.push(clock.downgrade());
+    driver.clocks.push(Arc::downgrade(&clock));
     if !driver.running {
         let spawned = thread::Builder::new().name("virtual-time".to_owned()).spawn(drive);
         spawned.expect("a thread can be started");
         driver.running = true;
     }
     clock
+}
+
+/// Whether this is one of the clocks that are moved.
+pub(super) fn is_moved(clock: &Arc<dyn Clock>) -> bool {
+    let clock = Arc::as_ptr(clock);
+    DRIVER.lock().clocks.iter().any(|moved| addr_eq(moved.as_ptr(), clock))
 }
 
 /// Moves the clocks until the last of them is gone.
@@ -40,7 +47,7 @@ fn drive() {
             continue;
         }
         threads.wait_until_all_sleep();
-        for_each_clock(|clock| clock.advance_to_the_earliest());
+        for_each_clock(ManualClock::advance_to_the_earliest);
     }
 }
 
@@ -56,7 +63,7 @@ fn look() -> Option<bool> {
     is_running.then_some(is_needed)
 }
 
-fn for_each_clock(mut work: impl FnMut(ManualClock)) {
+fn for_each_clock(mut work: impl FnMut(&ManualClock)) {
     let clocks = DRIVER.lock().clocks.clone();
-    clocks.iter().filter_map(Weak::upgrade).for_each(|state| work(ManualClock::of(state)));
+    clocks.iter().filter_map(Weak::upgrade).for_each(|clock| work(&clock));
 }
