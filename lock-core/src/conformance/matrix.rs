@@ -1,4 +1,4 @@
-//! [`Matrix`]: the exam of the exam. Every case on every broken store.
+//! [`Matrix`]: the exam of the exam. Cases on broken stores.
 
 use super::broken::{Broken, Flaw};
 use super::{Case, cases, message_of};
@@ -12,37 +12,55 @@ use std::thread;
 /// The name of threads whose panics are the point, and not printed.
 const QUIET: &str = "quiet exam";
 
-/// What came of every case on every flaw, and on the same store without one.
+/// Which cases run on which flaws. Each case that does runs on the sound store, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Pairs {
+    /// Every case on the flaw that it exists for.
+    Decisive,
+    /// The core cases that need no replicas on all flaws but those of replicas, and the others on those.
+    Core,
+    /// Every case on every flaw.
+    All,
+}
+
+impl Pairs {
+    /// The flaws, and the store without any, on which this case runs.
+    fn of(self, case: &Case) -> impl Iterator<Item = Option<Flaw>> {
+        let (own, is_core, needs_replicas) = (case.catches, case.is_core, case.needs_replicas());
+        let is_wanted = move |flaw: &Flaw| match self {
+            Self::Decisive => *flaw == own,
+            // A case may catch flaws of replicas, and do without any.
+            Self::Core if is_core => flaw.is_of_replicas() || !needs_replicas,
+            Self::Core => false,
+            Self::All => true,
+        };
+        let sound = (self != Self::Core || is_core).then_some(None);
+        sound.into_iter().chain(Flaw::ALL.iter().copied().filter(is_wanted).map(Some))
+    }
+}
+
+/// What came of cases on flaws, and on the same store without one.
 #[derive(Debug)]
 pub struct Matrix {
     /// With what each pair failed; those that passed are not in it.
     failed: HashMap<(&'static str, Option<Flaw>), String>,
+    pairs: Pairs,
 }
 
 impl Matrix {
-    /// Runs each case on the flaw that it exists for, and on the sound store, so many at a time.
+    /// Runs cases on flaws, so many at a time. All of it in virtual time: what comes out does not hang on the machine.
     #[must_use]
-    pub fn examine(at_a_time: usize) -> Self {
-        Self::of(at_a_time, |case| vec![None, Some(case.catches)])
-    }
-
-    /// Runs every case on every flaw, and on the sound store, so many at a time.
-    #[must_use]
-    pub fn examine_all(at_a_time: usize) -> Self {
-        let all: Vec<_> = [None].into_iter().chain(Flaw::ALL.iter().copied().map(Some)).collect();
-        Self::of(at_a_time, |_| all.clone())
-    }
-
-    fn of(at_a_time: usize, flaws: impl Fn(&Case) -> Vec<Option<Flaw>>) -> Self {
+    pub fn run(pairs: Pairs, at_a_time: usize) -> Self {
         keep_quiet();
-        let of_case = |case| flaws(case).into_iter().map(move |flaw| (case, flaw));
-        let pairs = Mutex::new(cases().iter().flat_map(of_case).collect::<Vec<_>>());
-        let failed = Mutex::new(HashMap::new());
+        let of_case = |case| pairs.of(case).map(move |flaw| (case, flaw));
+        let run: Vec<_> = cases().iter().flat_map(of_case).collect();
+        let (rest, failed) = (Mutex::new(run.iter()), Mutex::new(HashMap::new()));
         thread::scope(|scope| {
             for _ in 0..at_a_time.max(1) {
                 scope.spawn(|| {
                     loop {
-                        let Some((case, flaw)) = pairs.lock().pop() else { return };
+                        let Some((case, flaw)) = rest.lock().next().copied() else { return };
                         if let Err(message) = check(case, flaw) {
                             failed.lock().insert((case.name, flaw), message);
                         }
@@ -50,7 +68,16 @@ impl Matrix {
                 });
             }
         });
-        Self { failed: failed.into_inner() }
+        Self { failed: failed.into_inner(), pairs }
+    }
+
+    /// The flaws that none of these cases catches.
+    #[must_use]
+    pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Flaw> {
+        let is_missed = |flaw: &Flaw| {
+            !cases().iter().filter(|case| by(case)).any(|case| self.catches(case, *flaw))
+        };
+        Flaw::ALL.iter().copied().filter(is_missed).collect()
     }
 
     /// That the sound store failed this case, and that the store with its flaw did not.
@@ -69,23 +96,15 @@ impl Matrix {
         self.failed.contains_key(&(case.name, Some(flaw)))
     }
 
-    /// What is wrong with the exam; nothing if each case fails on the flaw that it names, every flaw is caught, and the
-    /// sound store passes.
+    /// What is wrong with the exam; nothing if each case that was run fails on the flaw that it names, every flaw is caught,
+    /// and the sound store passes.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for case in cases() {
-            complaints.extend(self.complaints_about(case));
-            if !Flaw::ALL.iter().any(|flaw| self.catches(case, *flaw)) {
-                complaints.push(format!("{} catches nothing", case.name));
-            }
-        }
-        for flaw in Flaw::ALL {
-            if !cases().iter().any(|case| self.catches(case, *flaw)) {
-                complaints.push(format!("nothing catches {flaw:?}"));
-            }
-        }
-        complaints
+        let was_run = |case: &&Case| self.pairs != Pairs::Core || case.is_core;
+        let of_cases = cases().iter().filter(was_run).flat_map(|case| self.complaints_about(case));
+        let of_flaws =
+            self.missed_by(|_| true).into_iter().map(|flaw| format!("nothing catches {flaw:?}"));
+        of_cases.chain(of_flaws).collect()
     }
 
     /// With what each case failed on the flaw that it names.

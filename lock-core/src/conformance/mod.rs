@@ -31,7 +31,7 @@
 //!
 //! Some cases ask the backend directly for what its contract says ([`backend`](crate::backend)); the others go through
 //! the engine, and ask for what a program sees. What every case is worth is shown by [`Broken`], a store with one
-//! [`Flaw`] at a time: [`Matrix::examine`] lets each case fail on the flaw that it exists for.
+//! [`Flaw`] at a time: [`Matrix::run`] lets each case fail on the flaw that it exists for.
 
 mod broken;
 mod cases;
@@ -51,7 +51,7 @@ pub use broken::{Broken, Flaw};
 pub use lateness::{
     Late, forget_process, late, retry_if_late, retry_if_late_beyond, watch_process, with_lateness,
 };
-pub use matrix::Matrix;
+pub use matrix::{Matrix, Pairs};
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
@@ -72,6 +72,7 @@ use std::thread;
 pub struct Case {
     name: &'static str,
     catches: Flaw,
+    is_core: bool,
     check: fn(&dyn Subject),
 }
 
@@ -89,6 +90,19 @@ impl Case {
     #[must_use]
     pub fn catches(&self) -> Flaw {
         self.catches
+    }
+
+    /// Whether it is one of the few that catch every flaw together: every flaw of a store without replicas those that
+    /// [need none](Self::needs_replicas), and every flaw in dealing with replicas the others.
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        self.is_core
+    }
+
+    /// Whether only a store with replicas can run it.
+    #[must_use]
+    pub fn needs_replicas(&self) -> bool {
+        NEEDS_REPLICAS.iter().any(|(name, _)| *name == self.name)
     }
 
     /// Runs this case on `subject`, on a thread that is left alone when the time is up.
@@ -124,7 +138,8 @@ impl Case {
 /// All cases.
 #[must_use]
 pub fn cases() -> &'static [Case] {
-    crate::__conformance_table! { __conformance_list () }
+    const ALL: &[Case] = crate::__conformance_table! { __conformance_list () };
+    ALL
 }
 
 /// Runs one case on `subject`, and once more if it is [late](retry_if_late) on a machine that has no time for it. A case that
