@@ -3,11 +3,11 @@
 
 use distlock_tests::cluster::Cluster;
 use distlock_tests::contenders::kills::rounds;
-use distlock_tests::time::{fairly, ms};
+use distlock_tests::time::{ms, retry_if_late};
 
 #[test]
 fn over_three_kills_on_a_cluster_nobody_has_it_until_somebody_can_confirm_it() {
-    fairly(|| rounds(Cluster::start(), 3, ms(1_000)));
+    retry_if_late(|| rounds(Cluster::start(), 3, ms(1_000)));
 }
 
 #[test]

@@ -11,9 +11,10 @@ use distlock_tests::subjects::format::{
     PLAIN, PLAIN_COMMANDS, REDISSON, TIMESTAMP, TIMESTAMP_DELETE, TOKEN, WAKES_PYTHON,
     WAKES_SPRING,
 };
-use distlock_tests::subjects::mount::{Extent, Mount, Pool, Shared};
+use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
 use distlock_tests::subjects::store::{Sharded, Single, Watched, borrowed, shared};
+use libtest_mimic::Trial;
 use lock_core::conformance::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject};
 use std::sync::Arc;
 
@@ -33,6 +34,18 @@ fn with_unlisted_replicas(format: &Format) -> NotApplicable {
 /// All of them.
 pub(crate) fn all() -> Vec<Mount> {
     [single_server(), replicas(), cluster(), sentinel(), quorum()].into_iter().flatten().collect()
+}
+
+/// What a format cannot run must fail on it. Only in the long tier: some of them wait long in vain.
+pub(crate) fn left_out_cases_fail() -> Vec<Trial> {
+    let formats = [("bare_token", BARE_TOKEN), ("plain", PLAIN)];
+    let trial = |(name, format): (&str, Format)| {
+        let server = Shared::new(|| Single::start(&[]));
+        let open = shared(&server, Single::url, format);
+        let cannot = (format.cannot)();
+        mount::left_out_cases_fail(name, &cannot, move || Arc::new(open())).with_ignored_flag(true)
+    };
+    formats.into_iter().map(trial).collect()
 }
 
 /// One server, in every wire format.

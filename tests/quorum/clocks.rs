@@ -3,7 +3,7 @@
 use distlock::{DistLock, GuardState};
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
-use distlock_tests::time::{eventually, fairly, let_pass, ms, scaled};
+use distlock_tests::time::{eventually, let_pass, ms, retry_if_late, scaled};
 use distlock_tests::time_of_day::TimeOfDay;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn a_client_that_is_further_ahead_of_a_node_than_the_longest_lease_is_told_so_by
 
 #[test]
 fn a_node_whose_clock_jumps_past_the_lease_is_one_vote_and_nobody_else_gets_in() {
-    fairly(|| {
+    retry_if_late(|| {
         let clock = TimeOfDay::new();
         let quorum = quorum(&clock, "max_lease=10m&watchdog=2s&command_timeout=1s");
         let (holder, rival) = (quorum.client(), quorum.client());

@@ -6,7 +6,7 @@ use distlock_tests::process::free_port;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::quorum::{Servers, place, url};
 use distlock_tests::resp::Kind;
-use distlock_tests::time::{eventually, fairly, let_pass, ms, scaled, within};
+use distlock_tests::time::{eventually, let_pass, ms, retry_if_late, scaled, within};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more()
 
 #[test]
 fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
-    fairly(|| {
+    retry_if_late(|| {
         // Its first one: the script is sent when it has said that it does not know it.
         let (quorum, _proxy, client) =
             with_trouble_at_the_last(PATIENT, Kind::Release, Turn::Only(1), Fault::Delay(ms(50)));
@@ -101,7 +101,7 @@ fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
 
 #[test]
 fn a_client_that_goes_gives_back_what_comes_too_late() {
-    fairly(|| {
+    retry_if_late(|| {
         let (quorum, _proxy, rival) = with_trouble_at_the_last(
             PATIENT,
             Kind::Acquire,

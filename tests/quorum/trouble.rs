@@ -7,7 +7,7 @@ use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock_tests::resp::Kind;
 use distlock_tests::rights::LOGIN;
-use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, ms, scaled, within};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, retry_if_late, scaled, within};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
 
 #[test]
 fn a_frozen_minority_delays_nobody_and_keeps_nothing() {
-    fairly(|| {
+    retry_if_late(|| {
         let quorum = Servers::with(5, 0, STEADY);
         let client = quorum.client();
         let lock = client.mutex("a").unwrap();
@@ -233,7 +233,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
 
 #[test]
 fn a_slow_node_delays_nobody_and_counts_where_it_is_needed() {
-    fairly(|| {
+    retry_if_late(|| {
         let mut quorum = Servers::with(3, 0, LONGEST);
         let late = ms(150);
         let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));

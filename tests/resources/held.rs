@@ -4,7 +4,7 @@ use distlock::{DistLock, Event, GuardState, LockOptions};
 use distlock_tests::alone::{alone, own_cpu_time, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client, counted};
-use distlock_tests::time::{Stopwatch, always, fairly, let_pass, scaled};
+use distlock_tests::time::{Stopwatch, always, let_pass, retry_if_late, scaled};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[test]
 fn a_short_lease_is_renewed_with_two_thirds_left() {
     alone("held::a_short_lease_is_renewed_with_two_thirds_left", || {
-        fairly(|| {
+        retry_if_late(|| {
             let server = RedisServer::start();
             let lease = scaled(Duration::from_millis(1_500));
             let client = client(&server, "");

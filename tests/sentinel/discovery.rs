@@ -5,7 +5,7 @@ use crate::scene::{SOON, await_usable, client, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::sentinel::{Group, fresh_name, url};
-use distlock_tests::time::{always, eventually, fairly, within};
+use distlock_tests::time::{always, eventually, retry_if_late, within};
 
 use lock_redis::SentinelBackend;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn sentinels_that_others_tell_of_are_asked_too() {
 
 #[test]
 fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_later_failover() {
-    fairly(|| {
+    retry_if_late(|| {
         let group = Group::start();
         let stranger = RedisServer::start();
         // Its epoch is that of before the first failover, and it is the first in the URL.
@@ -158,7 +158,7 @@ fn a_sentinel_alone_that_names_a_replica_makes_nobody_lock_there() {
 
 #[test]
 fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
-    fairly(|| {
+    retry_if_late(|| {
         let group = Group::start();
         let old = group.fail_over();
         let new = group.await_other_than(old);

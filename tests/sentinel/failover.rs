@@ -3,7 +3,7 @@
 use crate::scene::{SOON, await_move, await_usable, builder, client, take};
 use distlock::{DistLock, Event, LockOptions, LossCause};
 use distlock_tests::sentinel::{DOWN_AFTER, Group, is_master, keep_a_master};
-use distlock_tests::time::{Stopwatch, always, eventually, fairly, within};
+use distlock_tests::time::{Stopwatch, always, eventually, retry_if_late, within};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;
@@ -243,7 +243,7 @@ fn a_paused_master_delays_no_renewal_on_another() {
     let ill = client(&groups[1], "watchdog=4s");
     let locks: Vec<_> = (0..20).map(|n| ill.mutex(format!("ill{n}")).unwrap()).collect();
     let lock = well.mutex("well").unwrap();
-    fairly(|| {
+    retry_if_late(|| {
         // It may have been left paused, and the lock lost, when the machine was too slow.
         groups[1].servers[0].resume();
         let guard = take(&lock);

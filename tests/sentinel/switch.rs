@@ -9,7 +9,7 @@ use distlock::{Client, DistLock};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::is_master;
-use distlock_tests::time::{Stopwatch, always, eventually, fairly, ms, within};
+use distlock_tests::time::{Stopwatch, always, eventually, ms, retry_if_late, within};
 use std::thread;
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn must_be_left_at_once(two: &Two, code: &str) {
 
 #[test]
 fn a_master_that_says_readonly_on_a_connection_that_stands_is_left_at_once() {
-    fairly(|| {
+    retry_if_late(|| {
         let two = Two::start("");
         follow(&two.old, Some(&two.new));
         must_be_left_at_once(&two, "READONLY");
@@ -118,7 +118,7 @@ fn a_master_that_says_readonly_on_a_connection_that_stands_is_left_at_once() {
 
 #[test]
 fn so_is_one_that_says_masterdown() {
-    fairly(|| {
+    retry_if_late(|| {
         let two = Two::start("");
         let mut old = two.old.probe();
         old.command(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
@@ -130,7 +130,7 @@ fn so_is_one_that_says_masterdown() {
 
 #[test]
 fn so_is_one_that_says_loading() {
-    fairly(|| {
+    retry_if_late(|| {
         let two = Two::start("");
         two.new.fill();
         let mut old = two.old.probe();

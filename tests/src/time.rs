@@ -1,6 +1,6 @@
 //! Waiting with a bound. The only place of the suite that sleeps.
 
-pub use lock_core::conformance::fairly;
+pub use lock_core::conformance::retry_if_late;
 use lock_core::conformance::with_lateness;
 use lock_core::{Clock, Moment, Signal, SystemClock};
 use std::sync::{Arc, LazyLock};

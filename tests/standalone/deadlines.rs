@@ -3,7 +3,7 @@
 use crate::bench::{Bench, LONG, lease, name, soon, tenure};
 use crate::peer::{Peer, hold, read_request};
 use distlock_tests::process::{RedisServer, free_port};
-use distlock_tests::time::{eventually, fairly, let_pass, timed};
+use distlock_tests::time::{eventually, let_pass, retry_if_late, timed};
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
 };
@@ -73,7 +73,7 @@ fn bad_peers() -> Vec<(&'static str, Peer)> {
 
 #[test]
 fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_does_not_last() {
-    fairly(|| {
+    retry_if_late(|| {
         for (what, peer) in bad_peers() {
             // An answer may come late by as long as a command may take, until its link is given up.
             let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
@@ -89,7 +89,7 @@ fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_does
 
 #[test]
 fn every_call_keeps_its_deadline() {
-    fairly(|| {
+    retry_if_late(|| {
         let peer = Peer::after_handshake(hold);
         let bench = Bench::new(&peer.url());
         let held = tenure("a", bench.owner(), 1_000);

@@ -4,7 +4,7 @@
 use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, scaled};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, retry_if_late, scaled};
 use distlock_tests::time_of_day::TimeOfDay;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn started() -> (RedisServer, TimeOfDay) {
 #[test]
 fn when_the_servers_clock_jumps_forwards_two_hold_until_the_next_renewal_and_their_tokens_are_in_order()
  {
-    fairly(|| {
+    retry_if_late(|| {
         let (server, clock) = started();
         let (one, two) = (client(&server, &settings()), client(&server, &settings()));
         let first = one.mutex("a").unwrap().lock().unwrap();
@@ -55,7 +55,7 @@ fn when_the_servers_clock_jumps_forwards_two_hold_until_the_next_renewal_and_the
 
 #[test]
 fn a_jump_forwards_by_less_than_what_is_left_of_the_lease_does_not_matter() {
-    fairly(|| {
+    retry_if_late(|| {
         let (server, clock) = started();
         let client = client(&server, &settings());
         let guard = client.mutex("a").unwrap().lock().unwrap();
@@ -69,7 +69,7 @@ fn a_jump_forwards_by_less_than_what_is_left_of_the_lease_does_not_matter() {
 
 #[test]
 fn when_the_servers_clock_is_set_back_a_lock_lives_longer_there_and_no_longer_here() {
-    fairly(|| {
+    retry_if_late(|| {
         let (server, clock) = started();
         let (one, two) = (client(&server, &settings()), client(&server, &settings()));
         let (fixed, watched) = (one.mutex("fixed").unwrap(), one.mutex("watched").unwrap());

@@ -4,7 +4,7 @@ use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
 use crate::peer::{Peer, hold, read_request};
 use distlock_tests::probe::Value;
 use distlock_tests::process::{RedisServer, free_port};
-use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, timed};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, retry_if_late, timed};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};
 use std::io::Write;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn a_message_right_after_the_watch_is_never_lost() {
 
 #[test]
 fn a_watch_costs_one_round_trip_and_a_second_one_none() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let bench = Bench::on(&server);
         let _warm = watch(&bench, "warm");

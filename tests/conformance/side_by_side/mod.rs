@@ -14,7 +14,8 @@ use command::{Command, Deed, Terms, commands};
 use distlock_tests::subjects::format::REDISSON;
 use distlock_tests::subjects::memory::MemorySubject;
 use distlock_tests::subjects::store::{Single, Store};
-use distlock_tests::time::fairly;
+use distlock_tests::time::retry_if_late;
+use lock_core::SystemClock;
 use lock_core::conformance::{Broken, Flaw, Subject};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -51,7 +52,7 @@ fn compare(
         // Once more where the machine took the time of a lease. Without a panic's message: a flaw is looked for by many of them.
         let case =
             || case(left, right, &commands, seen).map_err(|why| resume_unwind(Box::new(why)));
-        let outcome = catch_unwind(AssertUnwindSafe(|| fairly(case)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| retry_if_late(case)));
         outcome.unwrap_or_else(|why| match why.downcast::<String>() {
             Ok(why) => Err(TestCaseError::fail(*why)),
             Err(panic) => resume_unwind(panic),
@@ -109,7 +110,7 @@ fn memory_and_redis_give_the_same_answers() {
     let seed = from_environment("DISTLOCK_PROPERTY_SEED").unwrap_or_else(|| fastrand::u64(..));
     let cases = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(CASES);
     let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
-        (Arc::new(MemorySubject::new()), redis());
+        (Arc::new(MemorySubject::on(Arc::new(SystemClock))), redis());
     let seen = Seen::default();
     println!("DISTLOCK_PROPERTY_SEED={seed}");
     let config = Config { cases, max_shrink_iters: 300, ..Config::default() };
@@ -151,7 +152,7 @@ fn a_broken_store_is_found_out() {
         Flaw::ReleaseDenies,
         Flaw::ShortLease,
     ] {
-        let memory: Arc<dyn Subject> = Arc::new(MemorySubject::new());
+        let memory: Arc<dyn Subject> = Arc::new(MemorySubject::on(Arc::new(SystemClock)));
         let broken: Arc<dyn Subject> = Arc::new(Broken::new(flaw));
         let config = Config { cases: CASES, max_shrink_iters: 40, ..Config::default() };
         match compare(&memory, &broken, 1, config, &Seen::default()) {
@@ -183,7 +184,7 @@ fn one_interrupt_ends_all_waits_that_share_it() {
         does(0, 0, Deed::Unlock(0)),
     ];
     let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
-        (Arc::new(MemorySubject::new()), redis());
+        (Arc::new(MemorySubject::on(Arc::new(SystemClock))), redis());
     let seen = Seen::default();
     case(&memory, &redis, &commands, &seen).unwrap();
     let seen = seen.into_inner();
@@ -207,7 +208,7 @@ fn what_is_done_seldom_shows_a_difference_too() {
         let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
         let compare = |flawed: Broken| {
             let (memory, flawed): (Arc<dyn Subject>, Arc<dyn Subject>) =
-                (Arc::new(MemorySubject::new()), Arc::new(flawed));
+                (Arc::new(MemorySubject::on(Arc::new(SystemClock))), Arc::new(flawed));
             case(&memory, &flawed, &commands, &Seen::default())
         };
         compare(Broken::sound()).unwrap();
@@ -220,7 +221,7 @@ fn what_is_done_seldom_shows_a_difference_too() {
 /// What is compared with must not be what is wrong: a sound store that was written by itself passes.
 #[test]
 fn a_sound_store_is_not_found_out() {
-    let memory: Arc<dyn Subject> = Arc::new(MemorySubject::new());
+    let memory: Arc<dyn Subject> = Arc::new(MemorySubject::on(Arc::new(SystemClock)));
     let sound: Arc<dyn Subject> = Arc::new(Broken::sound());
     let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };
     compare(&memory, &sound, fastrand::u64(..), config, &Seen::default()).unwrap();

@@ -3,19 +3,22 @@
 use super::quorum::majority_of;
 use crate::quorum::Dead;
 use distlock::{
-    Backend, Client, ClientBuilder, Context, DistLock, LockName, MajorityLock, MemoryBackend,
-    Moment, MultiLock, Mutex, QuorumBackend, SystemClock,
+    Backend, Client, ClientBuilder, Clock, Context, DistLock, LockName, MajorityLock,
+    MemoryBackend, Moment, MultiLock, Mutex, QuorumBackend,
 };
-use lock_core::conformance::{Seen, Subject};
+use lock_core::conformance::{Seen, Subject, VirtualTime};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A store in this process's memory.
-pub struct MemorySubject(MemoryBackend);
+pub struct MemorySubject {
+    store: MemoryBackend,
+    clock: Arc<dyn Clock>,
+}
 
 impl MemorySubject {
-    pub fn new() -> Self {
-        Self(MemoryBackend::new(Arc::new(SystemClock)))
+    pub fn on(clock: Arc<dyn Clock>) -> Self {
+        Self { store: MemoryBackend::new(Arc::clone(&clock)), clock }
     }
 }
 
@@ -24,22 +27,27 @@ impl Subject for MemorySubject {
         "memory".to_owned()
     }
 
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
     fn backend(&self, _: &Context) -> Arc<dyn Backend> {
-        Arc::new(self.0.clone())
+        Arc::new(self.store.clone())
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
-        Seen::of(&self.0, lock)
+        Seen::of(&self.store, lock)
     }
 
     fn lose(&self, lock: &LockName) {
-        self.0.lose(lock);
+        self.store.lose(lock);
     }
 }
 
 /// Locks of one name in three stores, taken as one.
 pub struct SeveralSubject {
     name: &'static str,
+    time: VirtualTime,
     stores: [MemoryBackend; 3],
     make: fn(Vec<Mutex>) -> Arc<dyn DistLock>,
 }
@@ -65,14 +73,19 @@ impl SeveralSubject {
     }
 
     fn new(name: &'static str, make: fn(Vec<Mutex>) -> Arc<dyn DistLock>) -> Self {
-        let stores = [(); 3].map(|()| MemoryBackend::new(Arc::new(SystemClock)));
-        Self { name, stores, make }
+        let time = VirtualTime::new();
+        let stores = [(); 3].map(|()| MemoryBackend::new(time.clock()));
+        Self { name, time, stores, make }
     }
 }
 
 impl Subject for SeveralSubject {
     fn name(&self) -> String {
         self.name.to_owned()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.time.clock()
     }
 
     fn backend(&self, _: &Context) -> Arc<dyn Backend> {
@@ -104,14 +117,16 @@ impl Subject for SeveralSubject {
 
 /// A quorum of stores in this process's memory.
 pub struct MemoryQuorum {
+    time: VirtualTime,
     alive: Vec<MemoryBackend>,
     dead: usize,
 }
 
 impl MemoryQuorum {
     pub fn new(alive: usize, dead: usize) -> Self {
-        let alive = (0..alive).map(|_| MemoryBackend::new(Arc::new(SystemClock))).collect();
-        Self { alive, dead }
+        let time = VirtualTime::new();
+        let alive = (0..alive).map(|_| MemoryBackend::new(time.clock())).collect();
+        Self { time, alive, dead }
     }
 
     fn nodes(&self) -> usize {
@@ -122,6 +137,10 @@ impl MemoryQuorum {
 impl Subject for MemoryQuorum {
     fn name(&self) -> String {
         format!("a quorum of {} in memory, {} dead", self.nodes(), self.dead)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.time.clock()
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {

@@ -4,7 +4,9 @@ use super::format::NotApplicable;
 use libtest_mimic::Trial;
 use lock_core::conformance::{Case, Subject, cases};
 use parking_lot::{Condvar, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
+use std::thread;
 
 /// Which cases run in the default tier. In the long tier every case runs that applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +68,32 @@ impl Mount {
         };
         applicable.map(trial).collect()
     }
+}
+
+/// A test that these cases fail where they are left out: one that passes must not be left out.
+pub fn left_out_cases_fail(
+    name: &str,
+    cases: &[(&'static str, &'static str)],
+    open: impl Fn() -> Arc<dyn Subject> + Send + Sync + 'static,
+) -> Trial {
+    let cases = cases.to_vec();
+    let test = move || {
+        thread::scope(|scope| {
+            for (name, why) in &cases {
+                let open = &open;
+                let case = self::cases().iter().find(|case| case.name() == *name);
+                let case = case.unwrap_or_else(|| panic!("there is no case {name}"));
+                let fails = move || {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| case.run(open())));
+                    assert!(outcome.is_err(), "{name} passes, and is left out: {why}");
+                };
+                let named = thread::Builder::new().name((*name).to_owned());
+                named.spawn_scoped(scope, fails).expect("a thread can be started");
+            }
+        });
+        Ok(())
+    };
+    Trial::test(format!("{name}::left_out_cases_fail"), test)
 }
 
 /// Servers that the cases of one mount share, started when the first of them runs.
@@ -146,7 +174,7 @@ impl<T> Drop for Borrowed<T> {
         let mut state = self.pool.state.lock();
         // A case that failed may have left its servers in any state.
         match self.taken.take() {
-            Some(servers) if !std::thread::panicking() => state.idle.push(servers),
+            Some(servers) if !thread::panicking() => state.idle.push(servers),
             _ => state.started -= 1,
         }
         drop(state);

@@ -5,7 +5,7 @@ use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{Stopwatch, eventually, fairly, let_pass, scaled};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, retry_if_late, scaled};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl Crowd {
 
 #[test]
 fn one_key_of_another_type_among_500_delays_no_renewal() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let mut crowd = Crowd::hold(&server, &server.url());
         let broken = [LOCKS / 2];
@@ -139,7 +139,7 @@ fn one_key_of_another_type_among_500_delays_no_renewal() {
 
 #[test]
 fn ten_keys_that_are_broken_in_all_ways_among_500_delay_no_renewal() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let mut crowd = Crowd::hold(&server, &server.url());
         // In every batch, and first and last.
@@ -178,7 +178,7 @@ impl Plan for Doubt {
 
 #[test]
 fn a_clean_up_that_gets_no_answer_delays_no_renewal() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let proxy = Proxy::new(server.port(), Arc::new(Doubt));
         let mut crowd = Crowd::hold(&server, &proxy.url());
@@ -212,7 +212,7 @@ impl Plan for OneSlowRenewal {
 
 #[test]
 fn one_renewal_without_an_answer_among_500_delays_only_those_that_are_in_the_same_request() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let plan = OneSlowRenewal { of: "crowd:0", turn: 2, seen: AtomicU64::new(0) };
         let proxy = Proxy::new(server.port(), Arc::new(plan));
@@ -232,7 +232,7 @@ fn one_renewal_without_an_answer_among_500_delays_only_those_that_are_in_the_sam
 
 #[test]
 fn a_renewal_of_a_long_lease_that_gets_no_answer_costs_no_short_one() {
-    fairly(|| {
+    retry_if_late(|| {
         let server = RedisServer::start();
         let plan = OneSlowRenewal { of: "long", turn: 1, seen: AtomicU64::new(0) };
         let proxy = Proxy::new(server.port(), Arc::new(plan));

@@ -4,7 +4,7 @@ use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{Stopwatch, always, eventually, fairly, ms};
+use distlock_tests::time::{Stopwatch, always, eventually, ms, retry_if_late};
 use std::io::{BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn applied(server: &RedisServer) -> String {
 
 #[test]
 fn each_fault_does_what_it_says_once_and_is_counted() {
-    fairly(|| {
+    retry_if_late(|| {
         // The fault, what the client hears, whether it is cut off, and how often the server ran it.
         let faults = [
             (Fault::Pass, ":1\r\n", false, "1"),
@@ -110,7 +110,7 @@ fn where_a_part_was_swallowed_nothing_follows() {
 
 #[test]
 fn what_is_delayed_comes_late_in_either_direction() {
-    fairly(|| {
+    retry_if_late(|| {
         for (fault, is_early) in
             [(Fault::Delay(ms(300)), false), (Fault::DelayReply(ms(300)), true)]
         {
@@ -134,7 +134,7 @@ fn what_is_delayed_comes_late_in_either_direction() {
 
 #[test]
 fn what_is_held_back_arrives_after_the_client_has_gone() {
-    fairly(|| {
+    retry_if_late(|| {
         let (server, proxy) = first(Fault::Late(ms(400)));
         let (stream, heard, is_closed) = send(&proxy);
         assert_eq!((heard.as_str(), is_closed), ("", false));
@@ -147,7 +147,7 @@ fn what_is_held_back_arrives_after_the_client_has_gone() {
 
 #[test]
 fn what_is_held_back_is_dropped_with_the_proxy_and_its_connections_are_cut() {
-    fairly(|| {
+    retry_if_late(|| {
         let (server, proxy) = first(Fault::Late(ms(300)));
         let (mut stream, ..) = send(&proxy);
         drop(proxy);

@@ -2,7 +2,7 @@
 
 use super::scene::Row;
 use super::{answers, apart, interrupts, meanwhile, own, server};
-use distlock_tests::time::fairly;
+use distlock_tests::time::retry_if_late;
 use parking_lot::Mutex;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,7 +90,7 @@ fn examine(cases: &[(&Group, &'static Case)]) -> Vec<Verdict> {
 fn verdict(group: &Group, (name, case): &'static Case) -> Verdict {
     let late = Mutex::new(None);
     let judged = catch_unwind(std::panic::AssertUnwindSafe(|| {
-        fairly(|| {
+        retry_if_late(|| {
             *late.lock() = None;
             let row = if group.apart { apart::run(name) } else { case() };
             if row.took > row.bound {

@@ -2,7 +2,7 @@
 
 use super::scene::{Scene, command, lease};
 use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
-use distlock_tests::time::{fairly, let_pass, ms};
+use distlock_tests::time::{let_pass, ms, retry_if_late};
 use parking_lot::Mutex;
 use std::thread;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
 
 #[test]
 fn what_the_server_knows_is_told_by_the_next_renewal() {
-    fairly(|| {
+    retry_if_late(|| {
         let faults: [(&str, Fault); 5] = [
             ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
             ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
@@ -103,7 +103,7 @@ fn what_the_server_knows_is_told_by_the_next_renewal() {
 
 #[test]
 fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
-    fairly(|| {
+    retry_if_late(|| {
         let faults: [(&str, Fault); 3] = [
             ("killed", |scene| scene.server.kill()),
             ("frozen", |scene| scene.server.pause()),
