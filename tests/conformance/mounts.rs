@@ -43,7 +43,8 @@ pub(crate) fn left_out_cases_fail() -> Vec<Trial> {
         let server = Shared::new(|| Single::start(&[]));
         let open = shared(&server, Single::url, format);
         let cannot = (format.cannot)();
-        mount::left_out_cases_fail(name, &cannot, move || Arc::new(open())).with_ignored_flag(true)
+        mount::left_out_cases_fail(name, &cannot, &[], move || Arc::new(open()))
+            .with_ignored_flag(true)
     };
     formats.into_iter().map(trial).collect()
 }
