@@ -103,7 +103,9 @@ pub fn left_out_cases_fail(
 }
 
 /// Servers that the cases of one mount share, started when the first of them runs.
-pub struct Shared<T>(Arc<LazyLock<Arc<T>, Box<dyn FnOnce() -> Arc<T> + Send>>>);
+pub struct Shared<T>(Arc<LazyLock<Arc<T>, Start<T>>>);
+
+type Start<T> = Box<dyn FnOnce() -> Arc<T> + Send>;
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
