@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 /// But for what a busy machine adds.
 const AT_ONCE: Duration = Duration::ZERO;
 
@@ -304,7 +304,7 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
         count.fetch_add(u64::from(matches!(event, Event::Acquired { .. })), Ordering::SeqCst);
     };
     let (hand_off, holds) = match sleep {
-        Sleep::Handed => (ms(400), Duration::ZERO),
+        Sleep::Handed => (Duration::from_secs(1), Duration::ZERO),
         Sleep::StandsBack => (ms(5), ms(20)),
     };
     let client = builder_of(&server.url())
