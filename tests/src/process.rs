@@ -361,7 +361,8 @@ impl Ports {
         let mut port = last.unwrap_or_else(|| fastrand::u16(range.clone()));
         for _ in range.clone() {
             port = if port + 1 < range.end { port + 1 } else { range.start };
-            let is_free = |distance| TcpListener::bind((Ipv4Addr::LOCALHOST, port + distance)).is_ok();
+            let is_free =
+                |distance| TcpListener::bind((Ipv4Addr::LOCALHOST, port + distance)).is_ok();
             if self.distances.iter().all(|&distance| is_free(distance)) {
                 file.rewind().and_then(|()| write!(file, "{port:5}")).expect("a file of our own");
                 return port;

@@ -3,13 +3,14 @@
 
 #![allow(unsafe_code, reason = "there is no safe way to fork, and that is the subject")]
 
-use super::scene::{Row, Scene, await_renewals, builder_of, client_of, command, lease};
+use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
 use distlock::{
     Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
 };
 use distlock_tests::alone::own_threads;
 use distlock_tests::child::Example;
+use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, always, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

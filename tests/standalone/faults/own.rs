@@ -1,8 +1,11 @@
 //! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and how long that takes.
 
-use super::scene::{Row, Scene, await_renewals, builder_of, client_of, command, deadline, lease};
+use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
-use distlock::{Client, Clock, DistLock, Event, GuardState, LockOptions, LossCause, ManualClock, SystemClock};
+use distlock::{
+    Client, Clock, DistLock, Event, GuardState, LockOptions, LossCause, ManualClock, SystemClock,
+};
+use distlock_tests::guards::{await_renewals, deadline};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;

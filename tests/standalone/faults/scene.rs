@@ -1,11 +1,10 @@
 //! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
 
-use distlock::{
-    Client, ClientBuilder, Clock, DistLock, Error, LockGuard, LossCause, Moment, SystemClock,
-};
+use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
+use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{Stopwatch, eventually, ms};
+use distlock_tests::time::{Stopwatch, ms};
 use std::time::Duration;
 
 /// The lease of every lock.
@@ -124,24 +123,6 @@ impl Scene {
         guard.unlock().unwrap();
         Row::new("nothing: it is held, and unlocked", watch.elapsed(), command() * 2)
     }
-}
-
-/// Waits for two renewals that are sent from now on.
-#[track_caller]
-pub(super) fn await_renewals(guard: &LockGuard) {
-    for renewal in ["one that may be under way", "one that is sent from now on"] {
-        let before = deadline(guard);
-        eventually(&format!("the lock is renewed: {renewal}"), LONG, || {
-            assert!(guard.is_valid(), "{:?}", guard.loss());
-            deadline(guard) > before + lease() / 12
-        });
-    }
-}
-
-/// The guard's local deadline, or, where this thread is held up meanwhile, an earlier moment.
-pub(super) fn deadline(guard: &LockGuard) -> Moment {
-    let now = SystemClock.now();
-    now + guard.remaining()
 }
 
 pub(super) fn client_of(url: &str) -> Client {
