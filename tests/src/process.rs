@@ -286,6 +286,17 @@ impl RedisServer {
         probe.command(&["EVAL", MANY, "0"]);
     }
 
+    /// Changes these settings while it runs, and returns what they were before.
+    pub fn configure<const N: usize>(&self, settings: [[&str; 2]; N]) -> [[String; 2]; N] {
+        let mut probe = self.probe();
+        settings.map(|[name, value]| {
+            let before = probe.command(&["CONFIG", "GET", name]).texts().remove(1);
+            let answer = probe.command(&["CONFIG", "SET", name, value]);
+            assert_eq!(answer.text(), "OK", "{name} {value}");
+            [name.to_owned(), before]
+        })
+    }
+
     /// What the library was refused here; none of it may be.
     pub fn refused(&self) -> Vec<String> {
         rights::refused(self.port)
