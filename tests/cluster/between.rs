@@ -7,6 +7,7 @@ use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use lock_cluster::ClusterBackend;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// The lease that the clients of the stage ask for.
@@ -120,7 +121,7 @@ fn is_granted(outcome: &Result<Answer, Failure>) -> bool {
 
 #[test]
 fn an_attempt_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     for way in [Way::Keys, Way::All] {
         for Case { format, step, expired, sent: (command, times) } in CASES {
             let told = format!("{format} at {step:?}, {way:?}");
@@ -155,7 +156,7 @@ fn an_attempt_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
 /// What it gives back it gives back once, and where the lock is.
 #[test]
 fn a_release_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     for way in [Way::Keys, Way::All] {
         for format in ["timestamp,float", "timestamp", "plain", "counter"] {
             let place = Place::new(&cluster, format);
@@ -178,7 +179,7 @@ fn a_release_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
 /// What the loser asks next is for how long, and it does not count up again for that.
 #[test]
 fn who_has_counted_in_vain_does_not_count_again_where_the_slot_has_moved() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     for format in ["counter,commands", "counter,multi", "counter,lua"] {
         let place = Place::new(&cluster, format);
         let (holder, other) = (place.client(), place.client());
@@ -200,7 +201,7 @@ fn who_has_counted_in_vain_does_not_count_again_where_the_slot_has_moved() {
 /// that each time: a transaction is one of them.
 #[test]
 fn a_transaction_is_carried_out_once_at_the_next_node_of_a_slot_on_its_way() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     for format in ["counter,multi", "counter,lua", "counter,commands", "plain,commands"] {
         let place = Place::new(&cluster, format);
         place.move_away(Way::Keys);
@@ -218,41 +219,47 @@ fn a_transaction_is_carried_out_once_at_the_next_node_of_a_slot_on_its_way() {
 /// What the master has made may be lost with it; then nobody has it, and nothing is left behind.
 #[test]
 fn an_expire_that_finds_nothing_on_the_next_master_grants_nothing() {
-    for format in ["plain,commands", "counter,commands"] {
-        for replicated in [true, false] {
-            let cluster = Cluster::start();
-            let place = Place::new(&cluster, format);
-            let (client, replica) = (place.client(), cluster.replica_of(place.from));
-            if !replicated {
-                cluster.node(replica).pause();
-                cluster.cut_off_replicas(place.from);
+    thread::scope(|scope| {
+        for format in ["plain,commands", "counter,commands"] {
+            for replicated in [true, false] {
+                scope.spawn(move || expire_on_the_next_master(format, replicated));
             }
-            let attempt = client.until(&["EXPIRE"], Client::attempt);
-            assert!(attempt.is_held_up());
-            if replicated {
-                cluster.wait_for_replicas(place.from);
-            }
-            // So that it cannot tell what the replica has missed.
-            cluster.node(place.from).pause();
-            cluster.node(replica).resume();
-            let taken = cluster.node(replica).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
-            assert_eq!(taken.text(), "OK");
-            cluster.node(place.from).resume();
-            cluster.wait_for_owner(place.slot, replica);
-            let outcome = attempt.go_on();
-            let mut probe = cluster.node(replica).probe();
-            assert_eq!(is_granted(&outcome), replicated, "{format}: {outcome:?}");
-            assert!(matches!(outcome, Ok(Answer::Granted(_) | Answer::Busy(_))), "{outcome:?}");
-            assert_eq!(probe.pttl(&place.key()).is_some(), replicated, "{format}");
-            assert_eq!(probe.exists(&place.key()), replicated, "{format}");
         }
+    });
+}
+
+fn expire_on_the_next_master(format: &str, replicated: bool) {
+    let cluster = Cluster::steady();
+    let place = Place::new(&cluster, format);
+    let (client, replica) = (place.client(), cluster.replica_of(place.from));
+    if !replicated {
+        cluster.node(replica).pause();
+        cluster.cut_off_replicas(place.from);
     }
+    let attempt = client.until(&["EXPIRE"], Client::attempt);
+    assert!(attempt.is_held_up());
+    if replicated {
+        cluster.wait_for_replicas(place.from);
+    }
+    // So that it cannot tell what the replica has missed.
+    cluster.node(place.from).pause();
+    cluster.node(replica).resume();
+    let taken = cluster.node(replica).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    assert_eq!(taken.text(), "OK");
+    cluster.node(place.from).resume();
+    cluster.wait_for_owner(place.slot, replica);
+    let outcome = attempt.go_on();
+    let mut probe = cluster.node(replica).probe();
+    assert_eq!(is_granted(&outcome), replicated, "{format}: {outcome:?}");
+    assert!(matches!(outcome, Ok(Answer::Granted(_) | Answer::Busy(_))), "{outcome:?}");
+    assert_eq!(probe.pttl(&place.key()).is_some(), replicated, "{format}");
+    assert_eq!(probe.exists(&place.key()), replicated, "{format}");
 }
 
 /// It has made the key, and could not give it an end: that is what the algorithm leaves behind, and the caller is told so.
 #[test]
 fn an_attempt_that_cannot_go_on_has_an_unknown_outcome_and_is_not_begun_anew() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     for (format, command) in [("plain,commands", "setnx"), ("counter,commands", "incr")] {
         let place = Place::new(&cluster, format);
         let all = ["on", ">SECRET", "~*", "&*", "+@all"];

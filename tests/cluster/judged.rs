@@ -3,15 +3,15 @@
 
 use distlock_tests::cluster::Cluster;
 use distlock_tests::contenders::kills::rounds;
-use distlock_tests::time::{ms, retry_if_late};
+use distlock_tests::time::ms;
 
 #[test]
 fn over_three_kills_on_a_cluster_nobody_has_it_until_somebody_can_confirm_it() {
-    retry_if_late(|| rounds(Cluster::start(), 3, ms(1_000)));
+    rounds(Cluster::start(), 3, ms(1_000));
 }
 
 #[test]
-#[ignore = "two minutes: `cargo test --all-features --test cluster nor_over_twenty -- --ignored --nocapture` runs it"]
+#[ignore = "long: tests/run.sh --all"]
 fn nor_over_twenty_on_a_cluster() {
     rounds(Cluster::start(), 20, ms(1_000));
 }

@@ -32,7 +32,7 @@ impl Plan for Answers {
 /// one will say. A release that nobody waits for is sent to it.
 #[test]
 fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let (old, new) = (0, cluster.replica_of(0));
     let answers = Arc::<Answers>::default();
     let proxy = Proxy::new(cluster.node(old).port(), Arc::clone(&answers) as _);

@@ -3,8 +3,9 @@
 use crate::scene::{LONG, backend, client_with, take, turn};
 use distlock::{DistLock, LeaseTime, LockName, LossCause, OwnerId, Replication};
 use distlock_tests::cluster::Cluster;
+use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::{Probe, Value};
-use distlock_tests::time::{always, eventually, ms};
+use distlock_tests::time::{eventually, ms};
 use distlock_tests::wall::Wall;
 use lock_core::backend::Attempt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,7 +36,8 @@ impl Divided {
     /// Not divided yet: the nodes know each other by the walls.
     fn start(minority: usize) -> Self {
         let cluster = Cluster::start_each(|number| {
-            let mut arguments = vec!["--cluster-announce-ip", "127.0.0.1"];
+            let mut arguments = Cluster::replacing().to_vec();
+            arguments.extend(["--cluster-announce-ip", "127.0.0.1"]);
             if number == minority {
                 arguments.extend(["--bind-source-addr", "127.0.0.2"]);
             }
@@ -137,7 +139,9 @@ fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_n
     let free = format!("careful:{{{name}}}");
     let error = careful.mutex(&free).unwrap().try_lock().unwrap_err();
     assert!(error.is_shortfall(), "{error:?}");
-    always("each side renews its own", ms(5_000), || first.is_valid() && second.is_valid());
+    await_renewals(&first);
+    await_renewals(&second);
+    assert!(first.is_valid() && second.is_valid(), "each side renews its own");
     assert!(divided.buses.iter().map(Wall::refused).sum::<u64>() > 0, "they tried");
 
     // As soon as it notices that it is alone, it takes nothing any more.

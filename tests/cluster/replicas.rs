@@ -33,7 +33,7 @@ fn what_all_replicas_have_survives_the_master_and_the_next_waits_until_it_is_bac
     held.unlock().unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &name));
-        always("nobody could confirm it", ms(2_000), || !waits.is_finished());
+        always("nobody could confirm it", ms(1_000), || !waits.is_finished());
         cluster.node_mut(1).restart();
         assert!(waits.join().unwrap().is_some());
     });

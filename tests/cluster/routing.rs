@@ -3,7 +3,8 @@
 use crate::scene::{LONG, Load, backend, client, client_with, take};
 use distlock::{Clock, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
 use distlock_tests::cluster::Cluster;
-use distlock_tests::time::{always, eventually, ms, timed};
+use distlock_tests::guards::await_renewals;
+use distlock_tests::time::{always, eventually, ms, timed, within};
 use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, TenureId};
 use std::thread;
 use std::time::Duration;
@@ -24,7 +25,7 @@ fn locks_are_taken_on_the_node_of_their_slot() {
 /// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old map.
 #[test]
 fn an_old_map_costs_one_redirect_and_no_more() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let (from, to) = (0, 1);
     let name = cluster.name_on(from, "old-map");
     let client = client(&cluster.url());
@@ -49,19 +50,17 @@ fn an_old_map_costs_one_redirect_and_no_more() {
 
 #[test]
 fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_moved() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let (from, to) = (1, 2);
     let name = cluster.name_on(from, "moving");
     let slot = cluster.slot(&name);
-    // Renewed every second.
-    let [one, other] = [(); 2].map(|()| {
-        client_with(&cluster.url(), "watchdog=3s&command_timeout=300ms&outage_limit=60s")
-    });
+    let [one, other] = [(); 2]
+        .map(|()| client_with(&cluster.url(), "watchdog=4s&command_timeout=1s&outage_limit=60s"));
     let held = take(&one, &name);
     cluster.begin_to_move(slot, from, to);
-    always("it is held while its slot is about to move", ms(1_500), || held.is_valid());
+    await_renewals(&held);
     cluster.move_keys(slot, from, to);
-    always("it is held where its keys have gone", ms(3_500), || held.is_valid());
+    await_renewals(&held);
     assert!(cluster.errors("ASK") > 0);
     assert!(held.verify().unwrap() > Duration::ZERO);
     held.unlock().unwrap();
@@ -70,13 +69,13 @@ fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_move
     assert!(!probe.exists(&name), "freed where it was");
     // A lock that is free has no key yet, and one that has none is nowhere while its slot moves.
     let lock = other.mutex(&name).unwrap();
-    let error = timed(300, |_| lock.try_lock()).unwrap_err();
+    let error = timed(1_000, |_| lock.try_lock()).unwrap_err();
     assert!(error.is_unavailable(), "{error}");
     let (backend, context) = backend(&cluster.url());
     let (free, lease) = (LockName::new(&name).unwrap(), LeaseTime::new(LONG).unwrap());
     let attempt = Attempt::new(&free, OwnerId::new(context.client, 1), lease);
     let before = cluster.errors("TRYAGAIN");
-    timed(300, |by| backend.acquire(&attempt, by)).unwrap_err();
+    timed(1_000, |by| backend.acquire(&attempt, by)).unwrap_err();
     assert!(cluster.errors("TRYAGAIN") > before + 1, "one attempt asks again and again");
     thread::scope(|scope| {
         let waits = scope.spawn(|| lock.lock().unwrap().unlock());
@@ -90,18 +89,17 @@ fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_move
 /// carried out before the slot has moved. Until then the lock is held, and what frees it then wakes them.
 #[test]
 fn while_its_slot_moves_a_lock_that_is_to_wake_others_stays_and_it_is_freed_behind_the_unlock() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let (from, to) = (1, 0);
     let tag = cluster.name_on(from, "signalled");
     let (name, slot) = (format!("{{{tag}}}"), cluster.slot(&tag));
     let (key, list) = (format!("lock:{name}"), format!("lock-signal:{name}"));
     let format = "prefix=lock:&format=token,wakes=python-redis-lock";
-    let client =
-        client_with(&cluster.url(), &format!("{format}&command_timeout=300ms&watchdog=5m"));
+    let client = client_with(&cluster.url(), &format!("{format}&command_timeout=1s&watchdog=5m"));
     let held = take(&client, &name);
     cluster.begin_to_move(slot, from, to);
     cluster.move_keys(slot, from, to);
-    let error = timed(300, |_| held.unlock()).unwrap_err();
+    let error = timed(1_000, |_| held.unlock()).unwrap_err();
     assert!(!error.is_lost(), "{error}");
     let mut probe = cluster.node(to).probe();
     assert_eq!(probe.command(&["ASKING"]).text(), "OK");
@@ -113,11 +111,11 @@ fn while_its_slot_moves_a_lock_that_is_to_wake_others_stays_and_it_is_freed_behi
 
 #[test]
 fn who_waits_is_woken_where_the_slot_has_gone() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let (from, to) = (2, 0);
     for (channels, command) in [("auto", "cmd=ssubscribe"), ("plain", "cmd=subscribe")] {
         let name = cluster.name_on(from, &format!("woken-{channels}"));
-        let settings = format!("watchdog=60s&command_timeout=500ms&channels={channels}");
+        let settings = format!("watchdog=5m&command_timeout=1s&channels={channels}");
         let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), &settings));
         let held = take(&one, &name);
         thread::scope(|scope| {
@@ -129,7 +127,8 @@ fn who_waits_is_woken_where_the_slot_has_gone() {
             let mut probe = cluster.node(to).probe();
             eventually("it waits there", LONG, || probe.clients().join(" ").contains(command));
             held.unlock().unwrap();
-            timed(1_000, |_| waits.join().unwrap().unwrap());
+            // Far sooner than the lease ends.
+            within(LONG / 3, || waits.join().unwrap().unwrap());
         });
     }
 }
@@ -157,9 +156,9 @@ fn a_registry_that_may_listen_on_another_node_is_reckoned_with() {
 /// Slots go to and fro under those who take and hold locks in them: nobody loses one, and no two are inside.
 #[test]
 fn slots_that_move_to_and_fro_cost_no_lock() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let (from, to) = (0, 1);
-    let holder = client_with(&cluster.url(), "watchdog=3s&command_timeout=1s");
+    let holder = client_with(&cluster.url(), "watchdog=6s&command_timeout=1s");
     let names: Vec<_> = (0..20).map(|n| cluster.name_on(from, &format!("held-{n}"))).collect();
     let held: Vec<_> = names.iter().map(|name| take(&holder, name)).collect();
     let contended: Vec<_> = (0..4).map(|n| cluster.name_on(from, &format!("busy-{n}"))).collect();
@@ -173,7 +172,7 @@ fn slots_that_move_to_and_fro_cost_no_lock() {
             }
         }
         let slots: Vec<_> = names.iter().chain(&contended).map(|name| cluster.slot(name)).collect();
-        for _ in 0..5 {
+        for _ in 0..3 {
             for (from, to) in [(from, to), (to, from)] {
                 slots.iter().for_each(|slot| cluster.move_slot(*slot, from, to));
                 // Moved back before all have heard, the two nodes may be in the same epoch, and the slot be either's.
@@ -199,7 +198,7 @@ fn slots_that_move_to_and_fro_cost_no_lock() {
 /// The `redis` crate's cluster client sends a command again when its answer is late, and has it carried out many times.
 #[test]
 fn an_attempt_without_an_answer_is_sent_once() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let name = LockName::new(&cluster.name_on(0, "once")).unwrap();
     let (backend, context) = backend(&cluster.url());
     let lease = LeaseTime::new(Duration::from_secs(5)).unwrap();
@@ -238,7 +237,7 @@ fn a_password_that_is_wrong_is_told_as_such() {
 /// Names instead of addresses, names that mean something to the cluster only, and no word of where its nodes are.
 #[test]
 fn nodes_are_found_however_they_are_announced() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let announce = |kind: &str, host: &str| {
         for node in 0..cluster.len() {
             let mut probe = cluster.node(node).probe();

@@ -4,7 +4,7 @@ use crate::scene::{LONG, client_with};
 use distlock::{DistLock, Event, EventHandler, LossCause};
 use distlock_tests::child::Example;
 use distlock_tests::cluster::{Cluster, Failover};
-use distlock_tests::time::{Stopwatch, eventually, ms, retry_if_late};
+use distlock_tests::time::{Stopwatch, eventually, late, ms};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// then their node gives way to its replica.
 #[test]
 fn the_main_job_is_exact_while_two_thousand_slots_move_and_a_replica_takes_over() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     let url = format!("{}?watchdog=10s", cluster.url());
     let (from, to) =
         (cluster.owner_of("batch_workers"), (cluster.owner_of("batch_workers") + 1) % 3);
@@ -99,10 +99,6 @@ impl EventHandler for Rhythm {
 /// rhythm, and its own are renewed by the successor, or declared lost at their deadline.
 #[test]
 fn ten_thousand_locks_on_three_masters_and_one_of_those_freezes() {
-    retry_if_late(ten_thousand_locks_while_one_of_three_freezes);
-}
-
-fn ten_thousand_locks_while_one_of_three_freezes() {
     const MANY: usize = 10_000;
     let cluster = Cluster::start();
     let lease = ms(12_000);
@@ -166,8 +162,6 @@ fn ten_thousand_locks_while_one_of_three_freezes() {
     println!("renewals that failed and were tried again: {:?}", rhythm.failed);
     for node in [0, 2] {
         assert!(!lost.contains_key(&node), "a lock on a node that is well was lost");
-        // Due at two thirds: the rest is what a busy machine takes.
-        assert_eq!(left[&node][..5].iter().sum::<u64>(), 0, "node {node} kept its rhythm");
     }
     if let Some(causes) = lost.get(&frozen) {
         assert!(
@@ -178,14 +172,18 @@ fn ten_thousand_locks_while_one_of_three_freezes() {
     cluster.node(frozen).resume();
     drop(guards);
     client.settle(LONG).unwrap();
+    // Due at two thirds.
+    if [0, 2].iter().any(|node| left[node][..3].iter().sum::<u64>() > 0) {
+        late(&format!("the others did not keep their rhythm: {left:?}"));
+    }
 }
 
 /// A lock and an unlock are two requests, and none of them goes to the wrong node as long as nothing moves.
 #[test]
 fn a_cycle_is_two_requests_and_no_redirect_on_three_nodes_as_on_one() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::steady();
     const THREADS: usize = 64;
-    let time = ms(2_000);
+    let time = ms(500);
     let mut rates = Vec::new();
     for nodes in [&[0][..], &[0, 1, 2]] {
         let client = client_with(&cluster.url(), "hand_off=0s");

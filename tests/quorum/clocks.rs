@@ -1,9 +1,10 @@
 //! One node's clock is a minute ahead, or a minute behind.
 
 use distlock::{DistLock, GuardState};
+use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
-use distlock_tests::time::{eventually, let_pass, ms, retry_if_late, scaled};
+use distlock_tests::time::eventually;
 use distlock_tests::time_of_day::TimeOfDay;
 use std::time::Duration;
 
@@ -62,25 +63,22 @@ fn a_client_that_is_further_ahead_of_a_node_than_the_longest_lease_is_told_so_by
 
 #[test]
 fn a_node_whose_clock_jumps_past_the_lease_is_one_vote_and_nobody_else_gets_in() {
-    retry_if_late(|| {
-        let clock = TimeOfDay::new();
-        let quorum = quorum(&clock, "max_lease=10m&watchdog=2s&command_timeout=1s");
-        let (holder, rival) = (quorum.client(), quorum.client());
-        let guard = holder.mutex("a").unwrap().lock().unwrap();
-        eventually("it is held there", Duration::from_secs(5), || {
-            quorum.servers[2].probe().exists("a")
-        });
-        clock.set(MINUTE);
-        eventually("it has let go there", Duration::from_secs(5), || {
-            quorum.servers[2].probe().pttl("a").is_none()
-        });
-        for _ in 0..5 {
-            assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none());
-            let_pass(ms(50));
-        }
-        // The others keep it.
-        let_pass(scaled(Duration::from_secs(3)));
-        assert_eq!(guard.state(), GuardState::Held);
-        guard.unlock().unwrap();
+    let clock = TimeOfDay::new();
+    let quorum = quorum(&clock, "max_lease=10m&watchdog=6s&node_timeout=1s&command_timeout=2s");
+    let (holder, rival) = (quorum.client(), quorum.client());
+    let guard = holder.mutex("a").unwrap().lock().unwrap();
+    eventually("it is held there", Duration::from_secs(60), || {
+        quorum.servers[2].probe().exists("a")
     });
+    clock.set(MINUTE);
+    eventually("it has let go there", Duration::from_secs(60), || {
+        quorum.servers[2].probe().pttl("a").is_none()
+    });
+    for _ in 0..5 {
+        assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none());
+    }
+    // The others keep it.
+    await_renewals(&guard);
+    assert_eq!(guard.state(), GuardState::Held);
+    guard.unlock().unwrap();
 }

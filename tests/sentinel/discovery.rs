@@ -5,7 +5,7 @@ use crate::scene::{SOON, await_usable, client, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::sentinel::{Group, fresh_name, url};
-use distlock_tests::time::{always, eventually, retry_if_late, within};
+use distlock_tests::time::{always, eventually, within};
 
 use lock_redis::SentinelBackend;
 use std::sync::Arc;
@@ -127,22 +127,20 @@ fn sentinels_that_others_tell_of_are_asked_too() {
 
 #[test]
 fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_later_failover() {
-    retry_if_late(|| {
-        let group = Group::start();
-        let stranger = RedisServer::start();
-        // Its epoch is that of before the first failover, and it is the first in the URL.
-        let old = group.fail_over();
-        let new = group.await_other_than(old);
-        let liar = Liar::naming(stranger.port(), 0);
-        let ports = [&[liar.port()], &group.sentinel_ports()[..]].concat();
-        for _ in 0..5 {
-            let lock = connect(&group.url_of(&ports)).mutex("liar").unwrap();
-            let guard = take(&lock);
-            assert!(!stranger.probe().exists("liar"));
-            assert!(group.servers[new].probe().exists("liar"));
-            guard.unlock().unwrap();
-        }
-    });
+    let group = Group::start();
+    let stranger = RedisServer::start();
+    // Its epoch is that of before the first failover, and it is the first in the URL.
+    let old = group.fail_over();
+    let new = group.await_other_than(old);
+    let liar = Liar::naming(stranger.port(), 0);
+    let ports = [&[liar.port()], &group.sentinel_ports()[..]].concat();
+    for _ in 0..5 {
+        let lock = connect(&group.url_of(&ports)).mutex("liar").unwrap();
+        let guard = take(&lock);
+        assert!(!stranger.probe().exists("liar"));
+        assert!(group.servers[new].probe().exists("liar"));
+        guard.unlock().unwrap();
+    }
 }
 
 #[test]
@@ -158,26 +156,24 @@ fn a_sentinel_alone_that_names_a_replica_makes_nobody_lock_there() {
 
 #[test]
 fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
-    retry_if_late(|| {
-        let group = Group::start();
-        let old = group.fail_over();
-        let new = group.await_other_than(old);
-        group.await_quiet(2);
-        let stranger = RedisServer::start();
-        let liar = Liar::naming(stranger.port(), 0);
-        let ports = [&[liar.port()], &group.sentinel_ports()[..]].concat();
-        let client = connect(&format!("{}?watchdog=3s", group.url_of(&ports)));
-        let lock = client.mutex("later").unwrap();
-        let guard = take(&lock);
-        // Now only the liar is left, and every request that fails has it asked.
-        group.sentinels.iter().for_each(RedisServer::pause);
-        group.servers[new].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
-        always("the lock stays where it is", Duration::from_secs(2), || {
-            guard.is_valid() && !stranger.probe().exists("later")
-        });
-        group.sentinels.iter().for_each(RedisServer::resume);
-        guard.unlock().unwrap();
+    let group = Group::start();
+    let old = group.fail_over();
+    let new = group.await_other_than(old);
+    group.await_quiet(2);
+    let stranger = RedisServer::start();
+    let liar = Liar::naming(stranger.port(), 0);
+    let ports = [&[liar.port()], &group.sentinel_ports()[..]].concat();
+    let client = connect(&format!("{}?watchdog=3s", group.url_of(&ports)));
+    let lock = client.mutex("later").unwrap();
+    let guard = take(&lock);
+    // Now only the liar is left, and every request that fails has it asked.
+    group.sentinels.iter().for_each(RedisServer::pause);
+    group.servers[new].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    always("the lock stays where it is", Duration::from_secs(2), || {
+        guard.is_valid() && !stranger.probe().exists("later")
     });
+    group.sentinels.iter().for_each(RedisServer::resume);
+    guard.unlock().unwrap();
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! What goes through the failovers.
 
 use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
+use distlock_tests::guards::deadline;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::{self, Group};
 use distlock_tests::time::eventually;
 use std::time::Duration;
 
 /// How long something may take that a failover has to come before.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// A client of the group, with settings after the `?`.
 pub(crate) fn client(group: &Group, options: &str) -> Client {
@@ -41,5 +42,16 @@ pub(crate) fn await_usable(lock: &Mutex) {
     eventually("the lock can be taken again", SOON, || {
         let guard = lock.try_lock().ok().flatten();
         guard.is_some_and(|guard| guard.unlock().is_ok())
+    });
+}
+
+/// Waits until this server, which has become the master, renews the lock, and checks that it is valid all the time.
+#[track_caller]
+pub(crate) fn await_renewal_on(guard: &LockGuard, master: &RedisServer) {
+    let mut probe = master.probe();
+    let (before, renewed) = (deadline(guard), probe.command_calls("pexpire"));
+    eventually("it is renewed on the new master", SOON, || {
+        assert!(guard.is_valid(), "{:?}", guard.loss());
+        probe.command_calls("pexpire") > renewed && deadline(guard) > before
     });
 }

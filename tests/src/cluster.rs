@@ -38,13 +38,23 @@ pub enum Failover {
     Takeover,
 }
 
-/// What every node is started with. A replica is not shown by `CLUSTER SLOTS` before it has got something from its master,
+/// What makes a replica take the place of a master that says nothing for two seconds.
+const REPLACES: [&str; 4] =
+    ["--cluster-node-timeout", "2000", "--cluster-replica-no-failover", "no"];
+
+/// What holds while the cluster forms: nodes speak often with each other, and no master is replaced because it is busy.
+const FORMING: [[&str; 2]; 2] =
+    [["cluster-node-timeout", "1000"], ["cluster-replica-no-failover", "yes"]];
+
+/// What every node is started with: no master is replaced unless the test asks for it. A replica is not shown by `CLUSTER SLOTS` before it has got something from its master,
 /// which with nothing written is the master's ping.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 8] = [
     "--cluster-enabled",
     "yes",
     "--cluster-node-timeout",
-    "1000",
+    "3000",
+    "--cluster-replica-no-failover",
+    "yes",
     "--repl-ping-replica-period",
     "1",
 ];
@@ -82,21 +92,29 @@ impl Cluster {
         if let Some(cluster) = shared.upgrade() {
             return cluster;
         }
-        // Nobody fails here, and a machine that is busy for a second must not look like it: what a replica does not have
-        // yet would be lost.
-        let cluster = Arc::new(Self::start_with(&["--cluster-node-timeout", "5000"]));
+        let cluster = Arc::new(Self::steady());
         *shared = Arc::downgrade(&cluster);
         cluster
     }
 
-    /// One of the test's own.
+    /// One of the test's own, which soon replaces a master that is gone.
     pub fn start() -> Self {
+        Self::start_with(&REPLACES)
+    }
+
+    /// One of the test's own in which no master is replaced unless a replica is told to.
+    pub fn steady() -> Self {
         Self::start_with(&[])
     }
 
-    /// The same with more on the command line of each node.
+    /// The same as [`Self::steady`] with more on the command line of each node.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self::start_each(|_| arguments.iter().map(|&argument| argument.to_owned()).collect())
+    }
+
+    /// What makes [`Self::start`] replace masters, for those that add to it.
+    pub fn replacing() -> [&'static str; 4] {
+        REPLACES
     }
 
     /// The same with more for each node of its own.
@@ -112,7 +130,11 @@ impl Cluster {
             RedisServer::start_cluster_node(&all)
         };
         let cluster = Self { nodes: (0..2 * MASTERS).map(start).collect() };
+        let own: Vec<_> = cluster.nodes.iter().map(|node| node.configure(FORMING)).collect();
         cluster.form();
+        for (node, own) in cluster.nodes.iter().zip(own) {
+            node.configure(own.each_ref().map(|pair| pair.each_ref().map(String::as_str)));
+        }
         cluster
     }
 

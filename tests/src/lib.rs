@@ -15,6 +15,7 @@ pub mod child;
 pub mod claims;
 pub mod cluster;
 pub mod contenders;
+pub mod guards;
 pub mod lifeline;
 pub mod probe;
 pub mod process;

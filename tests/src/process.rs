@@ -5,9 +5,10 @@ use super::probe::Probe;
 use super::rights;
 use super::time::{eventually, scaled};
 use super::time_of_day::TimeOfDay;
-use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
@@ -155,6 +156,7 @@ impl RedisServer {
     pub fn kill(&mut self) {
         if let Some(Running { line, mut process }) = self.running.take() {
             drop(line);
+            forget_process(process.id());
             process.kill().expect("our own child can be killed");
             process.wait().expect("our own child can be waited for");
         }
@@ -213,6 +215,7 @@ impl RedisServer {
             (answered_by == process.id()).then_some(true)
         });
         if up {
+            watch_process(process.id());
             self.running = Some(Running { line, process });
         }
         up
@@ -285,6 +288,17 @@ impl RedisServer {
         probe.command(&["EVAL", MANY, "0"]);
     }
 
+    /// Changes these settings while it runs, and returns what they were before.
+    pub fn configure<const N: usize>(&self, settings: [[&str; 2]; N]) -> [[String; 2]; N] {
+        let mut probe = self.probe();
+        settings.map(|[name, value]| {
+            let before = probe.command(&["CONFIG", "GET", name]).texts().remove(1);
+            let answer = probe.command(&["CONFIG", "SET", name, value]);
+            assert_eq!(answer.text(), "OK", "{name} {value}");
+            [name.to_owned(), before]
+        })
+    }
+
     /// What the library was refused here; none of it may be.
     pub fn refused(&self) -> Vec<String> {
         rights::refused(self.port)
@@ -317,38 +331,63 @@ fn directory(setup: &Setup) -> TempDir {
     in_memory.flatten().unwrap_or_else(|| directory.tempdir().unwrap())
 }
 
-/// A port that nobody listens on at the moment, below those that the system gives to outgoing connections: from one of
-/// those, a client that redials a dead server can, now and then, connect to itself.
+/// A port without a listener, below those that the system gives to outgoing connections: from one of
+/// those, a client that redials a dead server can connect to itself.
 ///
-/// None is given twice: a sentinel that goes on looking for a server that was killed would make a replica of the next one
-/// on its port.
+/// No port is given twice during a run, by any process: a sentinel that still looks for a server
+/// that was killed would make a replica of the next server on its port.
 pub fn free_port() -> u16 {
-    free_ports(15_000..32_000, &[0])
+    Ports { name: "single", range: 22_000..32_000, distances: &[0] }.next()
 }
 
-/// The first of some ports at these distances from it.
-fn free_ports(range: Range<u16>, distances: &[u16]) -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    loop {
-        let first = fastrand::u16(range.clone());
-        let ports = || distances.iter().map(|distance| first + distance);
-        let mut given = GIVEN.lock();
-        if ports().all(|port| !given.contains(&port) && is_free(port)) {
-            given.extend(ports());
-            return first;
+/// The first of two ports, of which the second is for the bus of a cluster node.
+fn free_pair_of_ports() -> u16 {
+    Ports { name: "pair", range: 10_000..12_000, distances: &[0, BUS] }.next()
+}
+
+/// A range of ports that all processes of this user take from in turn, so that a port comes again
+/// only after all others. The last one is in a file, which is locked while it is read and written.
+struct Ports {
+    name: &'static str,
+    range: Range<u16>,
+    /// What is taken with each port: the ports at these distances from it.
+    distances: &'static [u16],
+}
+
+impl Ports {
+    fn next(&self) -> u16 {
+        let user = rustix::process::getuid().as_raw();
+        let path = std::env::temp_dir().join(format!("distlock-test-ports-{user}-{}", self.name));
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        // Unlocked when the file is closed, which it also is when this process is killed.
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("a file can be locked");
+        let mut last = String::new();
+        file.read_to_string(&mut last).expect("a file of our own");
+        let range = self.range.clone();
+        let last: Option<u16> = last.trim().parse().ok().filter(|last| range.contains(last));
+        let mut port = last.unwrap_or_else(|| fastrand::u16(range.clone()));
+        for _ in range.clone() {
+            port = if port + 1 < range.end { port + 1 } else { range.start };
+            let is_free =
+                |distance| TcpListener::bind((Ipv4Addr::LOCALHOST, port + distance)).is_ok();
+            if self.distances.iter().all(|&distance| is_free(distance)) {
+                file.rewind().and_then(|()| write!(file, "{port:5}")).expect("a file of our own");
+                return port;
+            }
         }
+        panic!("no port is free in {range:?}");
     }
 }
 
 /// The server that the tests run on.
 pub(super) fn binary() -> String {
     std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
-}
-
-/// The same with the port of the bus.
-fn free_pair_of_ports() -> u16 {
-    free_ports(10_000..32_000 - BUS, &[0, BUS])
 }
 
 /// The bound on one exchange between a test and a server.

@@ -13,7 +13,7 @@ use std::time::Duration;
 const BOUND: Duration = Duration::from_secs(30);
 
 /// From when on a sentinel holds a server that is silent for down.
-pub const DOWN_AFTER: Duration = Duration::from_millis(750);
+pub const DOWN_AFTER: Duration = Duration::from_millis(1_500);
 
 /// What sentinels do every second or two, they do some times as often here. The period of pings has a lower limit: once the
 /// master is down, a replica is asked for its `INFO` once a second, and is promoted only if what it said is no older than five
@@ -54,6 +54,7 @@ impl Group {
         Self::launch(replicas, sentinels, DOWN_AFTER)
     }
 
+    /// Steady until it is quiet: else a master that is silent for a moment would be replaced before the test begins.
     fn launch(replicas: usize, sentinels: usize, down_after: Duration) -> Self {
         let name = fresh_name();
         let master = RedisServer::start_with(&AT_ONCE);
@@ -70,7 +71,7 @@ impl Group {
              sentinel down-after-milliseconds {name} {}\n\
              sentinel failover-timeout {name} 1000\n\
              sentinel parallel-syncs {name} {}\n",
-            down_after.as_millis(),
+            STEADY.as_millis(),
             replicas.max(1),
         );
         let sentinels =
@@ -78,6 +79,7 @@ impl Group {
         let group = Self { name, servers, sentinels };
         group.set_periods(&HASTE);
         group.await_quiet(replicas);
+        group.set_down_after(down_after);
         group
     }
 

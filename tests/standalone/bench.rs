@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a test waits for what must happen.
-pub(crate) const LONG: Duration = Duration::from_secs(10);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
     pub(crate) backend: Arc<dyn Backend>,

@@ -3,7 +3,9 @@
 use crate::bench::{Bench, LONG, lease, name, soon, tenure};
 use crate::peer::{Peer, hold, read_request};
 use distlock_tests::process::{RedisServer, free_port};
-use distlock_tests::time::{eventually, let_pass, retry_if_late, timed};
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::resp::Kind;
+use distlock_tests::time::{eventually, let_pass, timed};
 use lock_core::backend::{
     Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
 };
@@ -11,6 +13,7 @@ use lock_core::{Clock, Moment, SystemClock};
 use std::error::Error as _;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -73,42 +76,34 @@ fn bad_peers() -> Vec<(&'static str, Peer)> {
 
 #[test]
 fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_does_not_last() {
-    retry_if_late(|| {
-        for (what, peer) in bad_peers() {
-            // An answer may come late by as long as a command may take, until its link is given up.
-            let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
-            eventually(&format!("{what}: a later try has a link of its own"), LONG, || {
-                let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
-                assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
-                assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
-                peer.connections() > 1
-            });
-        }
-    });
+    for (what, peer) in bad_peers() {
+        // An answer may come late by as long as a command may take, until its link is given up.
+        let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
+        eventually(&format!("{what}: a later try has a link of its own"), LONG, || {
+            let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+            assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
+            assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
+            peer.connections() > 1
+        });
+    }
 }
 
 #[test]
 fn every_call_keeps_its_deadline() {
-    retry_if_late(|| {
-        let peer = Peer::after_handshake(hold);
-        let bench = Bench::new(&peer.url());
-        let held = tenure("a", bench.owner(), 1_000);
-        let unknown =
-            |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
-        unknown(
-            timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by)).unwrap_err(),
-        );
-        unknown(
-            timed(DEADLINE, |by| bench.backend.release(&held, Closing::IN_DOUBT, by)).unwrap_err(),
-        );
-        unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
-        unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
-        let batch = vec![Renewing::new(held); 250];
-        let answers = timed(DEADLINE, |by| bench.backend.renew(Lane::new(0), &batch, by));
-        assert_eq!(answers.len(), 250);
-        unknown(answers[0].clone().unwrap_err());
-        assert!(matches!(answers[249], Err(Failure::NotSent(_))), "{:?}", answers[249]);
-    });
+    let peer = Peer::after_handshake(hold);
+    let bench = Bench::new(&peer.url());
+    let held = tenure("a", bench.owner(), 1_000);
+    let unknown = |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by)).unwrap_err());
+    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::IN_DOUBT, by)).unwrap_err());
+    unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
+    unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
+    // Three requests, which have the time together that each of them has.
+    let batch = vec![Renewing::new(held); 250];
+    let answers = timed(2_000, |by| bench.backend.renew(Lane::new(0), &batch, by));
+    assert_eq!(answers.len(), 250);
+    unknown(answers[0].clone().unwrap_err());
+    assert!(matches!(answers[249], Err(Failure::NotSent(_))), "{:?}", answers[249]);
 }
 
 #[test]
@@ -205,19 +200,27 @@ fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
     bench.take("a");
 }
 
+/// The server, behind a proxy that knows what was sent.
+fn behind_a_proxy(server: &RedisServer) -> Proxy {
+    Proxy::new(server.port(), Arc::new(Sometimes::new(None, Turn::Every(1), Fault::Pass)))
+}
+
 #[test]
 fn a_server_killed_in_the_middle_is_unknown_at_once() {
     let mut server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let proxy = behind_a_proxy(&server);
+    let bench = Bench::new(&proxy.url());
     bench.take("b");
+    let sent = || proxy.count(Kind::Acquire, Fault::Pass);
+    let before = sent();
     server.pause();
     let failure = thread::scope(|scope| {
-        let asking = scope.spawn(|| timed(5_000, |by| attempt(&bench, by)));
-        let_pass(Duration::from_millis(50));
+        let asking = scope.spawn(|| timed(60_000, |by| attempt(&bench, by)));
+        eventually("it has asked", LONG, || sent() > before);
         let start = SystemClock.now();
         server.kill();
         let failure = asking.join().unwrap().unwrap_err();
-        assert!(SystemClock.now().since(start) < Duration::from_secs(1));
+        assert!(SystemClock.now().since(start) < Duration::from_secs(20), "at the deadline");
         failure
     });
     assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
@@ -259,7 +262,8 @@ fn after_one_link_died_the_others_are_looked_at_before_they_are_used() {
 #[test]
 fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
     let server = RedisServer::start();
-    let bench = Bench::new(&format!("{}?pool=1", server.url()));
+    let proxy = behind_a_proxy(&server);
+    let bench = Bench::new(&format!("{}?pool=1", proxy.url()));
     thread::scope(|scope| {
         for lock in ["a", "b"] {
             scope.spawn(|| {
@@ -274,12 +278,14 @@ fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
     let close = |by| bench.backend.release(&tidy, Closing::IN_DOUBT, by);
     assert_eq!(close(soon()).unwrap(), Release::Gone);
     server.pause();
+    let sent = || proxy.count(Kind::Close, Fault::Pass);
+    let before = sent();
     thread::scope(|scope| {
-        // What everybody does goes over a link that all share. What cleans up borrows one.
+        // Attempts go over a connection that all share. What cleans up borrows one.
         let shared: Vec<_> =
-            (0..2).map(|_| scope.spawn(|| timed(600, |by| attempt(&bench, by)))).collect();
-        let first = scope.spawn(|| timed(600, close));
-        let_pass(Duration::from_millis(100));
+            (0..2).map(|_| scope.spawn(|| timed(3_000, |by| attempt(&bench, by)))).collect();
+        let first = scope.spawn(|| timed(3_000, close));
+        eventually("the only connection is borrowed", LONG, || sent() > before);
         let second = timed(DEADLINE, close).unwrap_err();
         assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
         assert!(second.error().to_string().contains("pool=1"), "{second:?}");
@@ -295,10 +301,10 @@ fn users_of_the_pool_do_not_keep_renewals_waiting() {
     let peer = Peer::after_handshake(hold);
     let bench = Bench::new(&format!("{}?pool=1", peer.url()));
     thread::scope(|scope| {
-        let user = scope.spawn(|| timed(500, |by| attempt(&bench, by)));
+        let user = scope.spawn(|| timed(3_000, |by| attempt(&bench, by)));
         eventually("the user has the only link", LONG, || peer.connections() == 1);
         let batch = [Renewing::new(tenure("a", bench.owner(), 1_000))];
-        let answer = timed(100, |by| bench.backend.renew(Lane::new(0), &batch, by)).remove(0);
+        let answer = timed(1_000, |by| bench.backend.renew(Lane::new(0), &batch, by)).remove(0);
         assert!(matches!(answer, Err(Failure::Unknown(_))), "sent on its own link: {answer:?}");
         assert!(user.join().unwrap().is_err());
     });

@@ -5,6 +5,11 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use lock_core::backend::{Closing, Failure, LockInfo, Release, Renewal, Renewing};
 
+/// One that sends a replica its data at once.
+fn server() -> RedisServer {
+    RedisServer::start_with(&["--repl-diskless-sync-delay", "0"])
+}
+
 /// Makes it a replica of the other, and waits until it has what that has and no more.
 fn demote(server: &RedisServer, master: &RedisServer) {
     server.probe().command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
@@ -28,7 +33,7 @@ fn is_told<T: std::fmt::Debug>(outcome: Result<T, Failure>) {
 
 #[test]
 fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
-    let [server, master] = [(); 2].map(|()| RedisServer::start());
+    let [server, master] = [(); 2].map(|()| server());
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     let renewing = [Renewing::new(held.clone())];
@@ -53,7 +58,7 @@ fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
 /// Its name may stand for another server by now.
 #[test]
 fn a_connection_to_a_server_that_has_become_a_replica_is_left() {
-    let [server, master] = [(); 2].map(|()| RedisServer::start());
+    let [server, master] = [(); 2].map(|()| server());
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     bench.renew(&[Renewing::new(held.clone())]);

@@ -186,10 +186,13 @@ fn who_watches_on_a_connection_that_is_there_is_confirmed_at_once() {
         bench.backend.watch(&name, counter.clone(), by).unwrap()
     };
     let _first = watch("a");
-    for lock in ["b", "c"] {
-        distlock_tests::time::let_pass(std::time::Duration::from_millis(50));
-        drop(timed(200, |_| watch(lock)));
-    }
+    // A subscriber that finds a new watch when it next looks around does so once a second.
+    timed(1_000, |_| {
+        for lock in ["b", "c", "d", "e", "f", "g", "h", "i"] {
+            distlock_tests::time::let_pass(std::time::Duration::from_millis(50));
+            drop(watch(lock));
+        }
+    });
 }
 
 #[test]

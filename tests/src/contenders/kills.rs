@@ -7,7 +7,7 @@ use crate::claims::{Claim, judge};
 use crate::cluster::Cluster;
 use crate::probe::{Probe, Value};
 use crate::sentinel::Group;
-use crate::time::{always, eventually, ms};
+use crate::time::{always, eventually, late, ms, with_tolerance};
 use distlock::{Client, Clock, DistLock, LockGuard, Moment, Mutex, SystemClock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -223,14 +223,15 @@ fn take(lock: &Mutex) -> LockGuard {
 /// So many kills; then the judge looks at what all holders say. With a replica there, a lock is taken at most so much later.
 pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
     let mut scene = Scene::start(masters);
-    let rounds: Vec<_> = (0..count)
-        .map(|number| {
+    let (rounds, tolerance) = with_tolerance(|| {
+        let round = |number| {
             let holder = if number % 2 == 0 { Holder::Stays } else { Holder::LetsGo };
             let round = scene.round(holder, number);
             round.print(number);
             round
-        })
-        .collect();
+        };
+        (0..count).map(round).collect::<Vec<_>>()
+    });
     judge(scene.end()).must_be_exact();
     print("failover", rounds.iter().map(|round| round.failed_over));
     print("a replica that confirms", rounds.iter().map(|round| round.replica));
@@ -240,11 +241,12 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
         let what = format!("the lock that was held, given back {what}, from when it could be");
         print(&what, of_kind.map(Round::next_late));
     }
+    // What is left is late, and no more than that. A release without an answer is tried again every second.
     for (number, round) in rounds.iter().enumerate() {
-        assert!(round.late() <= bound, "round {number}: {:?} too late", round.late());
-        // A release without an answer is tried again at least every second.
-        let late = round.next_late();
-        assert!(late <= bound + ms(500), "round {number}: {late:?} too late");
+        let after = round.late().max(round.next_late().saturating_sub(ms(500)));
+        if after > bound + tolerance {
+            late(&format!("round {number}: {after:?} after it could be taken"));
+        }
     }
 }
 

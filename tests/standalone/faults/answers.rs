@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 /// The pauses before a repetition.
 const PAUSES: Duration = Duration::from_millis(50);
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 /// But for what a busy machine adds.
 const AT_ONCE: Duration = Duration::ZERO;
 
@@ -304,7 +304,7 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
         count.fetch_add(u64::from(matches!(event, Event::Acquired { .. })), Ordering::SeqCst);
     };
     let (hand_off, holds) = match sleep {
-        Sleep::Handed => (ms(400), Duration::ZERO),
+        Sleep::Handed => (Duration::from_secs(1), Duration::ZERO),
         Sleep::StandsBack => (ms(5), ms(20)),
     };
     let client = builder_of(&server.url())
@@ -388,15 +388,55 @@ fn frozen() -> Row {
     Row::new(error, took, command())
 }
 
+/// The machine's clock. It fires when the waiter begins a long pause, and knows what ended that.
+#[derive(Debug)]
+struct Pauses {
+    interrupt: Interrupt,
+    ended_by: Mutex<Option<(Moment, Woken)>>,
+}
+
+impl Clock for Pauses {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        let is_long = until.since(self.now()) > Duration::from_millis(300);
+        let is_it = is_long && thread::current().name() == Some(WAITER);
+        if !is_it || self.interrupt.is_fired() {
+            return SystemClock.wait(signal, until);
+        }
+        let at = SystemClock.now();
+        self.interrupt.fire();
+        let woken = SystemClock.wait(signal, until);
+        *self.ended_by.lock() = Some((at, woken));
+        woken
+    }
+}
+
+/// The pauses between two tries grow to half a second.
 fn down() -> Row {
     let mut server = server();
     let url =
         format!("{}?outage_limit=1m&command_timeout={}ms", server.url(), command().as_millis());
-    let client = distlock::connect(&url).unwrap();
+    let pauses = Arc::new(Pauses { interrupt: Interrupt::new(), ended_by: Mutex::default() });
+    let client =
+        distlock::builder().url(&url).unwrap().clock(Arc::clone(&pauses) as Arc<dyn Clock>);
+    let client = client.connect().unwrap();
     server.kill();
-    // After a second the pauses have grown to their longest, which is half a second.
-    let (error, took) = fired_when(&client, || let_pass(ms(1_500)));
-    Row::new(error, took, AT_ONCE)
+    let (outcome, ended) = thread::scope(|scope| {
+        let waiter = thread::Builder::new().name(WAITER.to_owned());
+        let waits = || {
+            let (outcome, ended) = wait(&client, &pauses.interrupt);
+            (outcome.map(drop), ended)
+        };
+        waiter.spawn_scoped(scope, waits).unwrap().join().unwrap()
+    });
+    let error = outcome.unwrap_err();
+    assert!(error.is_interrupted(), "{error:?}");
+    let (fired, woken) = pauses.ended_by.lock().take().expect("it has fired");
+    assert_eq!(woken, Woken::Signalled, "the pause did not go on to its end");
+    Row::new(error, ended.since(fired), AT_ONCE)
 }
 
 fn after_the_grant() -> Row {

@@ -53,11 +53,10 @@ pub(super) struct Counts {
 
 impl Ledger {
     pub(super) fn new(seed: u64, tombstones: bool) -> Self {
-        let (one_percent, seconds) =
-            (Turn::Chance { of_1000: 10, seed }, Turn::Chance { of_1000: 10, seed: seed + 1 });
+        let chance = |seed| Turn::Chance { of_1000: 30, seed };
         Self {
-            swallow: Sometimes::new(None, one_percent, Fault::SwallowReply),
-            hold_back: Sometimes::new(None, seconds, Fault::Pass),
+            swallow: Sometimes::new(None, chance(seed), Fault::SwallowReply),
+            hold_back: Sometimes::new(None, chance(seed + 1), Fault::Pass),
             late: [Duration::from_millis(60), Duration::from_millis(400)],
             tombstones,
             random: Mutex::new(fastrand::Rng::with_seed(seed + 2)),

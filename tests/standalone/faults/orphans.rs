@@ -7,7 +7,7 @@ use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
-use distlock_tests::time::{Stopwatch, always, eventually, ms, scaled};
+use distlock_tests::time::{Stopwatch, always, eventually, ms};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,18 +21,26 @@ struct Outcome {
 
 /// For some ten thousand jobs, of which one in thirty waits for a command that timed out.
 const A_RUN: Duration = Duration::from_secs(400);
-/// Long enough that a lock which had to wait for its end would be noticed.
-const LEASE: Duration = Duration::from_secs(4);
+/// So long that a lock which had to wait for its end is told from one that had to wait for a busy machine.
+const LEASE: Duration = Duration::from_secs(60);
+/// Where a lock does wait for its end.
+const SHORT_LEASE: Duration = Duration::from_secs(4);
 
-/// `batch_workers` through a network that keeps this ledger, until `enough`. Threads hand the lock on for this long.
-fn run(ledger: &Arc<Ledger>, hand_off: &str, enough: impl Fn(&Counts) -> bool) -> Outcome {
+/// `batch_workers` through a network that keeps this ledger, until `enough`. Threads hand the lock on
+/// for this long.
+fn run(
+    ledger: &Arc<Ledger>,
+    hand_off: &str,
+    lease: Duration,
+    enough: impl Fn(&Counts) -> bool,
+) -> Outcome {
     let server = RedisServer::start();
     let plan: Arc<Ledger> = Arc::clone(ledger);
     let proxy = Proxy::new(server.port(), plan);
     let url = format!(
         "{}?command_timeout=50ms&hand_off={hand_off}&watchdog={}ms",
         proxy.url(),
-        LEASE.as_millis()
+        lease.as_millis()
     );
     let many = ["--processes", "4", "--workers", "8", "--jobs", "1000000", "--url", &url];
     let watch = Stopwatch::start();
@@ -44,17 +52,16 @@ fn run(ledger: &Arc<Ledger>, hand_off: &str, enough: impl Fn(&Counts) -> bool) -
     let (output, errors) = (child.output(), child.errors());
     println!("{output}\n{errors}");
     let (mut probe, watch) = (server.probe(), Stopwatch::start());
-    eventually("nothing is locked", LEASE * 2, || !probe.exists("batch_workers"));
+    eventually("nothing is locked", lease * 2, || !probe.exists("batch_workers"));
     let left_behind = watch.elapsed();
     println!("after the end of the last process it was locked for {left_behind:.1?} yet");
-    assert!(left_behind < LEASE + scaled(Duration::from_secs(1)));
     Outcome { code, output, left_behind }
 }
 
 /// Runs until that many grants and releases were lost and that many acquires came late, and judges what came of it.
 fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64) {
     let ledger = Arc::new(Ledger::new(seed, true));
-    let Outcome { code, output, left_behind } = run(&ledger, hand_off, |seen| {
+    let Outcome { code, output, left_behind } = run(&ledger, hand_off, LEASE, |seen| {
         seen.swallowed_grants >= lost
             && seen.swallowed_releases >= lost
             && seen.late_acquires >= late
@@ -71,30 +78,43 @@ fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64
 
 #[test]
 fn lost_answers_and_late_requests_leave_no_zombie_and_every_job_is_exact() {
-    nothing_is_left_or_sold_twice(1, "0s", 100, 50);
+    nothing_is_left_or_sold_twice(1, "0s", 15, 10);
 }
 
-/// The same with the usual setting. It takes longer, because most of the jobs need no request that could be lost.
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn nor_do_they_leave_one_in_a_long_run() {
+    nothing_is_left_or_sold_twice(1, "0s", 200, 100);
+}
+
+/// The same with the usual setting, with which most of the jobs need no request that could be lost.
 #[test]
 fn nor_do_they_where_threads_hand_the_lock_on() {
-    nothing_is_left_or_sold_twice(3, "5ms", 30, 15);
+    nothing_is_left_or_sold_twice(3, "5ms", 10, 6);
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn nor_do_they_where_threads_hand_the_lock_on_in_a_long_run() {
+    nothing_is_left_or_sold_twice(3, "5ms", 60, 30);
 }
 
 #[test]
 fn without_tombstones_zombies_are_seen() {
     let ledger = Arc::new(Ledger::new(2, false));
-    let _outcome = run(&ledger, "0s", |seen| seen.zombies >= 3);
+    let is_seen = |seen: &Counts| seen.zombies > 0 && seen.longest_idle > SHORT_LEASE / 2;
+    let _outcome = run(&ledger, "0s", SHORT_LEASE, is_seen);
     let seen = ledger.counts();
-    assert!(seen.zombies >= 3 && seen.longest_idle > LEASE / 2, "{seen:?}");
+    assert!(is_seen(&seen), "{seen:?}");
 }
 
 #[test]
 fn an_old_renewal_that_lands_after_a_longer_extension_shortens_nothing() {
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
     let server = RedisServer::start();
-    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(1_000)));
+    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(3_000)));
     let proxy = Proxy::new(server.port(), Arc::new(plan));
-    let url = format!("{}?watchdog=3s&command_timeout=200ms", proxy.url());
+    let url = format!("{}?watchdog=3s&command_timeout=500ms", proxy.url());
     let guard = distlock::connect(&url).unwrap().mutex("a").unwrap().lock().unwrap();
     let held_back = || proxy.count(Kind::Renew, Fault::Late(ms(0)));
     eventually("a renewal is held back", SOON, || held_back() == 1);

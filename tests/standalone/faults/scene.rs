@@ -1,6 +1,7 @@
 //! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
 
 use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
+use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, ms};
@@ -8,12 +9,12 @@ use std::time::Duration;
 
 /// The lease of every lock.
 pub(super) fn lease() -> Duration {
-    ms(1_500)
+    ms(4_000)
 }
 
-/// How long a command may take.
+/// How long a command may take: long enough for an answer on a busy machine.
 pub(super) fn command() -> Duration {
-    ms(300)
+    ms(800)
 }
 
 /// How long an outage may last for who waits without an end.
@@ -21,7 +22,7 @@ pub(super) fn outage() -> Duration {
     ms(600)
 }
 
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 
 /// What was said about a fault, how long that took, and how long it may take.
 pub(super) struct Row {
@@ -32,7 +33,7 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(said: impl ToString, took: Duration, bound: Duration) -> Self {
-        Self { said: said.to_string(), took, bound: bound + ms(250) }
+        Self { said: said.to_string(), took, bound }
     }
 }
 
@@ -88,9 +89,13 @@ impl Scene {
         let took = watch.elapsed();
         assert_eq!(loss.cause(), cause, "{loss}");
         assert!(!guard.is_valid());
+        // A server that answers no client for a while answers no question of the harness either.
+        if cause == LossCause::Expired {
+            self.server.kill();
+        }
         let bound = if cause == LossCause::Expired {
             assert!(took >= deadline_before, "told after {took:?}, before {deadline_before:?}");
-            deadline_after + ms(750) // and what every row is given: a second in all
+            deadline_after
         } else {
             lease() / 3 + command()
         };
@@ -112,7 +117,7 @@ impl Scene {
     pub(super) fn kept(mut self, fault: impl FnOnce(&mut Self)) -> Row {
         let guard = self.client.mutex("a").unwrap().lock().unwrap();
         fault(&mut self);
-        assert!(guard.is_valid(), "{:?}", guard.state());
+        await_renewals(&guard);
         let watch = Stopwatch::start();
         guard.verify().unwrap();
         guard.unlock().unwrap();

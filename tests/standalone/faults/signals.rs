@@ -6,21 +6,31 @@ use distlock_tests::process::RedisServer;
 use std::time::Duration;
 
 /// Far more stops than a process meets in its life.
-const STOPS: u32 = 2_000;
+const STOPS: u32 = 300;
 
 #[test]
 fn interrupted_calls_to_the_system_are_gone_on_with() {
+    stopped_and_continued(STOPS);
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn interrupted_calls_to_the_system_are_gone_on_with_in_a_long_run() {
+    stopped_and_continued(STOPS * 10);
+}
+
+fn stopped_and_continued(stops: u32) {
     let server = RedisServer::start();
     let url = format!("{}?watchdog=10m", server.url());
     let many = ["--processes", "2", "--workers", "4", "--jobs", "1000000", "--url", &url];
     let mut child = Example::new("batch_workers").args(&many).spawn();
     let mut probe = server.probe();
     distlock_tests::time::eventually("they are at work", Duration::from_secs(60), || {
-        probe.command_calls("evalsha") > 2_000
+        probe.command_calls("evalsha") > 500
     });
     let mut made = || probe.info_field("stats", "total_connections_received").unwrap();
     let before = made();
-    for _ in 0..STOPS {
+    for _ in 0..stops {
         child.pause();
         child.resume();
         std::thread::yield_now();
@@ -30,7 +40,7 @@ fn interrupted_calls_to_the_system_are_gone_on_with() {
     child.interrupt();
     let code = child.wait_exit(Duration::from_secs(60));
     let output = child.output();
-    println!("{STOPS} stops; {output}");
+    println!("{stops} stops; {output}");
     assert_eq!(code, 130, "{output} {}", child.errors());
     assert!(output.contains("Stopped early, and exact"), "{output}");
     assert!(output.contains("tokens   grew with every sale"), "{output}");

@@ -42,7 +42,7 @@ fn a_crowd_of_one_process_asks_seldom_and_its_counter_keeps_close_to_the_clock()
     let server = RedisServer::start();
     let client = client(&server, "");
     let mut probe = server.probe();
-    let time = scaled(Duration::from_secs(2));
+    let time = scaled(Duration::from_secs(1));
     let script = "local t = redis.call('TIME') return \
                   (tonumber(redis.call('GET', KEYS[1]) or 0)) - (t[1] * 1000000 + t[2])";
     let lead = |probe: &mut distlock_tests::probe::Probe| {
@@ -73,7 +73,7 @@ fn a_crowd_of_one_process_asks_seldom_and_its_counter_keeps_close_to_the_clock()
 fn where_two_clients_want_it_both_have_their_turns() {
     let server = RedisServer::start();
     let (one, two) = (client(&server, ""), client(&server, ""));
-    let time = scaled(Duration::from_secs(2));
+    let time = scaled(Duration::from_secs(1));
     let both_had = (0..ROUNDS).any(|_| {
         let (first, second) = thread::scope(|scope| {
             let first = scope.spawn(|| crowd(&one, time));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 /// A text, and a hash as Redisson's, each of a holder that is not one of us.
 const TEXT: [&str; 6] = ["SET", "x", "c3RyYW5nZXI=", "NX", "PX", "600000"];
@@ -71,7 +71,7 @@ fn while_one_of_us_has_it_nobody_asks_again_and_again() {
         probe.reset_stats();
         distlock_tests::time::let_pass(ms(300));
         let asked = probe.command_calls("evalsha");
-        assert!(asked <= 2, "it was asked {asked} times within 300 ms");
+        assert!(asked <= 2, "it was asked {asked} times, where polling would be sixty");
         guard.unlock().unwrap();
     });
 }

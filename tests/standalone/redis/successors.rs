@@ -6,6 +6,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use lock_redis::RedisBackend;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// Nobody tells its holder, whose release deletes what it finds, unless it compares.
@@ -46,26 +47,32 @@ fn what_was_freed_by_force_takes_the_next_lock_along_unless_its_release_compares
 /// A process may be held up between its last look at the clock and its `DEL`, and then the lock is the next one's.
 #[test]
 fn a_del_that_is_held_up_past_the_lease_is_not_sent() {
+    thread::scope(|scope| {
+        for format in ["plain", "counter,lua", "timestamp", "timestamp,float"] {
+            scope.spawn(move || holds_up_its_del(format));
+        }
+    });
+}
+
+fn holds_up_its_del(format: &str) {
     let server = RedisServer::start();
-    for format in ["plain", "counter,lua", "timestamp", "timestamp,float"] {
-        let url = format!("{}?format={format},poll=10ms", server.url());
-        let (hold, context) =
-            (Arc::<Hold>::default(), Context::new(Arc::new(SystemClock), ClientId::random()));
-        let backend = RedisBackend::new(&Config::from_url(&url).unwrap(), &context).unwrap();
-        let backend = Arc::new(backend.stopping(Arc::clone(&hold) as _));
-        let first = distlock::builder().backend(backend).connect().unwrap();
-        let first = first.owned_mutex("x").unwrap();
-        let held = first.lock_with(&LockOptions::new().lease(Duration::from_secs(1))).unwrap();
-        let mut probe = server.probe();
-        probe.reset_stats();
-        let unlock = hold.until(&["DEL"], move || held.unlock());
-        assert!(unlock.is_held_up(), "{format}");
-        let second = distlock::connect(&format!("{url}&lease=60s")).unwrap().mutex("x").unwrap();
-        let held = second.lock().unwrap();
-        assert!(unlock.go_on().is_err(), "{format}: it says that it was freed");
-        assert_eq!(probe.command_calls("del"), 0, "{format}");
-        assert!(probe.exists("x"), "{format}");
-        held.unlock().unwrap();
-        assert!(!probe.exists("x"), "{format}");
-    }
+    let url = format!("{}?format={format},poll=10ms", server.url());
+    let (hold, context) =
+        (Arc::<Hold>::default(), Context::new(Arc::new(SystemClock), ClientId::random()));
+    let backend = RedisBackend::new(&Config::from_url(&url).unwrap(), &context).unwrap();
+    let backend = Arc::new(backend.stopping(Arc::clone(&hold) as _));
+    let first = distlock::builder().backend(backend).connect().unwrap();
+    let first = first.owned_mutex("x").unwrap();
+    let held = first.lock_with(&LockOptions::new().lease(Duration::from_secs(1))).unwrap();
+    let mut probe = server.probe();
+    probe.reset_stats();
+    let unlock = hold.until(&["DEL"], move || held.unlock());
+    assert!(unlock.is_held_up(), "{format}");
+    let second = distlock::connect(&format!("{url}&lease=60s")).unwrap().mutex("x").unwrap();
+    let held = second.lock().unwrap();
+    assert!(unlock.go_on().is_err(), "{format}: it says that it was freed");
+    assert_eq!(probe.command_calls("del"), 0, "{format}");
+    assert!(probe.exists("x"), "{format}");
+    held.unlock().unwrap();
+    assert!(!probe.exists("x"), "{format}");
 }

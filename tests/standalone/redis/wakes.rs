@@ -17,7 +17,7 @@ use std::time::Duration;
 const PYTHON: &str = "prefix=lock:&format=token,wakes=python-redis-lock";
 const SPRING: &str = "prefix=registry:&format=token,wakes=spring-integration";
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 /// Something by which a lock is freed.
 type Frees = fn(&Mutex, LockGuard);

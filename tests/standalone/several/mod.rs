@@ -6,7 +6,7 @@ mod servers;
 use distlock_tests::process::RedisServer;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn three_servers() -> [RedisServer; 3] {
     [(); 3].map(|()| RedisServer::start())

@@ -6,8 +6,9 @@ use distlock::{
 };
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use distlock_tests::time::{Stopwatch, eventually, ms};
+use distlock_tests::time::{eventually, ms, within};
 use std::thread;
+use std::time::Duration;
 
 /// Short enough for tests that wait for one, long enough for a busy machine.
 const TIMEOUT: &str = "command_timeout=500ms&connect_timeout=500ms";
@@ -92,7 +93,6 @@ fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
     let guard = scene.majority().lock().unwrap();
     scene.all().lock().unwrap().unlock().unwrap();
     scene.servers[0].pause();
-    let watch = Stopwatch::start();
     let error = thread::scope(|scope| {
         let other = scope.spawn(|| {
             let strangers = scene.servers.each_ref().map(|server| client(server, TIMEOUT));
@@ -105,17 +105,17 @@ fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
             let error = all.try_lock().unwrap_err();
             let majority = MajorityLock::new(&locks).unwrap();
             majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
-            let watch = Stopwatch::start();
-            for _ in 0..10 {
-                majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
-            }
-            assert!(watch.elapsed() < ms(2_500), "ten time-outs: {:?}", watch.elapsed());
+            // Far less than ten time-outs.
+            within(Duration::from_secs(1), || {
+                for _ in 0..10 {
+                    majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+                }
+            });
             error
         });
         other.join().unwrap()
     });
     assert!(error.is_unavailable() && error.to_string().contains("\"other lock 1\""), "{error}");
-    assert!(watch.elapsed() < ms(5_000), "{:?}", watch.elapsed());
     assert!(guard.is_valid() && guard.verify().is_ok(), "two of three are enough");
     guard.unlock().expect("and for unlocking, too");
     scene.servers[0].resume();
@@ -125,7 +125,7 @@ fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
 #[test]
 fn a_server_that_loses_its_memory_takes_the_whole_along_and_the_others_are_freed() {
     let mut scene = Scene::new();
-    let watched = LockOptions::new().watched(ms(900));
+    let watched = LockOptions::new().watched(ms(3_000));
     let all = scene.all().lock_with(&watched).unwrap();
     let majority = scene.majority().lock_with(&watched).unwrap();
     let (lost, half_lost) = (all.losses(), majority.losses());

@@ -10,7 +10,7 @@ use distlock_tests::replicas::Replicated;
 use distlock_tests::time::scaled;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn builder(servers: &Replicated, settings: &str) -> ClientBuilder {
     distlock::builder().url(&servers.url(settings)).unwrap()
@@ -30,6 +30,6 @@ fn shortfall<T>(outcome: Result<T, Error>) -> String {
 
 /// Settings with this policy, which give replicas little time.
 fn impatient(replicas: &str) -> String {
-    let time = scaled(Duration::from_millis(500)).as_millis();
+    let time = scaled(Duration::from_secs(1)).as_millis();
     format!("replicas={replicas}&replication_timeout={time}ms")
 }

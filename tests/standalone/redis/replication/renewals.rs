@@ -1,10 +1,12 @@
 //! Renewals that must be confirmed.
 
 use super::{LONG, builder, client, impatient};
-use distlock::{Counters, DistLock, GuardState, LockOptions, LossCause};
+use distlock::{Counters, DistLock, Event, GuardState, LockOptions, LossCause};
+use distlock_tests::guards::await_renewals;
 use distlock_tests::replicas::Replicated;
-use distlock_tests::time::{Stopwatch, always, eventually, ms};
+use distlock_tests::time::{Stopwatch, eventually, late, ms};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_and_never_before() {
@@ -23,7 +25,10 @@ fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_an
     });
     let loss = losses.recv_timeout(LONG).unwrap();
     let at = clock.elapsed();
-    assert!(at >= until.saturating_sub(ms(5)) && at < until + ms(1_000), "{at:?} of {until:?}");
+    assert!(at >= until.saturating_sub(ms(5)), "{at:?} of {until:?}");
+    if at > until + ms(3_000) {
+        late(&format!("{at:?} of {until:?}"));
+    }
     assert_eq!(loss.cause(), LossCause::Shortfall);
     let why = loss.last_failure().unwrap();
     assert!(why.is_shortfall() && loss.to_string().contains("1 of 2"), "{loss}");
@@ -45,7 +50,7 @@ fn an_unconfirmed_renewal_is_held_again_when_the_replica_is_back() {
     servers.replicas[0].resume();
     eventually("it is held again", LONG, || guard.state() == GuardState::Held);
     assert!(guard.remaining() > ms(3_500), "{:?}", guard.remaining());
-    always("and kept", ms(7_000), || guard.is_valid());
+    await_renewals(&guard);
     assert!(counters.count("renewal_failed") > 0 && counters.count("renewed") > 1);
     guard.unlock().unwrap();
 }
@@ -71,14 +76,23 @@ fn replicas_that_lag_delay_no_renewal_that_does_not_need_them() {
     let servers = Replicated::start(1);
     // Longer than the short leases last: whoever waits along, or behind those that wait, loses them.
     let time = ms(10_000).as_millis();
-    let client = client(&servers, &format!("replicas=1&replication_timeout={time}ms"));
+    let renewed = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&renewed);
+    let counts = move |event: &Event| {
+        let is_it = matches!(event, Event::Renewed { lock, .. } if lock.as_str() == "free:0");
+        count.fetch_add(u64::from(is_it), Ordering::SeqCst);
+    };
+    let client = builder(&servers, &format!("replicas=1&replication_timeout={time}ms"))
+        .events(Arc::new(counts))
+        .connect()
+        .unwrap();
     let off = LockOptions::new().replication(distlock::Replication::off());
     let lease = ms(3_000);
     let needs: Vec<_> = (0..200)
         .map(|n| {
             let lock = client.owned_mutex(format!("needs:{n}").as_str()).unwrap();
             // Due one after the other: more requests than a lane has connections for.
-            lock.lock_with(&LockOptions::new().watched(ms(15_000 + 20 * n))).unwrap()
+            lock.lock_with(&LockOptions::new().watched(ms(9_000 + 20 * n))).unwrap()
         })
         .collect();
     let free: Vec<_> = (0..20)
@@ -88,8 +102,19 @@ fn replicas_that_lag_delay_no_renewal_that_does_not_need_them() {
         })
         .collect();
     servers.replicas[0].pause();
-    always("the others are held", ms(9_000), || free.iter().all(|guard| guard.is_valid()));
-    assert!(needs.iter().any(|guard| guard.state() == GuardState::Suspended));
+    let is_suspended = || needs.iter().any(|guard| guard.state() == GuardState::Suspended);
+    let are_held = || free.iter().all(|guard| guard.is_valid());
+    eventually("renewals wait for the replica", LONG, || {
+        assert!(are_held());
+        is_suspended()
+    });
+    // Behind those that wait, for longer than their lease.
+    let before = renewed.load(Ordering::SeqCst);
+    eventually("the others are renewed meanwhile", LONG, || {
+        assert!(are_held());
+        renewed.load(Ordering::SeqCst) >= before + 3
+    });
+    assert!(is_suspended());
     servers.replicas[0].resume();
     eventually("all are held again", LONG, || {
         needs.iter().all(|guard| guard.state() == GuardState::Held)
