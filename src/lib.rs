@@ -123,3 +123,15 @@ pub fn schemes() -> Schemes {
         .with(lock_cluster::RedlockScheme::tls());
     schemes
 }
+
+#[cfg(all(test, feature = "redis", not(feature = "tls")))]
+mod tests {
+    #[test]
+    fn a_tls_url_without_the_feature_is_refused_by_its_name() {
+        for url in ["rediss://127.0.0.1", "rediss://127.0.0.1?tls_ca=x"] {
+            let refused = crate::connect(url).unwrap_err();
+            assert!(refused.is_configuration(), "{refused:?}");
+            assert!(refused.to_string().contains("cargo feature `tls`"), "{refused:?}");
+        }
+    }
+}

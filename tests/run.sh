@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Everything that must pass before a change lands: style, lints, tests, documentation. Installs redis-server from Debian
-# if it is missing, and what the peers of tests/interop.sh are built with; REDIS_SERVER=PATH runs the suite on another
-# server's binary.
+# Everything that must pass before a change lands: style, lints, tests, documentation.
+#
+#   tests/run.sh                    what a change is judged by: under ten minutes on two cores
+#   tests/run.sh --all              all mounts, all libraries beside ours, the long tests
+#   tests/run.sh --soak DURATION    the same again and again, with other seeds, as in 2h
+#
+# Installs redis-server from Debian if it is missing; REDIS_SERVER=PATH runs the suite on another
+# server's binary. `--all` also installs what the libraries of tests/interop are built with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-step() { printf '\n== %s\n' "$*"; "$@"; }
 
 for tool in cargo cargo-clippy rustfmt; do
     command -v "$tool" >/dev/null 2>&1 || {
@@ -21,24 +24,10 @@ if [ -z "${REDIS_SERVER:-}" ] && ! command -v redis-server >/dev/null 2>&1; then
     fi
     as_root=""
     [ "$(id -u)" = 0 ] || as_root=sudo
-    step $as_root apt-get update -q
-    step $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q redis-server
+    $as_root apt-get update -q
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q redis-server
 fi
 
-step cargo fmt --all --check
-step cargo clippy --workspace --all-targets --all-features -- -D warnings
-step cargo clippy --package distlock --no-default-features -- -D warnings
-RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --all-features
-step cargo build --examples
-step tests/interop.sh prepare
-
-# What failed stands between thousands of lines of what did not: it is told once more at the end.
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
-if ! step cargo test --workspace --all-features --no-fail-fast 2>&1 | tee "$output"; then
-    printf '\n== what failed\n'
-    sed -n '/^failures:$/,/^test result/p' "$output" | tail -n 400
-    tail -n 5 "$output"
-    exit 1
-fi
-echo "all passed"
+# With the features that the tests have, so that nothing is built twice.
+cargo build --workspace --all-features --bin suite
+exec "${CARGO_TARGET_DIR:-target}/debug/suite" "$@"

@@ -8,13 +8,13 @@
 #   tests/servers.sh --fetch [NAME...]      only fetch, and print the paths, for REDIS_SERVER
 #
 # DISTLOCK_SERVERS  where they are kept; ~/.cache/distlock-servers otherwise. What is there is not fetched again.
-# DISTLOCK_SUITES   which suites run: "it standalone alone" otherwise.
+# DISTLOCK_SUITES   which suites run: "conformance standalone project resources" otherwise.
 set -eu
 cd "$(dirname "$0")/.."
 
 all="redis-2.8 redis-6.0 redis-6.2 redis-7.2 redis-7.4 redis-8.0 redis-sid valkey-8.0 valkey-8.1 valkey-sid"
 store=${DISTLOCK_SERVERS:-${XDG_CACHE_HOME:-$HOME/.cache}/distlock-servers}
-suites=${DISTLOCK_SUITES:-it standalone alone}
+suites=${DISTLOCK_SUITES:-conformance standalone project resources}
 
 die() { echo "$*" >&2; exit 1; }
 
@@ -134,7 +134,7 @@ run_on() {
     for suite in $suites; do
         # That one is linked statically: its clock cannot be moved.
         skip=""
-        [ "$1 $suite" != "redis-6.2 it" ] || skip=servers_clock::
+        [ "$1 $suite" != "redis-6.2 standalone" ] || skip=servers_clock::
         cargo test --quiet --workspace --all-features --no-fail-fast --test "$suite" -- ${skip:+--skip "$skip"} ||
             failed=yes
     done

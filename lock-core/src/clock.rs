@@ -1,6 +1,6 @@
 //! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits through it.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::ops::Add;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Signal {
 
     /// Makes the waiter look at its clock again, without raising the flag.
     fn nudge(&self) {
-        // Under the lock, or a waiter between its look and its sleep would miss it.
+        // Under the lock: a waiter between its look and its sleep would miss it.
         let _raised = self.raised.lock();
         self.changed.notify_all();
     }
@@ -82,15 +82,10 @@ impl Signal {
     /// Takes the flag down if it is up; otherwise sleeps for at most `longest` and tries once more.
     fn take_or_sleep(&self, longest: Duration) -> bool {
         let mut raised = self.raised.lock();
-        self.sleep(&mut raised, longest);
-        std::mem::take(&mut *raised)
-    }
-
-    /// Sleeps for at most `longest` if the flag is down, and leaves it as it is.
-    fn sleep(&self, raised: &mut MutexGuard<'_, bool>, longest: Duration) {
-        if !**raised {
-            let _timed_out = self.changed.wait_for(raised, longest);
+        if !*raised {
+            let _timed_out = self.changed.wait_for(&mut raised, longest);
         }
+        std::mem::take(&mut *raised)
     }
 
     fn is_up(&self) -> bool {
@@ -179,19 +174,29 @@ impl Clock for SystemClock {
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<ManualState>);
 
+/// What the clones of a [`ManualClock`] share.
 #[derive(Debug)]
 struct ManualState {
-    /// Written by `advance` and `wait`, read by `now`; the sleepers' own locks are taken while it is held, never the
-    /// other way round.
-    state: Mutex<Manual>,
+    /// Locked after a sleeper's signal (`wait`), or alone: never a signal while this is held.
+    manual: Mutex<Manual>,
 }
 
 #[derive(Debug)]
 struct Manual {
     now: Moment,
     unix: Duration,
-    /// Everybody who sleeps on this clock, and until when.
-    sleepers: Vec<(Arc<Signal>, Moment)>,
+    sleepers: Vec<Sleeper>,
+    /// Changes with every sleeper that comes or goes: see `sleepers`.
+    generation: u64,
+}
+
+/// A thread that sleeps on the clock.
+#[derive(Clone, Debug)]
+struct Sleeper {
+    /// The generation in which it came; its own.
+    number: u64,
+    signal: Arc<Signal>,
+    until: Moment,
 }
 
 impl Default for ManualState {
@@ -199,7 +204,7 @@ impl Default for ManualState {
         // Not zero, so that a moment before the beginning can still be told from it.
         let now = Moment(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
-        Self { state: Mutex::new(Manual { now, unix, sleepers: Vec::new() }) }
+        Self { manual: Mutex::new(Manual { now, unix, sleepers: Vec::new(), generation: 0 }) }
     }
 }
 
@@ -210,68 +215,105 @@ impl ManualClock {
         Self::default()
     }
 
-    /// Moves the clock, and the time of day with it, and wakes everybody whose time has come.
+    /// Moves the clock, and the time of day with it, and wakes the threads whose moment has come.
     pub fn advance(&self, by: Duration) {
-        let mut state = self.0.state.lock();
-        state.now = state.now + by;
-        state.unix += by;
-        for (signal, _) in &state.sleepers {
-            signal.nudge();
-        }
+        let mut manual = self.0.manual.lock();
+        manual.now = manual.now + by;
+        manual.unix += by;
+        let is_due = |sleeper: &&Sleeper| sleeper.until <= manual.now;
+        let due: Vec<_> =
+            manual.sleepers.iter().filter(is_due).map(|it| Arc::clone(&it.signal)).collect();
+        drop(manual);
+        due.iter().for_each(|signal| signal.nudge());
     }
 
     /// Sets the time of day alone, as an operator or a time server would.
     pub fn set_unix_time(&self, unix: Duration) {
-        self.0.state.lock().unix = unix;
+        self.0.manual.lock().unix = unix;
     }
 
     /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a thread is parked. One that
     /// was woken and does not run yet sleeps until now.
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
-        let state = self.0.state.lock();
-        let until = |(signal, until): &(Arc<Signal>, Moment)| {
-            if signal.is_up() { state.now.min(*until) } else { *until }
-        };
-        let mut moments: Vec<_> = state.sleepers.iter().map(until).collect();
-        moments.sort_unstable();
-        moments
+        loop {
+            let manual = self.0.manual.lock();
+            let (now, generation) = (manual.now, manual.generation);
+            let sleepers = manual.sleepers.clone();
+            drop(manual);
+            let until = |it: Sleeper| if it.signal.is_up() { now.min(it.until) } else { it.until };
+            let mut moments: Vec<_> = sleepers.into_iter().map(until).collect();
+            // A flag that was seen down may have been taken: then that sleeper has left the list.
+            if self.0.manual.lock().generation == generation {
+                moments.sort_unstable();
+                return moments;
+            }
+        }
+    }
+}
+
+/// For the driver of virtual time.
+#[cfg(all(feature = "conformance", target_os = "linux"))]
+impl ManualClock {
+    /// Whether a thread sleeps here until a moment that comes.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.0.manual.lock().sleepers.iter().any(|it| it.until != Moment::NEVER)
+    }
+
+    /// Moves the clock to where the earliest sleeper wants it.
+    pub(crate) fn advance_to_the_earliest(&self) {
+        let manual = self.0.manual.lock();
+        let finite = manual.sleepers.iter().map(|it| it.until).filter(|it| *it != Moment::NEVER);
+        let by = finite.min().map(|earliest| earliest.since(manual.now));
+        drop(manual);
+        if let Some(by) = by {
+            self.advance(by);
+        }
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
-        self.0.state.lock().now
+        self.0.manual.lock().now
     }
 
     fn unix_time(&self) -> Duration {
-        self.0.state.lock().unix
+        self.0.manual.lock().unix
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        self.0.state.lock().sleepers.push((Arc::clone(signal), until));
+        // Before the signal is locked: whoever sees us on the list finds the flag as it is.
+        let number = self.0.manual.lock().enter(signal, until);
+        // Held from the look at the clock to the sleep: a nudge cannot come in between.
+        let mut raised = signal.raised.lock();
         loop {
-            {
-                // Whoever takes the flag down is off the list in the same breath: see `sleepers`.
-                let mut state = self.0.state.lock();
-                let woken = if signal.take() {
-                    Some(Woken::Signalled)
-                } else {
-                    (state.now >= until).then_some(Woken::Due)
-                };
-                if let Some(woken) = woken {
-                    let ours =
-                        |(s, u): &(Arc<Signal>, Moment)| Arc::ptr_eq(s, signal) && *u == until;
-                    if let Some(at) = state.sleepers.iter().position(ours) {
-                        state.sleepers.swap_remove(at);
-                    }
-                    return woken;
-                }
+            let mut manual = self.0.manual.lock();
+            let woken = match *raised {
+                true => Some(Woken::Signalled),
+                false => (manual.now >= until).then_some(Woken::Due),
+            };
+            if let Some(woken) = woken {
+                *raised = false;
+                manual.leave(number);
+                return woken;
             }
-            // `advance` nudges under the signal's own lock; the bound is only for a nudge between the look at the clock and
-            // the sleep.
-            signal.sleep(&mut signal.raised.lock(), Duration::from_millis(20));
+            drop(manual);
+            signal.changed.wait(&mut raised);
         }
+    }
+}
+
+impl Manual {
+    fn enter(&mut self, signal: &Arc<Signal>, until: Moment) -> u64 {
+        self.generation += 1;
+        let (number, signal) = (self.generation, Arc::clone(signal));
+        self.sleepers.push(Sleeper { number, signal, until });
+        number
+    }
+
+    fn leave(&mut self, number: u64) {
+        self.generation += 1;
+        self.sleepers.retain(|sleeper| sleeper.number != number);
     }
 }
 

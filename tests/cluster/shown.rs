@@ -174,7 +174,7 @@ fn ten_thousand_locks_on_three_masters_and_one_of_those_freezes() {
     client.settle(LONG).unwrap();
     // Due at two thirds.
     if [0, 2].iter().any(|node| left[node][..3].iter().sum::<u64>() > 0) {
-        late(&format!("the others did not keep their rhythm: {left:?}"));
+        late(format!("the others did not keep their rhythm: {left:?}"));
     }
 }
 

@@ -142,7 +142,7 @@ macro_rules! sits_in_short {
     ($module:ident, $library:expr $(, $more:ident)*) => {
         mod $module {
             use super::*;
-            use distlock_tests::time::fairly;
+            use distlock_tests::time::retry_if_late;
 
             static LIBRARY: Library = $library;
 
@@ -158,12 +158,12 @@ macro_rules! sits_in_short {
 
             #[test]
             fn they_get_what_we_released_at_once() {
-                fairly(|| cases::waking::they_get_what_we_released(&LIBRARY));
+                retry_if_late(|| cases::waking::they_get_what_we_released(&LIBRARY));
             }
 
             #[test]
             fn we_get_what_they_released_at_once() {
-                fairly(|| cases::waking::we_get_what_they_released(&LIBRARY));
+                retry_if_late(|| cases::waking::we_get_what_they_released(&LIBRARY));
             }
 
             #[test]

@@ -4,7 +4,7 @@ use distlock_tests::child::Example;
 use distlock_tests::claims::{Claim, Log, judge};
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{Stopwatch, always, eventually, fairly, let_pass, ms, timed};
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms, retry_if_late, timed};
 use lock_core::{Clock, Moment, SystemClock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -167,7 +167,7 @@ fn a_call_that_outstays_its_time_is_found_out() {
 fn what_always_fails_fails_also_where_the_machine_may_be_to_blame() {
     let mut times = 0;
     let failed = catch_unwind(AssertUnwindSafe(|| {
-        fairly(|| {
+        retry_if_late(|| {
             times += 1;
             let_pass(ms(10));
             std::panic::resume_unwind(Box::new("on purpose"));

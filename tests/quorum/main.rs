@@ -5,9 +5,6 @@
 // One node's clock is wrong.
 mod clocks;
 
-// The exam, on three and on five nodes, also with a minority that was never there.
-mod conformance;
-
 // The same over TLS.
 mod encrypted;
 

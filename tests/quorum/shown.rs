@@ -142,7 +142,7 @@ fn five_far_nodes() {
     println!("{} threads: {}", threads().len(), threads().join(", "));
     assert!(threads().len() <= 16, "{:?}", threads());
     if together.max(with_two_silent) > in_sequence * 3 / 4 {
-        late(&format!("{together:?} and {with_two_silent:?} against {in_sequence:?}"));
+        late(format!("{together:?} and {with_two_silent:?} against {in_sequence:?}"));
     }
 }
 

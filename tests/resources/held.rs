@@ -33,7 +33,7 @@ fn a_short_lease_is_renewed_with_two_thirds_left() {
         );
         guard.unlock().unwrap();
         if least < lease / 3 {
-            late(&format!("a renewal was late: {least:?} were left of {lease:?}"));
+            late(format!("a renewal was late: {least:?} were left of {lease:?}"));
         }
     });
 }
@@ -137,6 +137,6 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     assert_eq!(probe.keys("many:*"), Vec::<String>::new());
     // Due at two thirds.
     if sent[..10].iter().sum::<u64>() > 0 || least < lease / 4 {
-        late(&format!("renewed with so many thirtieths left: {sent:?}; the least: {least:?}"));
+        late(format!("renewed with so many thirtieths left: {sent:?}; the least: {least:?}"));
     }
 }

@@ -258,7 +258,7 @@ fn a_paused_master_delays_no_renewal_on_another() {
     let least = left.lock().iter().copied().min().unwrap();
     // Due at two thirds.
     if least < lease / 3 {
-        late(&format!("a renewal was sent with {least:?} left"));
+        late(format!("a renewal was sent with {least:?} left"));
     }
     guard.unlock().unwrap();
 }

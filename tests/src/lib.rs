@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 #![allow(missing_docs, missing_debug_implementations, reason = "it is read beside its callers")]
+#![allow(clippy::len_without_is_empty, reason = "a cluster is never empty")]
+#![allow(clippy::new_without_default, reason = "it starts something")]
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "it is not published")]
 
 pub mod alone;
@@ -24,6 +26,7 @@ pub mod replicas;
 pub mod resp;
 pub mod rights;
 pub mod sentinel;
+pub mod subjects;
 pub mod time;
 pub mod time_of_day;
 pub mod wall;

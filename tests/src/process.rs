@@ -5,6 +5,7 @@ use super::probe::Probe;
 use super::rights;
 use super::time::{eventually, scaled};
 use super::time_of_day::TimeOfDay;
+use lock_core::conformance::{forget_process, watch_process};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -156,6 +157,7 @@ impl RedisServer {
     pub fn kill(&mut self) {
         if let Some(Running { line, mut process }) = self.running.take() {
             drop(line);
+            forget_process(process.id());
             process.kill().expect("our own child can be killed");
             process.wait().expect("our own child can be waited for");
         }
@@ -214,6 +216,7 @@ impl RedisServer {
             (answered_by == process.id()).then_some(true)
         });
         if up {
+            watch_process(process.id());
             self.running = Some(Running { line, process });
         }
         up

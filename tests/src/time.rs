@@ -1,8 +1,8 @@
 //! Waiting with a bound. The only place of the suite that sleeps, and the only one whose failures a
 //! late machine can cause: those go through [`late`].
 
-pub use lock_core::conformance::fairly;
 use lock_core::conformance::with_lateness;
+pub use lock_core::conformance::{late, retry_if_late};
 use lock_core::{Clock, Moment, Signal, SystemClock};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -54,12 +54,6 @@ impl<T> Look for Option<T> {
     }
 }
 
-/// Fails a test because something did not happen in time, of which a late machine can be the cause.
-#[track_caller]
-pub fn late(message: &str) -> ! {
-    panic!("{message}")
-}
-
 /// Looks until something is found. Fails as [`late`] with `what` if that takes longer than `bound`
 /// (times the scale).
 ///
@@ -74,7 +68,7 @@ pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -
             return found;
         }
         if last {
-            late(&format!("waited {bound:?} in vain for this: {what}"));
+            late(format!("waited {bound:?} in vain for this: {what}"));
         }
         pause(LOOK_AGAIN);
     }
@@ -138,7 +132,7 @@ pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
         (outcome, SystemClock.now().since(by))
     });
     if overdue > tolerance {
-        late(&format!("{overdue:?} too late, where this machine may take {tolerance:?}"));
+        late(format!("{overdue:?} too late, where this machine may take {tolerance:?}"));
     }
     outcome
 }

@@ -57,6 +57,10 @@ mod servers_clock;
 // Several locks as one, on several servers.
 mod several;
 
+// Memory and Redis side by side, with the same random commands.
+#[path = "../conformance/side_by_side/mod.rs"]
+mod side_by_side;
+
 // Clients that are held up between two commands.
 #[allow(dead_code, reason = "the example uses the rest")]
 #[path = "../../examples/race_gallery/stage.rs"]

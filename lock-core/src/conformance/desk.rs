@@ -1,5 +1,6 @@
 //! What a case works with: names, clients, a direct line to the backend, and bounded waiting.
 
+use super::lateness::late;
 use super::replicas::ReplicaSet;
 use super::subject::Subject;
 use crate::backend::{
@@ -11,13 +12,16 @@ use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::guard::LockGuard;
 use crate::lease::LeaseTime;
 use crate::lock::DistLock;
+use crate::loss::Loss;
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
 use crate::replication::{Replication, Shortfall};
 use crate::scheme::Context;
 use crate::token::FencingToken;
+use crossbeam_channel::Receiver;
 use parking_lot::Mutex as Cell;
+use std::cell::RefCell;
 use std::cmp::Ordering as Order;
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -71,23 +75,41 @@ pub(super) fn fresh_name() -> LockName {
 pub(super) fn named(before: &str) -> LockName {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("{:08x}:{}", fastrand::u32(..), NEXT.fetch_add(1, Ordering::Relaxed));
-    let name = if TAGS.get() { format!("{before}{{{name}}}") } else { [before, &name].concat() };
+    let name = if world().tags { format!("{before}{{{name}}}") } else { [before, &name].concat() };
     LockName::new(&name).expect("well formed")
 }
 
-thread_local! {
-    /// Whether the names that this thread makes have hash tags.
-    static TAGS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+/// What the threads of a case share.
+#[derive(Clone)]
+pub(super) struct World {
+    /// The time of the case and of its store.
+    pub(super) clock: Arc<dyn Clock>,
+    /// Whether the names of its locks have hash tags.
+    pub(super) tags: bool,
 }
 
-/// From here on the names that this thread makes have hash tags, or not.
-pub(super) fn with_tags(tags: bool) {
-    TAGS.set(tags);
+thread_local! {
+    static WORLD: RefCell<World> =
+        RefCell::new(World { clock: Arc::new(SystemClock), tags: false });
+}
+
+/// This thread is one of the case's from here on.
+pub(super) fn enter(world: World) {
+    WORLD.set(world);
+}
+
+fn world() -> World {
+    WORLD.with_borrow(World::clone)
+}
+
+/// The clock that this thread's case runs on.
+pub(super) fn clock() -> Arc<dyn Clock> {
+    world().clock
 }
 
 /// Where a new client opens the subject.
 pub(super) fn context() -> Context {
-    Context::new(Arc::new(SystemClock), ClientId::random())
+    Context::new(clock(), ClientId::random())
 }
 
 /// A process of its own, whose watchdog's lease is [`long`].
@@ -186,8 +208,14 @@ pub(super) fn take_with(mutex: &Lock, options: &LockOptions) -> LockGuard {
 /// Takes a lock that must become free within [`patience`].
 #[track_caller]
 pub(super) fn take_soon(mutex: &Lock) -> LockGuard {
-    let taken = mutex.try_lock_for(patience()).expect("the store answers");
-    taken.expect("the lock becomes free in time")
+    take_within(mutex, patience())
+}
+
+/// Takes a lock that must become free within `bound`.
+#[track_caller]
+pub(super) fn take_within(mutex: &Lock, bound: Duration) -> LockGuard {
+    let taken = mutex.try_lock_for(bound).expect("the store answers");
+    taken.unwrap_or_else(|| late(format!("the lock was not granted within {bound:?}")))
 }
 
 /// The tokens of a holding, one for each lock that it is made of. One is larger than the other if it is on all locks that
@@ -234,12 +262,17 @@ pub(super) fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| join(spawn(scope, work)))
 }
 
-/// Starts a thread that bears this one's name, so that what it panics with is said, or not, like ours.
+/// Starts a thread of this case. It bears this one's name, so that what it panics with is said, or not, like ours.
 pub(super) fn spawn<'scope, R: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     work: impl FnOnce() -> R + Send + 'scope,
 ) -> thread::ScopedJoinHandle<'scope, R> {
     let name = thread::current().name().unwrap_or("exam").to_owned();
+    let world = world();
+    let work = move || {
+        enter(world);
+        work()
+    };
     thread::Builder::new().name(name).spawn_scoped(scope, work).expect("a thread can be started")
 }
 
@@ -248,28 +281,52 @@ pub(super) fn join<R>(thread: thread::ScopedJoinHandle<'_, R>) -> R {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Now, on the clock that the exam runs on.
+/// Now, on the case's clock.
 pub(super) fn now() -> Moment {
-    SystemClock.now()
+    clock().now()
 }
 
 /// Lets time pass that is itself the subject: a lease that is to run out.
 pub(super) fn let_pass(time: Duration) {
-    let nobody = Arc::new(Signal::new());
-    let _due = SystemClock.wait(&nobody, now() + time);
+    let clock = clock();
+    let _due = clock.wait(&Arc::default(), clock.now() + time);
 }
 
-/// Looks until it is so; panics with `what` after `bound`.
+/// How long the next look is put off.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Looks until it is so; late with `what` after `bound`.
 #[track_caller]
 pub(super) fn eventually(what: &str, bound: Duration, mut look: impl FnMut() -> bool) {
+    if poll(bound, || look().then_some(())).is_none() {
+        late(format!("waited {bound:?} in vain for this: {what}"));
+    }
+}
+
+/// Looks until there is something, for `bound` at most, and once more then.
+pub(super) fn poll<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let until = now() + bound;
     loop {
         let last = now() >= until;
-        if look() {
-            return;
+        let found = look();
+        if found.is_some() || last {
+            return found;
         }
-        assert!(!last, "waited {bound:?} in vain for this: {what}");
-        let_pass(Duration::from_millis(5));
+        let_pass(LOOK_AGAIN);
+    }
+}
+
+/// The loss of which this guard's holder is told within [`patience`].
+#[track_caller]
+pub(super) fn loss(losses: &Receiver<Loss>) -> Loss {
+    poll(patience(), || losses.try_recv().ok()).expect("the holder is told")
+}
+
+/// Late with `what` if that took as long as its bound, or longer.
+#[track_caller]
+pub(super) fn in_time(what: &str, took: Duration, bound: Duration) {
+    if took >= bound {
+        late(format!("{what} after {took:?}, and not within {bound:?}"));
     }
 }
 
@@ -282,7 +339,22 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
         if now() >= until {
             return;
         }
-        let_pass(Duration::from_millis(5));
+        let_pass(LOOK_AGAIN);
+    }
+}
+
+/// Looks for the whole of `time` whether a lock is kept by its renewals; late as soon as it is not.
+#[track_caller]
+pub(super) fn stays_held(time: Duration, mut look: impl FnMut() -> bool) {
+    let until = now() + time;
+    loop {
+        if !look() {
+            late("the lease ended before it was renewed");
+        }
+        if now() >= until {
+            return;
+        }
+        let_pass(LOOK_AGAIN);
     }
 }
 
@@ -290,6 +362,7 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
 pub(super) struct Line {
     backend: Arc<dyn Backend>,
     client: ClientId,
+    clock: Arc<dyn Clock>,
     next: AtomicU64,
     /// What the backend wants to be reminded of, for each owner that was granted something.
     receipts: Cell<HashMap<OwnerId, Receipt>>,
@@ -300,7 +373,12 @@ impl Line {
         let context = context();
         let backend = subject.backend(&context);
         let (next, receipts) = (AtomicU64::new(1), Cell::default());
-        Self { backend, client: context.client, next, receipts }
+        Self { backend, client: context.client, clock: context.clock, next, receipts }
+    }
+
+    /// By when a direct call must be answered.
+    fn by(&self) -> Moment {
+        self.clock.now() + prompt()
     }
 
     /// An owner that was never used.
@@ -323,7 +401,7 @@ impl Line {
         lease: Duration,
         tokens: Tokens,
     ) -> Answer {
-        answered(self.ask(&Attempt::new(name, owner, lease_time(lease)).tokens(tokens), by()))
+        answered(self.ask(&Attempt::new(name, owner, lease_time(lease)).tokens(tokens), self.by()))
     }
 
     /// One attempt that replicas must confirm.
@@ -336,7 +414,7 @@ impl Line {
         policy: Replication,
     ) -> Answer {
         let attempt = Attempt::new(name, owner, lease_time(lease)).replication(policy);
-        answered(self.ask(&attempt, by()))
+        answered(self.ask(&attempt, self.by()))
     }
 
     /// One attempt, and whatever comes of it until `by`.
@@ -397,7 +475,7 @@ impl Line {
 
     #[track_caller]
     fn end(&self, tenure: &TenureId, closing: Closing) -> Release {
-        match answered(self.backend.release(tenure, closing, by())) {
+        match answered(self.backend.release(tenure, closing, self.by())) {
             Release::FreedFor(_) => Release::Freed, // not every store can say it
             release => release,
         }
@@ -427,7 +505,7 @@ impl Line {
             Renewing::new(self.tenure(name, *owner, lease)).replication(*policy)
         };
         let batch: Vec<_> = held.iter().zip(policies).map(renewing).collect();
-        let answers = self.backend.renew(lane, &batch, by());
+        let answers = self.backend.renew(lane, &batch, self.by());
         assert_eq!(answers.len(), batch.len(), "as many answers as holdings");
         answers.into_iter().map(answered).collect()
     }
@@ -440,30 +518,25 @@ impl Line {
 
     #[track_caller]
     pub(super) fn inspect(&self, name: &LockName) -> LockInfo {
-        answered(self.backend.inspect(name, by()))
+        answered(self.backend.inspect(name, self.by()))
     }
 
     #[track_caller]
     pub(super) fn force_release(&self, name: &LockName) -> bool {
-        answered(self.backend.force_release(name, by()))
+        answered(self.backend.force_release(name, self.by()))
     }
 
     /// A watch, and the bell that it rings.
     #[track_caller]
     pub(super) fn watch(&self, name: &LockName) -> (Arc<Bell>, Watch) {
         let bell = Arc::new(Bell::default());
-        let watch = answered(self.backend.watch(name, Arc::clone(&bell) as _, by()));
+        let watch = answered(self.backend.watch(name, Arc::clone(&bell) as _, self.by()));
         (bell, watch)
     }
 }
 
 fn lease_time(lease: Duration) -> LeaseTime {
     LeaseTime::new(lease).expect("a lease of ordinary length")
-}
-
-/// By when a direct call must be answered.
-fn by() -> Moment {
-    now() + prompt()
 }
 
 #[track_caller]
@@ -533,7 +606,7 @@ impl Bell {
 
     /// Whether it rings within `bound`, or has rung since the last look.
     pub(super) fn rings(&self, bound: Duration) -> bool {
-        SystemClock.wait(&self.signal, now() + bound) == Woken::Signalled
+        clock().wait(&self.signal, now() + bound) == Woken::Signalled
     }
 }
 

@@ -1,9 +1,8 @@
-//! [`Matrix`]: the exam of the exam. Every case on every broken store.
+//! [`Matrix`]: the exam of the exam. Cases on broken stores.
 
 use super::broken::{Broken, Flaw};
-use super::{Case, cases};
+use super::{Case, cases, message_of};
 use parking_lot::Mutex;
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic;
@@ -13,65 +12,72 @@ use std::thread;
 /// The name of threads whose panics are the point, and not printed.
 const QUIET: &str = "quiet exam";
 
-/// The rounds for cases that came out wrong: how many sit at a time, and of how many that may be the machine's doing. Where
-/// there are more, they stay wrong.
-const AGAIN: [(usize, usize); 3] = [(8, 72), (1, 12), (1, 12)];
+/// Which cases run on which flaws. Each case that does runs on the sound store, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Pairs {
+    /// Every case on the flaw that it exists for.
+    Decisive,
+    /// The core cases that need no replicas on all flaws but those of replicas, and the others on those.
+    Core,
+    /// Every case on every flaw.
+    All,
+}
 
-/// What came of every case on every flaw, and on the same store without one.
+impl Pairs {
+    /// The flaws, and the store without any, on which this case runs.
+    fn of(self, case: &Case) -> impl Iterator<Item = Option<Flaw>> {
+        let (own, is_core, needs_replicas) = (case.catches, case.is_core, case.needs_replicas());
+        let is_wanted = move |flaw: &Flaw| match self {
+            Self::Decisive => *flaw == own,
+            // A case may catch flaws of replicas, and do without any.
+            Self::Core if is_core => flaw.is_of_replicas() || !needs_replicas,
+            Self::Core => false,
+            Self::All => true,
+        };
+        let sound = (self != Self::Core || is_core).then_some(None);
+        sound.into_iter().chain(Flaw::ALL.iter().copied().filter(is_wanted).map(Some))
+    }
+}
+
+/// What came of cases on flaws, and on the same store without one.
 #[derive(Debug)]
 pub struct Matrix {
     /// With what each pair failed; those that passed are not in it.
     failed: HashMap<(&'static str, Option<Flaw>), String>,
+    pairs: Pairs,
 }
 
 impl Matrix {
-    /// Lets every broken store, and the sound one, sit every case, so many at a time. They mostly sleep, so dozens at a
-    /// time are well.
-    ///
-    /// Where a machine stands still for a moment, leases run out under all that sit just then, or they come too late to meet
-    /// their flaw. So what came out wrong sits again among fewer, and at last with none beside it, unless it is too much.
+    /// Runs cases on flaws, so many at a time. All of it in virtual time: what comes out does not hang on the machine.
     #[must_use]
-    pub fn examine(at_a_time: usize) -> Self {
+    pub fn run(pairs: Pairs, at_a_time: usize) -> Self {
         keep_quiet();
-        let columns = || std::iter::once(None).chain(Flaw::ALL.iter().copied().map(Some));
-        let mut matrix = Self { failed: HashMap::new() };
-        // The last is taken first: the sound store sits its exam under full load.
-        let all = columns().rev().flat_map(|flaw| cases().iter().map(move |case| (case, flaw)));
-        matrix.sit(all.collect(), at_a_time);
-        for (at_a_time, most) in AGAIN {
-            let wrong: Vec<_> = cases().iter().filter(|case| matrix.is_wrong(case)).collect();
-            if wrong.len() > most {
-                break;
-            }
-            for complaint in wrong.iter().flat_map(|case| matrix.complaints_about(case)) {
-                println!("once more, {at_a_time} at a time: {complaint}");
-            }
-            let pairs = |case: &'static Case| [(case, None), (case, Some(case.catches))];
-            matrix.sit(wrong.into_iter().flat_map(pairs).collect(), at_a_time);
-        }
-        matrix
-    }
-
-    /// Lets these sit, so many at a time.
-    fn sit(&mut self, pairs: Vec<(&'static Case, Option<Flaw>)>, at_a_time: usize) {
-        let (pairs, failed) = (Mutex::new(pairs), Mutex::new(&mut self.failed));
+        let of_case = |case| pairs.of(case).map(move |flaw| (case, flaw));
+        let run: Vec<_> = cases().iter().flat_map(of_case).collect();
+        let (rest, failed) = (Mutex::new(run.iter()), Mutex::new(HashMap::new()));
         thread::scope(|scope| {
             for _ in 0..at_a_time.max(1) {
                 scope.spawn(|| {
                     loop {
-                        let Some((case, flaw)) = pairs.lock().pop() else { return };
-                        match check(case, flaw) {
-                            Ok(()) => failed.lock().remove(&(case.name, flaw)),
-                            Err(message) => failed.lock().insert((case.name, flaw), message),
-                        };
+                        let Some((case, flaw)) = rest.lock().next().copied() else { return };
+                        if let Err(message) = check(case, flaw) {
+                            failed.lock().insert((case.name, flaw), message);
+                        }
                     }
                 });
             }
         });
+        Self { failed: failed.into_inner(), pairs }
     }
 
-    fn is_wrong(&self, case: &Case) -> bool {
-        self.complaints_about(case).next().is_some()
+    /// The flaws that none of these cases catches.
+    #[must_use]
+    pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Flaw> {
+        let is_missed = |flaw: &Flaw| {
+            !cases().iter().filter(|case| by(case)).any(|case| self.catches(case, *flaw))
+        };
+        Flaw::ALL.iter().copied().filter(is_missed).collect()
     }
 
     /// That the sound store failed this case, and that the store with its flaw did not.
@@ -90,23 +96,15 @@ impl Matrix {
         self.failed.contains_key(&(case.name, Some(flaw)))
     }
 
-    /// What is wrong with the exam; nothing if each case fails on the flaw that it names, every flaw is caught, and the
-    /// sound store passes.
+    /// What is wrong with the exam; nothing if each case that was run fails on the flaw that it names, every flaw is caught,
+    /// and the sound store passes.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for case in cases() {
-            complaints.extend(self.complaints_about(case));
-            if !Flaw::ALL.iter().any(|flaw| self.catches(case, *flaw)) {
-                complaints.push(format!("{} catches nothing", case.name));
-            }
-        }
-        for flaw in Flaw::ALL {
-            if !cases().iter().any(|case| self.catches(case, *flaw)) {
-                complaints.push(format!("nothing catches {flaw:?}"));
-            }
-        }
-        complaints
+        let was_run = |case: &&Case| self.pairs != Pairs::Core || case.is_core;
+        let of_cases = cases().iter().filter(was_run).flat_map(|case| self.complaints_about(case));
+        let of_flaws =
+            self.missed_by(|_| true).into_iter().map(|flaw| format!("nothing catches {flaw:?}"));
+        of_cases.chain(of_flaws).collect()
     }
 
     /// With what each case failed on the flaw that it names.
@@ -151,10 +149,9 @@ fn check(case: &Case, flaw: Option<Flaw>) -> Result<(), String> {
     case.check(Arc::new(subject), QUIET).map_err(|panic| message_of(panic.as_ref()))
 }
 
-fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").replace('\n', " ")
+/// Whether this thread's panics are the point.
+pub(super) fn is_quiet() -> bool {
+    thread::current().name() == Some(QUIET)
 }
 
 /// Keeps the panics of quiet threads off the terminal; those of all others are printed as before.
@@ -163,7 +160,7 @@ fn keep_quiet() {
     ONCE.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if thread::current().name() != Some(QUIET) {
+            if !is_quiet() {
                 previous(info);
             }
         }));

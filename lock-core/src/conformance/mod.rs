@@ -26,16 +26,17 @@
 //! ```
 //!
 //! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a store that hangs it
-//! fails. Every time in it is real, and multiplied with `DISTLOCK_TEST_SCALE`, for slow machines.
+//! fails. Its time is that of the subject's [clock](Subject::clock): real, or [virtual](VirtualTime) where the store lives
+//! in this process. Every time is multiplied with `DISTLOCK_TEST_SCALE`, for slow machines.
 //!
 //! Some cases ask the backend directly for what its contract says ([`backend`](crate::backend)); the others go through
 //! the engine, and ask for what a program sees. What every case is worth is shown by [`Broken`], a store with one
-//! [`Flaw`] at a time: [`Matrix::examine`] lets each case fail on the flaw that it exists for.
+//! [`Flaw`] at a time: [`Matrix::run`] lets each case fail on the flaw that it exists for.
 
 mod broken;
 mod cases;
 mod desk;
-mod fair;
+mod lateness;
 mod matrix;
 mod mischief;
 mod owner;
@@ -44,17 +45,23 @@ mod single;
 mod subject;
 mod table;
 mod tokens;
+mod virtual_time;
 
 pub use broken::{Broken, Flaw};
-pub use fair::{fairly, fairly_beyond, with_lateness};
-pub use matrix::Matrix;
+pub use lateness::{
+    Late, forget_process, late, retry_if_late, retry_if_late_beyond, watch_process, with_lateness,
+};
+pub use matrix::{Matrix, Pairs};
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 pub use tokens::NEEDS_TOKENS;
+pub use virtual_time::VirtualTime;
 
-use crossbeam_channel::bounded;
+use crate::clock::{Signal, Woken};
+use desk::World;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -65,6 +72,7 @@ use std::thread;
 pub struct Case {
     name: &'static str,
     catches: Flaw,
+    is_core: bool,
     check: fn(&dyn Subject),
 }
 
@@ -84,37 +92,80 @@ impl Case {
         self.catches
     }
 
-    /// Lets `subject` sit this case, on a thread that is left alone when the time is up.
+    /// Whether it is one of the few that catch every flaw together: every flaw of a store without replicas those that
+    /// [need none](Self::needs_replicas), and every flaw in dealing with replicas the others.
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        self.is_core
+    }
+
+    /// Whether only a store with replicas can run it.
+    #[must_use]
+    pub fn needs_replicas(&self) -> bool {
+        NEEDS_REPLICAS.iter().any(|(name, _)| *name == self.name)
+    }
+
+    /// Runs this case on `subject`, and once more if it is [late](retry_if_late) on a machine that
+    /// has no time for it.
+    ///
+    /// # Panics
+    ///
+    /// If the promise is broken, or not kept in time.
+    pub fn run(&self, subject: Arc<dyn Subject>) {
+        let run = || {
+            if let Err(panic) = self.check(Arc::clone(&subject), self.name) {
+                let message = message_of(panic.as_ref());
+                println!("{} failed {}: {message}", subject.name(), self.name);
+                resume_unwind(panic);
+            }
+        };
+        if VirtualTime::is_of(&subject.clock()) {
+            // No load of the machine makes it late.
+            run();
+        } else {
+            retry_if_late(run);
+        }
+    }
+
+    /// The same without a second chance, on a thread that is left alone when the time is up.
     ///
     /// # Errors
     ///
     /// What it panicked with.
     fn check(&self, subject: Arc<dyn Subject>, thread: &str) -> Result<(), Box<dyn Any + Send>> {
-        let (tell, told) = bounded(1);
-        let check = self.check;
-        thread::Builder::new()
-            .name(thread.to_owned())
-            .spawn(move || {
-                desk::with_tags(subject.has_tags());
+        let (ended, result) = (Arc::new(Signal::new()), Arc::new(Mutex::new(None)));
+        let (clock, check) = (subject.clock(), self.check);
+        let case = {
+            let (ended, result, clock) =
+                (Arc::clone(&ended), Arc::clone(&result), Arc::clone(&clock));
+            move || {
+                desk::enter(World { clock, tags: subject.has_tags() });
                 // The subject goes with the panic, so that what it owns can see that the case has failed.
-                let result = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
-                let _nobody_waits_any_more = tell.send(result);
-            })
-            .expect("a thread can be started");
+                let outcome = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
+                *result.lock() = Some(outcome);
+                ended.raise();
+            }
+        };
+        let spawned = thread::Builder::new().name(thread.to_owned()).spawn(case);
+        spawned.expect("a thread can be started");
         let bound = desk::ms(BOUND);
-        told.recv_timeout(bound)
-            .unwrap_or_else(|_| Err(Box::new(format!("it did not end within {bound:?}"))))
+        // In virtual time, a case in which every thread waits for another ends here at once.
+        let _woken: Woken = clock.wait(&ended, clock.now() + bound);
+        let result = result.lock().take();
+        result
+            .unwrap_or_else(|| Err(Box::new(Late::new(format!("it did not end within {bound:?}")))))
     }
 }
 
 /// All cases.
 #[must_use]
 pub fn cases() -> &'static [Case] {
-    crate::__conformance_table! { __conformance_list () }
+    const ALL: &[Case] = crate::__conformance_table! { __conformance_list () };
+    ALL
 }
 
-/// Lets `subject` sit one case, [fairly]: once more if it fails on a machine that has no time for it. A case that the subject
-/// says it [cannot](Subject::cannot) sit is printed and left out.
+/// Runs one case on `subject`, and once more if it is [late](retry_if_late) on a machine that has no time for it. A case that
+/// the subject says it [cannot](Subject::cannot) sit is printed and left out.
 ///
 /// # Panics
 ///
@@ -132,11 +183,13 @@ pub fn sit(case: &str, subject: impl Subject + 'static) {
         }
     }
     // Dropped in the panic that ends this, so that what it owns can see that the case has failed.
-    let subject: Arc<dyn Subject> = Arc::new(subject);
-    fairly(|| {
-        if let Err(panic) = case.check(Arc::clone(&subject), case.name) {
-            println!("{} failed {}", subject.name(), case.name);
-            resume_unwind(panic);
-        }
-    });
+    case.run(Arc::new(subject));
+}
+
+/// What was said in a panic.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<Late>().map(Late::to_string));
+    text.unwrap_or_else(|| "a panic without words".to_owned()).replace('\n', " ")
 }

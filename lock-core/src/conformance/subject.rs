@@ -3,7 +3,7 @@
 use super::replicas::ReplicaSet;
 use crate::backend::Backend;
 use crate::client::{Client, ClientBuilder};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::Config;
 use crate::lock::DistLock;
 use crate::name::LockName;
@@ -18,6 +18,12 @@ use std::time::Duration;
 pub trait Subject: Send + Sync {
     /// What it is called in reports.
     fn name(&self) -> String;
+
+    /// The clock of the store, on which its cases run: that of the machine, or that of a
+    /// [`VirtualTime`](super::VirtualTime). Always the same one.
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
 
     /// Opens the store, as another process would: what two of these share is the store alone.
     fn backend(&self, context: &Context) -> Arc<dyn Backend>;
@@ -90,8 +96,7 @@ impl Seen {
     /// If it does not answer.
     #[must_use]
     pub fn of(backend: &dyn Backend, lock: &LockName) -> Self {
-        let by = SystemClock.now() + Duration::from_secs(5);
-        let info = backend.inspect(lock, by).expect("the store answers");
+        let info = backend.inspect(lock, Moment::NEVER).expect("the store answers");
         info.holder.map_or(Self::FREE, |holder| Self::held(holder.remaining))
     }
 

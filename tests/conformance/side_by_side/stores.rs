@@ -1,12 +1,12 @@
 //! The stores that are compared, each with a clock that the test moves.
 
-use distlock::{
-    Backend, ClientBuilder, ClientId, Clock, Config, Context, LockName, MemoryBackend, Moment,
-    Signal, SystemClock, Woken, builder, schemes,
-};
+use distlock::{ClientId, Clock, Context, Moment, Signal, SystemClock, Woken};
 use distlock_tests::process::RedisServer;
+use distlock_tests::subjects::format::REDISSON;
+use distlock_tests::subjects::memory::MemorySubject;
+use distlock_tests::subjects::store::{Single, Store as RedisStore};
 use distlock_tests::time_of_day::TimeOfDay;
-use lock_core::conformance::{Broken, Seen, Subject};
+use lock_core::conformance::{Broken, Subject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,14 +59,17 @@ pub(super) struct Store {
 impl Store {
     pub(super) fn memory() -> Self {
         let clients = Arc::<Ahead>::default();
-        let backend = MemoryBackend::new(Arc::clone(&clients) as Arc<dyn Clock>);
-        Self { subject: Arc::new(Memory(backend)), clients, server: None }
+        let subject = MemorySubject::on(Arc::clone(&clients) as Arc<dyn Clock>);
+        Self { subject: Arc::new(subject), clients, server: None }
     }
 
     /// A server of its own.
     pub(super) fn redis() -> Self {
         let clock = TimeOfDay::new();
-        let subject = Arc::new(Redis(RedisServer::start_on(&clock)));
+        let server = RedisServer::start_on(&clock);
+        let url = server.url();
+        let server = Arc::new(Single { server, url: url.clone(), _files: None });
+        let subject = Arc::new(RedisStore::new(server, &url, REDISSON));
         Self { subject, clients: Arc::default(), server: Some(clock) }
     }
 
@@ -87,51 +90,5 @@ impl Store {
             let millis = self.clients.by().as_millis();
             server.set(i64::try_from(millis).expect("a short time"));
         }
-    }
-}
-
-struct Memory(MemoryBackend);
-
-impl Subject for Memory {
-    fn name(&self) -> String {
-        "memory".to_owned()
-    }
-
-    fn backend(&self, _: &Context) -> Arc<dyn Backend> {
-        Arc::new(self.0.clone())
-    }
-
-    fn probe(&self, lock: &LockName) -> Seen {
-        Seen::of(&self.0, lock)
-    }
-
-    fn lose(&self, lock: &LockName) {
-        self.0.lose(lock);
-    }
-}
-
-struct Redis(RedisServer);
-
-impl Subject for Redis {
-    fn name(&self) -> String {
-        "redis".to_owned()
-    }
-
-    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        schemes().open(&Config::from_url(&self.0.url()).unwrap(), context).unwrap()
-    }
-
-    fn client(&self, context: &Context) -> ClientBuilder {
-        builder().clock(Arc::clone(&context.clock)).url(&self.0.url()).unwrap()
-    }
-
-    fn probe(&self, lock: &LockName) -> Seen {
-        let left = self.0.probe().pttl(lock.as_str());
-        left.map_or(Seen::FREE, |left| Seen::held(Some(left)))
-    }
-
-    fn lose(&self, lock: &LockName) {
-        let counter = format!("redisson_lock_token:{{{lock}}}");
-        self.0.probe().command(&["DEL", lock.as_str(), &counter]);
     }
 }

@@ -7,7 +7,7 @@ use crate::cases::waking;
 use crate::libraries::Library;
 use crate::scene::Independent;
 use distlock::DistLock;
-use distlock_tests::time::fairly;
+use distlock_tests::time::retry_if_late;
 
 const TIMES: u64 = 60;
 
@@ -49,7 +49,7 @@ fn rslock_on_three_servers_and_our_quorum_exclude_each_other() {
 
 /// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is there.
 fn meet(library: &'static Library, settings: &str, times: u64) {
-    fairly(|| {
+    retry_if_late(|| {
         let arguments = [&[LEASE], library.eager].concat();
         let Some(scene) = Independent::start(library, settings, &arguments) else { return };
         let (peer, client) = (&scene.peer, scene.servers.client());

@@ -7,7 +7,7 @@ use crate::peer::BOUND;
 use crate::scene::Scene;
 use distlock::DistLock;
 use distlock_tests::probe::{Probe, Value};
-use distlock_tests::time::{always, eventually, fairly};
+use distlock_tests::time::{always, eventually, retry_if_late};
 use std::time::Duration;
 
 static EARLY: Library = with(WITH_LATCH, &["kind=fenced"]);
@@ -168,7 +168,7 @@ fn no_increment_is_lost_under_a_fenced_lock() {
 #[test]
 fn whoever_waits_gets_what_the_other_side_released_at_once() {
     for library in [&FENCED, &EARLY] {
-        fairly(|| {
+        retry_if_late(|| {
             cases::waking::they_get_what_we_released(library);
             cases::waking::we_get_what_they_released(library);
         });

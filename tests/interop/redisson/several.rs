@@ -9,7 +9,7 @@ use crate::ours::Ours;
 use crate::scene::{Independent, Scene};
 use distlock::{DistLock, MajorityLock, MultiLock};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::fairly;
+use distlock_tests::time::retry_if_late;
 
 const TIMES: u64 = 60;
 
@@ -37,7 +37,7 @@ fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order()
 #[test]
 fn several_locks_of_both_sides_are_had_at_once_when_the_other_gives_them_back() {
     for library in [&NEWEST, &OLDEST] {
-        fairly(|| {
+        retry_if_late(|| {
             let Some(scene) = Scene::with(library, "", &["kind=multi"]) else { return };
             let several =
                 MultiLock::new(["a", "b", "c"].map(|name| scene.ours.mutex(name))).unwrap();
@@ -86,7 +86,7 @@ fn a_red_lock_of_theirs_and_our_quorum_exclude_each_other() {
         scene.peer.ask("t", "unlock lock");
         let what = format!("{} red and a quorum", library.name);
         add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));
-        fairly(|| waking::both_are_soon(&what, &scene.peer, &lock, "lock"));
+        retry_if_late(|| waking::both_are_soon(&what, &scene.peer, &lock, "lock"));
     }
 }
 

@@ -12,7 +12,7 @@ use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::Group;
-use distlock_tests::time::{eventually, fairly, let_pass, ms};
+use distlock_tests::time::{eventually, let_pass, ms, retry_if_late};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Elsewhere {
 
     fn wake(&self, what: &str) {
         let lock = self.ours.mutex("lock");
-        fairly(|| waking::both_are_soon(what, &self.peer, &lock, "lock"));
+        retry_if_late(|| waking::both_are_soon(what, &self.peer, &lock, "lock"));
     }
 }
 

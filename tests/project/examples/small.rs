@@ -3,7 +3,7 @@
 use super::SOON;
 use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::fairly;
+use distlock_tests::time::retry_if_late;
 use std::path::Path;
 
 /// Every example that is one file and no tool: whoever adds one need not think of this test.
@@ -33,13 +33,13 @@ fn run_all(url: &[&str]) {
 
 #[test]
 fn every_small_example_shows_what_it_says_in_memory() {
-    fairly(|| run_all(&[]));
+    retry_if_late(|| run_all(&[]));
 }
 
 #[test]
 fn every_small_example_shows_what_it_says_on_a_server() {
     let server = RedisServer::start();
-    fairly(|| run_all(&[&server.url()]));
+    retry_if_late(|| run_all(&[&server.url()]));
     let left = server.probe().keys("*");
     assert!(left.iter().all(|key| key.starts_with("redisson_lock_token:")), "{left:?}");
 }

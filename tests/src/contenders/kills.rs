@@ -245,7 +245,7 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
     for (number, round) in rounds.iter().enumerate() {
         let after = round.late().max(round.next_late().saturating_sub(ms(500)));
         if after > bound + tolerance {
-            late(&format!("round {number}: {after:?} after it could be taken"));
+            late(format!("round {number}: {after:?} after it could be taken"));
         }
     }
 }

@@ -102,7 +102,7 @@ impl Crowd {
         println!("with a lease of {:?} at least {least:.1?} was left at a renewal", self.lease);
         // Due at two thirds. One that waits for a command that gets no answer has a third left at most.
         if least < self.lease * 2 / 5 {
-            late(&format!("a renewal of another lock was sent with {least:?} left"));
+            late(format!("a renewal of another lock was sent with {least:?} left"));
         }
     }
 

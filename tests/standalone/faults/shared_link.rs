@@ -90,7 +90,7 @@ fn one_call(backend: &dyn Backend, random: &mut fastrand::Rng, wait: Duration) -
     let outcome = backend.inspect(&name, by);
     let took = watch.elapsed();
     if took > wait.min(Duration::from_secs(1)) + scaled(SLACK) {
-        late(&format!("{took:?} of {wait:?}: {outcome:?}"));
+        late(format!("{took:?} of {wait:?}: {outcome:?}"));
     }
     assert!(wait < PATIENT || outcome.is_ok(), "{took:?}: {outcome:?}");
     match outcome {

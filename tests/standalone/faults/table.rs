@@ -67,7 +67,7 @@ fn every_fault_is_answered_rightly_and_within_its_bound() {
     println!("{} faults", verdicts.len());
     assert!(wrong.is_empty(), "wrong: {wrong:#?}");
     if !too_late.is_empty() {
-        late(&format!("too late: {too_late:#?}"));
+        late(format!("too late: {too_late:#?}"));
     }
 }
 

@@ -120,7 +120,7 @@ fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
             told.at.since(told.began)
         );
         if after > tolerance {
-            late(&format!("{what}: {after:?} after the deadline"));
+            late(format!("{what}: {after:?} after the deadline"));
         }
     }
 }

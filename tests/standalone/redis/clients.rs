@@ -114,7 +114,7 @@ fn locks_that_are_taken_at_once_are_not_renewed_at_once() {
     assert!(last - first > taken + lease / 24, "all at once, within {:?}", last - first);
     assert!(held.iter().all(distlock::OwnedGuard::is_valid));
     if last > lease * 2 / 3 {
-        late(&format!("renewed from {first:?} to {last:?}"));
+        late(format!("renewed from {first:?} to {last:?}"));
     }
 }
 

@@ -12,8 +12,9 @@ pub use flaw::Flaw;
 
 use super::replicas::ReplicaSet;
 use super::subject::{Seen, Subject};
+use super::virtual_time::VirtualTime;
 use crate::backend::Backend;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::name::LockName;
 use crate::scheme::Context;
 use opened::Opened;
@@ -25,6 +26,7 @@ use store::Store;
 #[derive(Debug)]
 pub struct Broken {
     store: Arc<Store>,
+    time: VirtualTime,
     flaw: Option<Flaw>,
 }
 
@@ -32,19 +34,23 @@ impl Broken {
     /// A store with this flaw.
     #[must_use]
     pub fn new(flaw: Flaw) -> Self {
-        Self { store: Arc::default(), flaw: Some(flaw) }
+        Self { store: Arc::default(), time: VirtualTime::new(), flaw: Some(flaw) }
     }
 
     /// The same store without any: it must pass.
     #[must_use]
     pub fn sound() -> Self {
-        Self { store: Arc::default(), flaw: None }
+        Self { store: Arc::default(), time: VirtualTime::new(), flaw: None }
     }
 }
 
 impl Subject for Broken {
     fn name(&self) -> String {
         self.flaw.map_or_else(|| "no flaw".to_owned(), |flaw| format!("{flaw:?}"))
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.time.clock()
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
@@ -54,7 +60,7 @@ impl Subject for Broken {
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
-        let now = SystemClock.now();
+        let now = self.clock().now();
         match self.store.state.lock().held.get(lock.as_str()) {
             Some(held) if held.until > now => Seen::held(Some(held.until.since(now))),
             _ => Seen::FREE,
@@ -84,7 +90,7 @@ impl ReplicaSet for Broken {
     }
 
     fn probe(&self, replica: u32, lock: &LockName) -> Seen {
-        let now = SystemClock.now();
+        let now = self.clock().now();
         let state = self.store.state.lock();
         match state.copies.held[replica as usize].get(lock.as_str()) {
             Some(until) if *until > now => Seen::held(Some(until.since(now))),

@@ -2,10 +2,10 @@
 
 use crate::backend::Backend;
 use crate::client::Client;
-use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
+use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::conformance::desk::{
-    client, connect, elsewhere, eventually, fresh_name, is_busy, join, kept, let_pass, ms, mutex,
-    mutexes, now, patience, spawn, take, take_soon, take_with, watched,
+    client, clock, connect, context, elsewhere, eventually, fresh_name, in_time, is_busy, join,
+    kept, let_pass, ms, mutex, mutexes, now, patience, spawn, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::event::Event;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// When the last handle is gone, so are the threads: the engine's, and the backend's own.
 pub(crate) fn dropping_the_client_stops_threads(subject: &dyn Subject) {
-    let (clock, name) = (Roll::default(), fresh_name());
+    let (clock, name) = (Roll::new(clock()), fresh_name());
     elsewhere(|| {
         let context = Context::new(Arc::new(clock.clone()), ClientId::random());
         let signing = clock.clone();
@@ -35,7 +35,7 @@ pub(crate) fn dropping_the_client_stops_threads(subject: &dyn Subject) {
 /// When the last handle is gone, the backend is dropped: nothing of its own keeps it alive.
 pub(crate) fn dropping_the_client_drops_the_backend(subject: &dyn Subject) {
     let name = fresh_name();
-    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let context = context();
     let backend = subject.backend(&context);
     let alive: Weak<dyn Backend> = Arc::downgrade(&backend);
     let client = connect(subject, Client::builder().clock(context.clock).backend(backend));
@@ -61,7 +61,7 @@ pub(crate) fn a_lock_of_an_ended_thread_frees(subject: &dyn Subject) {
     let start = now();
     elsewhere(|| take_with(&one, &watched(lease)).detach());
     drop(take_soon(&other));
-    assert!(now().since(start) < lease * 2 / 3, "given back after {:?}", now().since(start));
+    in_time("given back", now().since(start), lease * 2 / 3);
 }
 
 /// Holds, renews, waits, is woken: everything that starts a thread.
@@ -81,8 +81,11 @@ fn lead_a_life(subject: &dyn Subject, ours: &Client, name: &LockName) {
 
 /// A clock that keeps a roll of the threads that look at it, and strikes off those that have ended. Every thread of
 /// ours looks at its clock, so it knows them all, also among those of other tests in this process.
-#[derive(Clone, Debug, Default)]
-struct Roll(Arc<Mutex<Vec<Weak<()>>>>);
+#[derive(Clone, Debug)]
+struct Roll {
+    clock: Arc<dyn Clock>,
+    signatures: Arc<Mutex<Vec<Weak<()>>>>,
+}
 
 thread_local! {
     /// Which rolls this thread has signed; goes when the thread ends, and its signatures with it.
@@ -90,36 +93,40 @@ thread_local! {
 }
 
 impl Roll {
+    fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, signatures: Arc::default() }
+    }
+
     fn sign(&self) {
-        let roll = Arc::as_ptr(&self.0) as usize;
+        let roll = Arc::as_ptr(&self.signatures) as usize;
         // A thread that is ending has no place for it any more, and needs none.
         let _ended = SIGNED.try_with(|signed| {
             let mut signed = signed.borrow_mut();
             if signed.iter().all(|(other, _)| *other != roll) {
                 let signature = Arc::new(());
-                self.0.lock().push(Arc::downgrade(&signature));
+                self.signatures.lock().push(Arc::downgrade(&signature));
                 signed.push((roll, signature));
             }
         });
     }
 
     fn present(&self) -> usize {
-        self.0.lock().iter().filter(|signature| signature.strong_count() > 0).count()
+        self.signatures.lock().iter().filter(|signature| signature.strong_count() > 0).count()
     }
 }
 
 impl Clock for Roll {
     fn now(&self) -> Moment {
         self.sign();
-        SystemClock.now()
+        self.clock.now()
     }
 
     fn unix_time(&self) -> Duration {
-        SystemClock.unix_time()
+        self.clock.unix_time()
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
         self.sign();
-        SystemClock.wait(signal, until)
+        self.clock.wait(signal, until)
     }
 }

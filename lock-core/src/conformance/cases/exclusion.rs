@@ -1,8 +1,8 @@
 //! One at a time: between threads, between clients, and by force.
 
 use crate::conformance::desk::{
-    Lock, client, elsewhere, fixed, fresh_name, is_busy, join, let_pass, long, ms, mutex, mutexes,
-    now, patience, prompt, spawn, take, take_soon, take_with,
+    Lock, client, elsewhere, fixed, fresh_name, in_time, is_busy, join, let_pass, long, ms, mutex,
+    mutexes, now, patience, prompt, spawn, take, take_soon, take_with, take_within,
 };
 use crate::conformance::subject::Subject;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,8 +73,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     let (counter, inside) = (AtomicU64::new(0), AtomicBool::new(false));
     let work = |mutex: &Lock| {
         for _ in 0..ROUNDS {
-            let taken = mutex.try_lock_for(ms(10_000)).expect("the store answers");
-            let guard = taken.expect("everybody has a turn");
+            let guard = take_within(mutex, ms(10_000));
             assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
             let read = counter.load(Ordering::SeqCst);
             // Long enough that a second one who is let in is seen.
@@ -146,7 +145,7 @@ pub(crate) fn force_unlock_wakes_the_waiters(subject: &dyn Subject) {
         let forced = now();
         assert!(force.force_unlock().expect("the store answers"));
         let took = join(waiting).since(forced);
-        assert!(took < prompt(), "woken after {took:?}");
+        in_time("woken", took, prompt());
     });
 }
 

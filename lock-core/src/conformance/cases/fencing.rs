@@ -2,7 +2,7 @@
 
 use crate::conformance::desk::{
     Line, Lock, Shown, client, fixed, fresh_name, join, let_pass, long, ms, mutex, mutexes, short,
-    shown, spawn, take, take_soon, take_with,
+    shown, spawn, take, take_soon, take_with, take_within,
 };
 use crate::conformance::subject::Subject;
 use parking_lot::Mutex as Cell;
@@ -34,8 +34,7 @@ pub(crate) fn fencing_grows_in_a_crowd(subject: &dyn Subject) {
     let clients: [Lock; 2] = mutexes(subject);
     let work = |mutex: &Lock| {
         for _ in 0..ROUNDS {
-            let taken = mutex.try_lock_for(ms(10_000)).expect("the store answers");
-            let guard = taken.expect("everybody has a turn");
+            let guard = take_within(mutex, ms(10_000));
             seen.lock().push(shown(&guard));
             guard.unlock().expect("it is ours");
         }

@@ -1,7 +1,7 @@
 //! What a guard promises: to release, to know how long it may be trusted, to say when it is lost.
 
 use crate::conformance::desk::{
-    Line, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short, take, take_soon,
+    Line, fixed, is_busy, kept, let_pass, long, loss, ms, mutexes, short, take, take_soon,
     take_with, watched,
 };
 use crate::conformance::subject::Subject;
@@ -76,7 +76,7 @@ pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
     guard.ensure(Duration::ZERO).expect("it is held");
     let (losses, tokens) = (guard.losses(), guard.fencing_tokens());
     subject.lose(one.name());
-    let loss = losses.recv_timeout(patience()).expect("the holder is told");
+    let loss = loss(&losses);
     assert_eq!(loss.cause(), LossCause::Gone);
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(!guard.is_valid() && !one.is_held_by_current_thread());

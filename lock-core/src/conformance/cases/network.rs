@@ -3,9 +3,9 @@
 use crate::backend::Closing;
 use crate::client::Client;
 use crate::conformance::desk::{
-    Line, Lock, always, client, connect, context, eventually, fixed, fresh_name, is_busy, join,
-    let_pass, long, ms, mutex, mutexes, now, patience, prompt, short, spawn, take, take_soon,
-    take_with, watched,
+    Line, Lock, always, client, connect, context, eventually, fixed, fresh_name, in_time, is_busy,
+    join, let_pass, long, loss, ms, mutex, mutexes, now, patience, prompt, short, spawn,
+    stays_held, take, take_soon, take_with, watched,
 };
 use crate::conformance::mischief::Mischief;
 use crate::conformance::subject::Subject;
@@ -122,7 +122,7 @@ pub(crate) fn an_outage_within_the_lease_is_survived(subject: &dyn Subject) {
     assert!(guard.is_valid(), "its deadline is ahead");
     network.mend();
     eventually("renewals go on", patience(), || guard.state() != GuardState::Suspended);
-    always("it is held for two leases", ms(2_000), || subject.probe(&name).held);
+    stays_held(ms(2_000), || subject.probe(&name).held);
     assert_eq!(guard.state(), GuardState::Held);
     guard.unlock().expect("it is ours");
 }
@@ -133,7 +133,7 @@ pub(crate) fn an_outage_beyond_the_lease_is_a_loss(subject: &dyn Subject) {
     let (network, lock) = fragile(subject, other.name());
     let guard = take_with(&lock, &watched(ms(500)));
     network.cut();
-    let loss = guard.losses().recv_timeout(patience()).expect("the holder is told");
+    let loss = loss(&guard.losses());
     assert_eq!(loss.cause(), LossCause::Expired);
     assert!(loss.last_failure().is_some_and(|error| error.is_unavailable()));
     assert!(!guard.is_valid());
@@ -167,7 +167,7 @@ pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
     });
     let start = now();
     drop(take_soon(&lock));
-    assert!(now().since(start) < prompt(), "taken after {:?}", now().since(start));
+    in_time("taken", now().since(start), prompt());
     assert!(!subject.probe(&name).held);
 }
 

@@ -1,8 +1,8 @@
 //! Nested locking: counted here, seen by the store as one.
 
 use crate::conformance::desk::{
-    always, elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience,
-    short, shown, take, take_soon, take_with, watched,
+    elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short,
+    shown, stays_held, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::guard::LockGuard;
@@ -113,7 +113,7 @@ pub(crate) fn renewal_goes_on_after_reentry(subject: &dyn Subject) {
         drop((inner, outer));
     });
     let guard = take_with(&one, &watched(kept()));
-    always("it is held for two leases", kept() * 2, || subject.probe(one.name()).held);
+    stays_held(kept() * 2, || subject.probe(one.name()).held);
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     guard.unlock().expect("it is ours");

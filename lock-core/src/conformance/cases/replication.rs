@@ -3,9 +3,9 @@
 use crate::backend::Replicates;
 use crate::client::Client;
 use crate::conformance::desk::{
-    Lock, always, client, connect, context, eventually, fresh_name, hold_back, impatient, is_busy,
-    join, let_pass, long, ms, mutex, mutexes, patience, patient, replicas, spawn, take, take_soon,
-    take_with, watched,
+    Lock, client, connect, context, eventually, fresh_name, hold_back, impatient, is_busy, join,
+    let_pass, long, loss, ms, mutex, mutexes, patience, patient, poll, replicas, spawn, stays_held,
+    take, take_soon, take_with, watched,
 };
 use crate::conformance::mischief::Mischief;
 use crate::conformance::subject::Subject;
@@ -105,7 +105,8 @@ pub(crate) fn an_accepted_shortfall_is_held_and_told(subject: &dyn Subject) {
     let _held_back = hold_back(replicas, 1);
     let is_told = |what: &str, token| {
         let expected = (token, Shortfall::new(count - 1, count));
-        assert_eq!(told.recv_timeout(patience()).expect(what), expected, "{what}");
+        let told = poll(patience(), || told.try_recv().ok());
+        assert_eq!(told.expect(what), expected, "{what}");
     };
     // With so long a lease it is not renewed in this case.
     let guard = take(&lock);
@@ -114,7 +115,7 @@ pub(crate) fn an_accepted_shortfall_is_held_and_told(subject: &dyn Subject) {
     let guard = take_with(&lock, &watched(ms(2_400)));
     is_told("the next grant", guard.fencing_token());
     is_told("a renewal", guard.fencing_token());
-    always("it is held", ms(2_600), || guard.is_valid() && subject.probe(&name).held);
+    stays_held(ms(2_600), || guard.is_valid() && subject.probe(&name).held);
     guard.unlock().expect("it is ours");
 }
 
@@ -140,7 +141,7 @@ pub(crate) fn an_unconfirmed_renewal_is_a_loss_in_time(subject: &dyn Subject) {
     let _held_back = hold_back(replicas, 1);
     eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
     assert!(guard.is_valid(), "its deadline is ahead");
-    let loss = guard.losses().recv_timeout(patience()).expect("the holder is told");
+    let loss = loss(&guard.losses());
     assert_eq!(loss.cause(), LossCause::Shortfall);
     assert!(loss.last_failure().is_some_and(|error| error.is_shortfall()));
     assert!(!guard.is_valid() && guard.unlock().expect_err("it is lost").is_lost());
@@ -156,9 +157,7 @@ pub(crate) fn a_renewal_that_is_confirmed_again_goes_on(subject: &dyn Subject) {
     eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
     drop(held_back);
     eventually("they are again", patience(), || guard.state() == GuardState::Held);
-    always("it is held for more than a lease", ms(3_500), || {
-        guard.is_valid() && subject.probe(&name).held
-    });
+    stays_held(ms(3_500), || guard.is_valid() && subject.probe(&name).held);
     guard.unlock().expect("it is ours");
 }
 

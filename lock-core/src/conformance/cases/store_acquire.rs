@@ -2,7 +2,8 @@
 
 use crate::backend::{Answer, Closing, Release, Withdrawal};
 use crate::conformance::desk::{
-    Line, eventually, fresh_name, grant, let_pass, long, ms, named, now, patience, prompt, short,
+    Line, eventually, fresh_name, grant, in_time, let_pass, long, ms, named, now, patience, prompt,
+    short,
 };
 use crate::conformance::subject::Subject;
 
@@ -57,7 +58,7 @@ pub(crate) fn an_attempt_never_waits(subject: &dyn Subject) {
     line.hold(&name, long());
     let start = now();
     assert!(line.is_busy(&name));
-    assert!(now().since(start) < prompt() / 2, "answered after {:?}", now().since(start));
+    in_time("answered", now().since(start), prompt() / 2);
 }
 
 /// The same owner asks again, because the answer was lost: it is granted, and counted once.

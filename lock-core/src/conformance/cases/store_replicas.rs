@@ -3,8 +3,8 @@
 use super::store_renew::hold_many;
 use crate::backend::{Answer, Attempt, Closing, Release, Renewal};
 use crate::conformance::desk::{
-    Line, eventually, fell_short, fresh_name, grant, hold_back, impatient, join, let_pass, long,
-    ms, now, patience, patient, prompt, replicas, short, spawn,
+    Line, eventually, fell_short, fresh_name, grant, hold_back, impatient, in_time, join, let_pass,
+    long, ms, now, patience, patient, prompt, replicas, short, spawn,
 };
 use crate::conformance::subject::Subject;
 use crate::lease::LeaseTime;
@@ -152,7 +152,7 @@ pub(crate) fn without_a_policy_nobody_is_asked(subject: &dyn Subject) {
     let owner = line.hold(&name, long());
     assert_eq!(line.renew(&name, owner, long()), Renewal::Extended);
     assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
-    assert!(now().since(start) < prompt() / 2, "answered after {:?}", now().since(start));
+    in_time("answered", now().since(start), prompt() / 2);
 }
 
 /// A replica that is behind, and catches up within its time, is waited for.
@@ -180,7 +180,7 @@ pub(crate) fn replicas_are_given_no_more_time_than_the_call(subject: &dyn Subjec
     let attempt = Attempt::new(&name, owner, lease).replication(policy);
     let start = now();
     let answer = line.ask(&attempt, start + ms(800));
-    assert!(now().since(start) < prompt(), "answered after {:?}", now().since(start));
+    in_time("answered", now().since(start), prompt());
     assert!(!matches!(answer, Ok(Answer::Granted(_))), "nobody confirmed it");
     line.bury(&name, owner, long());
     assert!(!subject.probe(&name).held);

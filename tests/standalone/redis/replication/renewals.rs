@@ -27,7 +27,7 @@ fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_an
     let at = clock.elapsed();
     assert!(at >= until.saturating_sub(ms(5)), "{at:?} of {until:?}");
     if at > until + ms(3_000) {
-        late(&format!("{at:?} of {until:?}"));
+        late(format!("{at:?} of {until:?}"));
     }
     assert_eq!(loss.cause(), LossCause::Shortfall);
     let why = loss.last_failure().unwrap();

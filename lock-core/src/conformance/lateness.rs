@@ -1,0 +1,346 @@
+//! [`Late`]: a test that fails because something came too late, and the measurement that may excuse it.
+//!
+//! A test of times runs once more only if it fails by [`Late`], and only if a thread of this process, or a server that
+//! it uses, was ready to run meanwhile and got no processor for longer than the excuse. Any other panic is final.
+
+use super::matrix;
+use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, panic_any, resume_unwind};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::Duration;
+
+/// How often a test runs once more at most.
+const RETRIES: usize = 2;
+
+/// Beyond this a delay excuses a late test, if nothing else is said.
+const EXCUSE: Duration = Duration::from_millis(20);
+
+/// How often the timekeeper wakes up, to see how late it is.
+const BEAT: Duration = Duration::from_millis(5);
+
+/// In how many beats the threads' accounts are read once.
+const BEATS_PER_ACCOUNT: u32 = 20;
+
+/// The file to which each excuse is appended, one a line.
+const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
+
+/// What a test panics with when a bound passed. Raised by [`late`] only; a wrong answer is an ordinary panic.
+#[derive(Clone, Debug)]
+pub struct Late {
+    what: String,
+    at: &'static Location<'static>,
+}
+
+impl Late {
+    #[track_caller]
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), at: Location::caller() }
+    }
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "too late, at {}: {}", self.at, self.what)
+    }
+}
+
+/// Fails the test because a bound passed: `what` says which.
+///
+/// # Panics
+///
+/// Always, with [`Late`].
+#[track_caller]
+pub fn late(what: impl Into<String>) -> ! {
+    let late = Late::new(what);
+    if !matrix::is_quiet() {
+        // The panic hook cannot print such a payload.
+        eprintln!("{late}");
+    }
+    panic_any(late)
+}
+
+/// Runs a test, and up to twice more if it fails by [`Late`] while a thread or a watched process was kept from a
+/// processor for more than 20 ms.
+///
+/// # Panics
+///
+/// As the test does.
+pub fn retry_if_late<T>(test: impl FnMut() -> T) -> T {
+    retry_if_late_beyond(EXCUSE, test)
+}
+
+/// The same where only a longer delay than `excuse` excuses a late test.
+///
+/// # Panics
+///
+/// As the test does.
+pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) -> T {
+    for _ in 0..RETRIES {
+        let (outcome, delays) = measured(|| catch_unwind(AssertUnwindSafe(&mut test)));
+        let panic = match outcome {
+            Ok(result) => return result,
+            Err(panic) => panic,
+        };
+        let Some(late) = panic.downcast_ref::<Late>() else { resume_unwind(panic) };
+        if delays.longest() <= excuse {
+            eprintln!("{late}; not excused: {delays}");
+            resume_unwind(panic);
+        }
+        write_down(late, &delays);
+    }
+    test()
+}
+
+/// How long at most a thread of this process, or a watched process, was kept from a processor while `work` ran.
+pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let (result, delays) = measured(work);
+    (result, delays.longest())
+}
+
+/// From now on the delays of this process count, too: a server that tests wait for.
+pub fn watch_process(pid: u32) {
+    let mut keeper = KEEPER.lock();
+    keeper.processes.push(pid);
+    // What it waited for before is not counted.
+    keeper.read_accounts();
+}
+
+/// The delays of this process do not count any more.
+pub fn forget_process(pid: u32) {
+    KEEPER.lock().processes.retain(|other| *other != pid);
+}
+
+/// What was measured over a span of time: the longest of each kind.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    /// How late a thread was woken that only keeps time.
+    wake_up: Duration,
+    /// How long a thread of ours was queued for a processor, between two looks at its account.
+    queued: Duration,
+    /// The same of a watched process.
+    server: Duration,
+}
+
+impl Delays {
+    fn longest(&self) -> Duration {
+        self.wake_up.max(self.queued).max(self.server)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.wake_up = self.wake_up.max(other.wake_up);
+        self.queued = self.queued.max(other.queued);
+        self.server = self.server.max(other.server);
+    }
+}
+
+impl fmt::Display for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wake_up, queued, server } = self;
+        write!(
+            f,
+            "a wake-up was {wake_up:.1?} late, a thread queued for {queued:.1?}, a server for {server:.1?}"
+        )
+    }
+}
+
+/// Keeps time for all spans that are open.
+static KEEPER: LazyLock<Mutex<Timekeeper>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Timekeeper {
+    /// The spans that are open, by number, and what was measured in each.
+    spans: HashMap<u64, Delays>,
+    next: u64,
+    /// Whose delays count besides our own.
+    processes: Vec<u32>,
+    /// How long each has been queued, by the last look.
+    accounts: HashMap<Account, Duration>,
+    /// When the thread wants to be awake next. `None` if there is none.
+    due: Option<Moment>,
+    /// Ends the thread's sleep.
+    signal: Arc<Signal>,
+}
+
+/// Whose queueing the kernel counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Account {
+    Thread(u32),
+    Process(u32),
+}
+
+/// What was measured while `work` ran.
+fn measured<T>(work: impl FnOnce() -> T) -> (T, Delays) {
+    let span = open();
+    let result = work();
+    (result, close(span))
+}
+
+fn open() -> u64 {
+    let mut keeper = KEEPER.lock();
+    if keeper.spans.is_empty() {
+        keeper.accounts.clear();
+    }
+    keeper.read_accounts();
+    keeper.next += 1;
+    let span = keeper.next;
+    keeper.spans.insert(span, Delays::default());
+    if keeper.due.is_none() {
+        // Until it runs, it is late.
+        keeper.due = Some(SystemClock.now());
+        let spawned = thread::Builder::new().name("timekeeper".to_owned()).spawn(keep_time);
+        spawned.expect("a thread can be started");
+    }
+    span
+}
+
+fn close(span: u64) -> Delays {
+    let mut keeper = KEEPER.lock();
+    keeper.read_clock();
+    keeper.read_accounts();
+    let delays = keeper.spans.remove(&span).unwrap_or_default();
+    if keeper.spans.is_empty() {
+        keeper.signal.raise();
+    }
+    delays
+}
+
+/// Wakes up again and again, until no span is open.
+fn keep_time() {
+    let mut beats = 0;
+    loop {
+        let mut keeper = KEEPER.lock();
+        keeper.read_clock();
+        if keeper.spans.is_empty() {
+            keeper.due = None;
+            return;
+        }
+        beats += 1;
+        if beats % BEATS_PER_ACCOUNT == 0 {
+            keeper.read_accounts();
+        }
+        let due = SystemClock.now() + BEAT;
+        keeper.due = Some(due);
+        let signal = Arc::clone(&keeper.signal);
+        drop(keeper);
+        let _woken: Woken = SystemClock.wait(&signal, due);
+    }
+}
+
+impl Timekeeper {
+    /// Sees how late the thread is, or was until now.
+    fn read_clock(&mut self) {
+        let now = SystemClock.now();
+        let wake_up = self.due.map(|due| now.since(due)).unwrap_or_default();
+        self.add(Delays { wake_up, ..Delays::default() });
+    }
+
+    /// Sees for how long each was queued since the last look. One that is new since then was queued in this time.
+    fn read_accounts(&mut self) {
+        let is_first = self.accounts.is_empty();
+        let accounts = self.all_accounts();
+        for (account, queued) in &accounts {
+            let before = match account {
+                _ if is_first => *queued,
+                Account::Thread(_) => self.accounts.get(account).copied().unwrap_or_default(),
+                Account::Process(_) => self.accounts.get(account).copied().unwrap_or(*queued),
+            };
+            let since = queued.saturating_sub(before);
+            self.add(match account {
+                Account::Thread(_) => Delays { queued: since, ..Delays::default() },
+                Account::Process(_) => Delays { server: since, ..Delays::default() },
+            });
+        }
+        self.accounts = accounts;
+    }
+
+    fn all_accounts(&self) -> HashMap<Account, Duration> {
+        let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
+        let thread = |entry: std::io::Result<fs::DirEntry>| {
+            let number = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            Some(Account::Thread(number))
+        };
+        let processes = self.processes.iter().map(|pid| Account::Process(*pid));
+        let all = threads.filter_map(thread).chain(processes);
+        all.filter_map(|account| Some((account, account.queued()?))).collect()
+    }
+
+    fn add(&mut self, delays: Delays) {
+        self.spans.values_mut().for_each(|span| span.add(delays));
+    }
+}
+
+impl Account {
+    /// How long it was ready to run and got no processor, in all its life. `None` where that is not counted.
+    fn queued(self) -> Option<Duration> {
+        let account = match self {
+            Self::Thread(number) => format!("/proc/self/task/{number}/schedstat"),
+            Self::Process(pid) => format!("/proc/{pid}/schedstat"),
+        };
+        let text = fs::read_to_string(account).ok()?;
+        let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        Some(Duration::from_nanos(nanos))
+    }
+}
+
+/// An excuse is never silent.
+fn write_down(late: &Late, delays: &Delays) {
+    let thread = thread::current();
+    let line = format!("{}: {late}; excused: {delays}", thread.name().unwrap_or("a test"));
+    eprintln!("{line}");
+    let Some(path) = std::env::var_os(EXCUSES) else { return };
+    let opened = OpenOptions::new().append(true).create(true).open(Path::new(&path));
+    let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    written.unwrap_or_else(|error| panic!("cannot write to {path:?}: {error}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(excuse: Duration, fail: impl Fn()) -> (usize, bool) {
+        let mut runs = 0;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            retry_if_late_beyond(excuse, || {
+                runs += 1;
+                fail();
+            });
+        }));
+        (runs, outcome.is_ok())
+    }
+
+    /// Keeps the timekeeper from waking up.
+    fn delay() {
+        let keeper = KEEPER.lock();
+        let _due = SystemClock.wait(&Arc::default(), SystemClock.now() + BEAT * 20);
+        drop(keeper);
+    }
+
+    #[test]
+    fn only_a_late_test_with_an_excuse_runs_again() {
+        let is_late = || {
+            delay();
+            late("on purpose");
+        };
+        let is_wrong = || {
+            delay();
+            resume_unwind(Box::new("on purpose"));
+        };
+        assert_eq!(runs(BEAT, || ()), (1, true));
+        assert_eq!(runs(Duration::MAX, is_late), (1, false));
+        assert_eq!(runs(BEAT, is_wrong), (1, false));
+        assert_eq!(runs(BEAT, is_late), (1 + RETRIES, false));
+    }
+
+    #[test]
+    fn a_delay_of_the_timekeeper_is_measured() {
+        let ((), lateness) = with_lateness(delay);
+        assert!(lateness > BEAT * 10, "{lateness:?}");
+    }
+}

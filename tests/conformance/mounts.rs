@@ -1,0 +1,232 @@
+//! All mounts of the suite on real servers. A new kind of store gets a mount here.
+
+use distlock_tests::authority::Authority;
+use distlock_tests::cluster::Cluster;
+use distlock_tests::probe::Probe;
+use distlock_tests::replicas::Replicated;
+use distlock_tests::rights;
+use distlock_tests::sentinel::Group;
+use distlock_tests::subjects::format::{
+    BARE_TOKEN, COUNTER, COUNTER_LUA, COUNTER_MULTI, FLOAT, FLOAT_NOT_OLDER, Format, NotApplicable,
+    PLAIN, PLAIN_COMMANDS, REDISSON, TIMESTAMP, TIMESTAMP_DELETE, TOKEN, WAKES_PYTHON,
+    WAKES_SPRING,
+};
+use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
+use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
+use distlock_tests::subjects::store::{Sharded, Single, Watched, borrowed, shared};
+use libtest_mimic::Trial;
+use lock_core::conformance::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject};
+use std::sync::Arc;
+
+/// So many groups of servers at most, for the cases that each need one for themselves.
+const GROUPS: usize = 6;
+
+/// What cannot be run where all cases share the servers: none of them may hold replicas back.
+fn without_replicas(format: &Format) -> NotApplicable {
+    [NEEDS_REPLICAS.to_vec(), (format.cannot)()].concat()
+}
+
+/// What cannot be run where replicas confirm, and only their number is known.
+fn with_unlisted_replicas(format: &Format) -> NotApplicable {
+    [NEEDS_A_LIST_OF_REPLICAS.to_vec(), (format.cannot)()].concat()
+}
+
+/// All of them.
+pub(crate) fn all() -> Vec<Mount> {
+    [single_server(), replicas(), cluster(), sentinel(), quorum()].into_iter().flatten().collect()
+}
+
+/// What a format cannot run must fail on it. Only in the long tier: some of them wait long in vain.
+pub(crate) fn left_out_cases_fail() -> Vec<Trial> {
+    let formats = [("bare_token", BARE_TOKEN), ("plain", PLAIN)];
+    let trial = |(name, format): (&str, Format)| {
+        let server = Shared::new(|| Single::start(&[]));
+        let open = shared(&server, Single::url, format);
+        let cannot = (format.cannot)();
+        mount::left_out_cases_fail(name, &cannot, &[], move || Arc::new(open()))
+            .with_ignored_flag(true)
+    };
+    formats.into_iter().map(trial).collect()
+}
+
+/// One server, in every wire format.
+fn single_server() -> Vec<Mount> {
+    use Extent::{Core, Full};
+    let formats = [
+        ("redis", REDISSON, Full),
+        ("token", TOKEN, Full),
+        ("bare_token", BARE_TOKEN, Full),
+        ("token_that_wakes_python_redis_lock", WAKES_PYTHON, Core),
+        ("token_that_wakes_spring_integration", WAKES_SPRING, Core),
+        ("plain", PLAIN, Full),
+        ("plain_commands", PLAIN_COMMANDS, Core),
+        ("timestamp", TIMESTAMP, Full),
+        ("timestamp_delete", TIMESTAMP_DELETE, Core),
+        ("float_not_older", FLOAT_NOT_OLDER, Core),
+        ("float", FLOAT, Core),
+        ("counter", COUNTER, Full),
+        ("counter_multi", COUNTER_MULTI, Core),
+        ("counter_lua", COUNTER_LUA, Core),
+    ];
+    let mut mounts: Vec<_> = formats
+        .into_iter()
+        .map(|(name, format, extent)| {
+            let server = Shared::new(|| Single::start(&[]));
+            let open = shared(&server, Single::url, format);
+            Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
+        })
+        .collect();
+    let on_a_socket = shared(&Shared::new(server_on_a_socket), Single::url, REDISSON);
+    let over_tls = shared(&Shared::new(server_with_tls), Single::url, REDISSON);
+    let least = shared(&Shared::new(server_with_the_least_rights), Single::url, REDISSON);
+    let cannot = || without_replicas(&REDISSON);
+    mounts.extend([
+        Mount::new("redis_unix", Core, cannot(), move || Arc::new(on_a_socket())),
+        Mount::new("redis_tls", Core, cannot(), move || Arc::new(over_tls())),
+        Mount::new("redis_with_the_least_rights", Core, cannot(), move || {
+            Arc::new(least().prefix("app:"))
+        }),
+    ]);
+    mounts
+}
+
+fn server_on_a_socket() -> Single {
+    let files = tempfile::tempdir().unwrap();
+    let socket = files.path().join("redis.sock").display().to_string();
+    let url = format!("redis+unix://{}@{socket}", rights::LOGIN);
+    Single { url, _files: Some(files), ..Single::start(&["--unixsocket", &socket]) }
+}
+
+fn server_with_tls() -> Single {
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    Single { url: authority.url(port), server, _files: Some(authority.into_files()) }
+}
+
+/// For a user who may do what `docs/OPERATIONS.md` lists, and nothing else.
+fn server_with_the_least_rights() -> Single {
+    let single = Single::start(&[]);
+    let words = [&["ACL", "SETUSER"], &rights::documented()[..]].concat();
+    assert_eq!(single.server.probe().command(&words).text(), "OK");
+    single
+}
+
+/// Masters with two replicas, of which one must confirm every lock, or both.
+fn replicas() -> Vec<Mount> {
+    let pool = Pool::new(GROUPS, || Replicated::start(2));
+    let one = |servers: &Replicated| servers.url("replicas=1");
+    let both = |servers: &Replicated| servers.url("replicas=2");
+    let mount = |name, extent, url: fn(&Replicated) -> String, format: Format| {
+        let open = borrowed(&pool, url, format);
+        Mount::new(name, extent, with_unlisted_replicas(&format), move || Arc::new(open()))
+    };
+    vec![
+        mount("redis_replicas_1", Extent::Full, one, REDISSON),
+        mount("redis_replicas_2", Extent::Core, both, REDISSON),
+        mount("token_replicas_1", Extent::Core, one, TOKEN).only(NEEDS_REPLICAS),
+        mount("bare_token_replicas_1", Extent::Core, one, BARE_TOKEN).only(NEEDS_REPLICAS),
+    ]
+}
+
+/// A cluster, in every wire format.
+fn cluster() -> Vec<Mount> {
+    use Extent::{Core, Full, None};
+    // A machine that is busy for a second must not look like a node that failed.
+    let start = |timeout| Cluster::start_with(&["--cluster-node-timeout", timeout]);
+    let cluster = Shared::new(move || Sharded { cluster: start("5000"), alone: false });
+    let formats = [
+        ("cluster", REDISSON, Full),
+        ("token_on_a_cluster", TOKEN, Core),
+        ("bare_token_on_a_cluster", BARE_TOKEN, Core),
+        ("plain_on_a_cluster", PLAIN, Core),
+        ("plain_commands_on_a_cluster", PLAIN_COMMANDS, None),
+        ("timestamp_on_a_cluster", TIMESTAMP, Core),
+        ("timestamp_delete_on_a_cluster", TIMESTAMP_DELETE, None),
+        ("float_not_older_on_a_cluster", FLOAT_NOT_OLDER, None),
+        ("float_on_a_cluster", FLOAT, None),
+        ("counter_on_a_cluster", COUNTER, Core),
+        ("counter_multi_on_a_cluster", COUNTER_MULTI, None),
+        ("counter_lua_on_a_cluster", COUNTER_LUA, None),
+    ];
+    let mut mounts: Vec<_> = formats
+        .into_iter()
+        .map(|(name, format, extent)| {
+            let open = shared(&cluster, |it| it.cluster.url(), format);
+            Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
+        })
+        .collect();
+    let cannot = || without_replicas(&REDISSON);
+    let tagged = shared(&cluster, |it| it.cluster.url() + "?channels=plain", REDISSON);
+    let least = shared(
+        &cluster,
+        // The first word is the name.
+        |it| it.cluster.url_as("least:SECRET", &rights::documented_for_cluster()[1..]),
+        REDISSON,
+    );
+    // A replica that is silent for a while stays listed.
+    let pool = Pool::new(2, || Sharded {
+        cluster: Cluster::start_with(&["--cluster-node-timeout", "60000"]),
+        alone: true,
+    });
+    let confirmed = borrowed(&pool, |it| it.cluster.url(), REDISSON);
+    mounts.extend([
+        Mount::new("cluster_with_tags", Core, cannot(), move || Arc::new(tagged().with_tags())),
+        Mount::new("cluster_with_the_least_rights", Core, cannot(), move || {
+            Arc::new(least().prefix("app:"))
+        }),
+        Mount::new("cluster_replicas", Full, Vec::new(), move || Arc::new(confirmed()))
+            .only(NEEDS_REPLICAS),
+    ]);
+    mounts
+}
+
+/// A master with replicas that sentinels name. What is asked of a format is the same for all of its
+/// settings.
+fn sentinel() -> Vec<Mount> {
+    use Extent::{Core, Full};
+    let group = Shared::new(|| Watched { group: Group::steady(), alone: false });
+    let formats = [
+        ("sentinel", REDISSON, Full),
+        ("token_on_sentinel", TOKEN, Core),
+        ("plain_on_sentinel", PLAIN, Core),
+        ("timestamp_on_sentinel", TIMESTAMP, Core),
+        ("counter_on_sentinel", COUNTER, Core),
+    ];
+    let mut mounts: Vec<_> = formats
+        .into_iter()
+        .map(|(name, format, extent)| {
+            let open = shared(&group, |it| it.group.url(), format);
+            Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
+        })
+        .collect();
+    let pool = Pool::new(2, || Watched { group: Group::steady(), alone: true });
+    let confirmed = borrowed(&pool, |it| it.group.url(), REDISSON);
+    mounts.push(
+        Mount::new("sentinel_replicas", Full, Vec::new(), move || Arc::new(confirmed()))
+            .only(NEEDS_REPLICAS),
+    );
+    mounts
+}
+
+/// Three and five independent servers.
+fn quorum() -> Vec<Mount> {
+    use Extent::{Core, Full};
+    let mount = |name, extent, cannot: NotApplicable, nodes: fn() -> Nodes, holder| {
+        let nodes = Shared::new(nodes);
+        let open = move || Quorum { nodes: nodes.get(), holder };
+        let cannot = [NEEDS_REPLICAS.to_vec(), cannot].concat();
+        Mount::new(name, extent, cannot, move || Arc::new(open()) as Arc<dyn Subject>)
+    };
+    vec![
+        mount("redis3", Full, Vec::new(), || Nodes::start(3, 0, ""), only_field),
+        mount("redis3_token", Core, Vec::new(), || Nodes::start(3, 0, "&format=token"), Probe::get),
+        mount(
+            "redis3_bare_token",
+            Core,
+            NEEDS_TOKENS.to_vec(),
+            || Nodes::start(3, 0, "&format=token&tokens=off"),
+            Probe::get,
+        ),
+        mount("redis5_two_dead", Core, Vec::new(), || Nodes::start(3, 2, ""), only_field),
+    ]
+}

@@ -1,0 +1,28 @@
+//! Builds all tests and examples, and finds the binaries.
+
+use crate::job::{Job, Outcome};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The test binaries, by the names of their targets.
+pub(crate) type Binaries = BTreeMap<String, PathBuf>;
+
+/// The binaries; `None` if something does not compile.
+pub(crate) fn everything() -> (Outcome, Option<Binaries>) {
+    let outcome = Job::cargo("build", "test --workspace --all-features --no-run")
+        .args(&["--message-format=json-render-diagnostics"])
+        .run();
+    let binaries =
+        outcome.is_ok.then(|| outcome.lines().iter().filter_map(|line| binary(line)).collect());
+    (outcome, binaries)
+}
+
+/// The name and the path in a message of cargo about a test binary.
+fn binary(line: &str) -> Option<(String, PathBuf)> {
+    let message: Json = serde_json::from_str(line).ok()?;
+    let is_test = message["profile"]["test"].as_bool()?;
+    let name = message["target"]["name"].as_str()?;
+    let path = message["executable"].as_str()?;
+    is_test.then(|| (name.to_owned(), path.into()))
+}

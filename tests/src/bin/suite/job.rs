@@ -1,0 +1,186 @@
+//! [`Job`]: one command with a log of its own, and what came of it.
+
+use distlock_tests::lifeline::LifeLine;
+use lock_core::{Clock, Moment, SystemClock};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Where the logs are. Tests run in the root of the workspace.
+pub(crate) const LOGS: &str = "target/suite";
+
+/// The longest that a job may take. The whole default tier takes less.
+const BOUND: Duration = Duration::from_secs(40 * 60);
+
+/// How often it is looked whether a job has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A command to be run.
+pub(crate) struct Job {
+    pub(crate) name: String,
+    words: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+    is_in_background: bool,
+}
+
+/// What came of a [`Job`].
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) is_ok: bool,
+    pub(crate) took: Duration,
+    pub(crate) counts: Counts,
+    /// The tests that were ignored, with their paths.
+    pub(crate) left_out: Vec<String>,
+    log: PathBuf,
+}
+
+/// How many tests ended how.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
+}
+
+impl Job {
+    pub(crate) fn new(name: &str, words: &[&str]) -> Self {
+        let words = words.iter().map(|&word| word.to_owned()).collect();
+        let (environment, is_in_background) = (Vec::new(), false);
+        Self { name: name.to_owned(), words, environment, is_in_background }
+    }
+
+    /// A command of cargo, as words with one space between them.
+    pub(crate) fn cargo(name: &str, arguments: &str) -> Self {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        Self::new(name, &[&cargo]).args(&arguments.split(' ').collect::<Vec<_>>())
+    }
+
+    pub(crate) fn args(mut self, words: &[&str]) -> Self {
+        self.words.extend(words.iter().map(|&word| word.to_owned()));
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.environment.push((name, value.to_owned()));
+        self
+    }
+
+    /// At the lowest priority.
+    pub(crate) fn in_background(mut self) -> Self {
+        self.is_in_background = true;
+        self
+    }
+
+    /// Runs it, and kills it when it takes too long. Its output goes to its log.
+    pub(crate) fn run(self) -> Outcome {
+        fs::create_dir_all(LOGS).expect("the folder for logs can be made");
+        let log = PathBuf::from(LOGS).join(self.name.replace(' ', "-") + ".log");
+        let output = File::create(&log).expect("a log can be made");
+        let errors = output.try_clone().expect("a file has another handle");
+        let nice = self.is_in_background.then_some(["nice", "-n", "19"]);
+        let words = nice.iter().flatten().copied().chain(self.words.iter().map(String::as_str));
+        let words: Vec<_> = words.collect();
+        let begun = SystemClock.now();
+        let mut process = Command::new(words[0])
+            .args(&words[1..])
+            .envs(self.environment)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{words:?} does not start: {error}"));
+        let line = LifeLine::of(&process);
+        let until = begun + BOUND;
+        let status = loop {
+            match process.try_wait().expect("our own child can be looked at") {
+                Some(status) => break Some(status),
+                None if SystemClock.now() >= until => break None,
+                None => pause(),
+            }
+        };
+        // Kills what is left of the group.
+        drop(line);
+        let _reaped = process.wait();
+        let took = SystemClock.now().since(begun);
+        let is_ok = status.is_some_and(|status| status.success());
+        let mut outcome = Outcome {
+            name: self.name,
+            is_ok,
+            took,
+            counts: Counts::default(),
+            left_out: Vec::new(),
+            log,
+        };
+        outcome.read_log();
+        let verdict = if is_ok { "ok" } else { "FAILED" };
+        eprintln!("{:>7.1} s  {verdict}  {}", took.as_secs_f64(), outcome.name);
+        outcome
+    }
+}
+
+impl Outcome {
+    /// The lines of its log.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let log = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&log).lines().map(str::to_owned).collect()
+    }
+
+    /// What its tests said where they failed; else the end of its log.
+    pub(crate) fn complaint(&self) -> String {
+        let lines = self.lines();
+        let failures = lines.iter().position(|line| line == "failures:");
+        let from = failures.unwrap_or(lines.len().saturating_sub(60));
+        let most = 300;
+        let shown = lines[from..].iter().take(most).map(String::as_str);
+        format!(
+            "== {} ({})\n{}\n",
+            self.name,
+            self.log.display(),
+            shown.collect::<Vec<_>>().join("\n")
+        )
+    }
+
+    /// Counts the tests in what the test harnesses print.
+    fn read_log(&mut self) {
+        for line in self.lines() {
+            if let Some(result) = line.strip_prefix("test result: ") {
+                let number = |what: &str| {
+                    let part = result.split([';', '.']).find(|part| part.trim().ends_with(what));
+                    part.and_then(|part| part.split_whitespace().next()?.parse::<u64>().ok())
+                };
+                self.counts.passed += number(" passed").unwrap_or(0);
+                self.counts.failed += number(" failed").unwrap_or(0);
+                self.counts.ignored += number(" ignored").unwrap_or(0);
+            } else if let Some(test) = line.strip_prefix("test ")
+                && let Some((name, verdict)) = test.split_once(" ... ")
+                && verdict.starts_with("ignored")
+            {
+                self.left_out.push(name.trim().to_owned());
+            }
+        }
+    }
+}
+
+/// Runs these one after the other, all of them.
+pub(crate) fn run_lane(jobs: Vec<Job>) -> Vec<Outcome> {
+    jobs.into_iter().map(Job::run).collect()
+}
+
+/// Runs these beside each other.
+pub(crate) fn run_beside(lanes: Vec<Vec<Job>>) -> Vec<Outcome> {
+    thread::scope(|scope| {
+        let lanes: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(|| run_lane(lane))).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().expect("a job does not panic")).collect()
+    })
+}
+
+/// Waits for a moment.
+fn pause() {
+    let until: Moment = SystemClock.now() + LOOK_AGAIN;
+    let _due = SystemClock.wait(&Arc::default(), until);
+}

@@ -1,0 +1,74 @@
+//! Runs the whole suite: what `tests/run.sh` calls once a toolchain and a server are there.
+//!
+//! Everything is built first, in one go. Then the phases run one after the other, the jobs of a
+//! phase beside each other; static checks and what runs on virtual time run behind them at the
+//! lowest priority. What counts threads or processor time runs last, alone.
+
+mod build;
+mod job;
+mod plan;
+mod report;
+
+use clap::Parser;
+use plan::{Plan, Tier};
+use report::Report;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+/// Runs the tests, the lints and the checks of the documentation.
+#[derive(Parser)]
+struct Arguments {
+    /// Everything: all mounts of the conformance suite, all pairs of its mutants, all libraries and
+    /// versions beside ours, and the long tests. Installs what a library is built with.
+    #[arg(long)]
+    all: bool,
+
+    /// Repeats what `--all` runs, with other random seeds, for this long (as in `2h`), or until
+    /// something fails.
+    #[arg(long, value_name = "DURATION")]
+    soak: Option<humantime::Duration>,
+
+    /// Only the jobs whose names contain this text.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let is_long = arguments.all || arguments.soak.is_some();
+    let tier = if is_long { Tier::All } else { Tier::Default };
+    let mut report = Report::start();
+    let (outcome, binaries) = build::everything();
+    report.add("build", vec![outcome]);
+    let soak = arguments.soak.map_or(Duration::ZERO, Duration::from);
+    while let Some(binaries) = &binaries {
+        let mut plan = plan::plan(tier, binaries);
+        if let Some(text) = &arguments.only {
+            plan.keep(text);
+        }
+        run(plan, &mut report);
+        if report.elapsed() >= soak || report.has_failed() {
+            break;
+        }
+    }
+    report.finish(tier)
+}
+
+/// Runs the phases, and the background jobs behind them. The last phase has the machine for itself.
+fn run(plan: Plan, report: &mut Report) {
+    let Plan { background, mut phases } = plan;
+    let last = phases.pop();
+    thread::scope(|scope| {
+        let background: Vec<_> =
+            background.into_iter().map(|lane| scope.spawn(|| job::run_lane(lane))).collect();
+        for phase in phases {
+            report.add(phase.name, job::run_beside(phase.lanes));
+        }
+        let outcomes = background.into_iter().flat_map(|lane| lane.join().expect("no panic"));
+        report.add("background", outcomes.collect());
+    });
+    if let Some(phase) = last {
+        report.add(phase.name, job::run_beside(phase.lanes));
+    }
+}

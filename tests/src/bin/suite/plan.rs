@@ -1,0 +1,129 @@
+//! [`Plan`]: what runs in which tier, in which order, and with how many threads.
+
+use crate::build::Binaries;
+use crate::job::{Job, LOGS};
+
+/// How much is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    /// What a change is judged by.
+    Default,
+    /// Everything.
+    All,
+}
+
+/// Jobs that run beside each other, in lanes of jobs that run one after the other.
+pub(crate) struct Phase {
+    pub(crate) name: &'static str,
+    pub(crate) lanes: Vec<Vec<Job>>,
+}
+
+/// The phases, the last of which has the machine for itself, and what runs behind the others.
+pub(crate) struct Plan {
+    pub(crate) background: Vec<Vec<Job>>,
+    pub(crate) phases: Vec<Phase>,
+}
+
+impl Plan {
+    /// Leaves out all jobs without this text in their names.
+    pub(crate) fn keep(&mut self, text: &str) {
+        let lanes = self.phases.iter_mut().flat_map(|phase| &mut phase.lanes);
+        for lane in lanes.chain(&mut self.background) {
+            lane.retain(|job| job.name.contains(text));
+        }
+    }
+}
+
+/// The file that a test writes a line to when it failed by lateness and is repeated.
+pub(crate) fn excuses() -> String {
+    let folder = std::env::current_dir().expect("there is a current folder");
+    folder.join(LOGS).join("excuses").display().to_string()
+}
+
+/// What runs in this tier.
+pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
+    let suite = Suite { tier, binaries };
+    // What mostly sleeps has many threads.
+    let conformance = vec![
+        vec![suite.tests("conformance", 128).env("DISTLOCK_TEST_SCALE", "4")],
+        vec![suite.prepare_interop()],
+    ];
+    let topologies = vec![
+        vec![suite.tests("standalone", 12)],
+        vec![suite.tests("sentinel", 12), suite.tests("lock_redis", 8)],
+        vec![suite.tests("cluster", 12), suite.tests("lock_cluster", 8)],
+        vec![suite.tests("quorum", 12), suite.tests("distlock", 4)],
+        vec![suite.tests("project", 8), suite.tests("distlock-benches", 4)],
+    ];
+    let interop = vec![vec![suite.tests("interop", 12)]];
+    let resources = vec![vec![suite.tests("resources", 1)]];
+    let phases = [
+        ("conformance", conformance),
+        ("topologies", topologies),
+        ("interop", interop),
+        ("resources", resources),
+    ];
+    let phases = phases.into_iter().map(|(name, lanes)| Phase { name, lanes }).collect();
+    let background = vec![suite.static_checks(), suite.on_virtual_time()];
+    Plan { background, phases }
+}
+
+struct Suite<'a> {
+    tier: Tier,
+    binaries: &'a Binaries,
+}
+
+impl Suite<'_> {
+    /// The tests of this binary, on so many threads.
+    fn tests(&self, name: &str, threads: usize) -> Job {
+        let binary = self.binaries.get(name);
+        let binary = binary.unwrap_or_else(|| panic!("there is no test binary {name}"));
+        let job = Job::new(name, &[&binary.display().to_string()])
+            .args(&["--test-threads", &threads.to_string()])
+            .env("DISTLOCK_TEST_EXCUSES", &excuses())
+            .env("DISTLOCK_TEST_BUILT", "1");
+        match self.tier {
+            Tier::Default => job,
+            // Those need a server that is too old: `tests/servers.sh` runs them.
+            Tier::All => job.args(&["--include-ignored", "--skip", "age::"]),
+        }
+        .env("DISTLOCK_TIER", self.tier_name())
+    }
+
+    fn tier_name(&self) -> &'static str {
+        match self.tier {
+            Tier::Default => "default",
+            Tier::All => "all",
+        }
+    }
+
+    /// Builds the programs around other libraries.
+    fn prepare_interop(&self) -> Job {
+        Job::new("prepare interop", &["tests/interop.sh", "prepare"])
+            .env("DISTLOCK_TIER", self.tier_name())
+    }
+
+    /// What the compiler and its tools say.
+    fn static_checks(&self) -> Vec<Job> {
+        let clippy = "clippy --workspace --all-targets --all-features -- -D warnings";
+        let minimal = "clippy --package distlock --no-default-features -- -D warnings";
+        let mut jobs = vec![
+            Job::cargo("style", "fmt --all --check"),
+            Job::cargo("clippy", clippy),
+            Job::cargo("clippy without features", minimal),
+            Job::cargo("documentation", "doc --workspace --no-deps --all-features")
+                .env("RUSTDOCFLAGS", "-D warnings"),
+            Job::cargo("documentation tests", "test --workspace --all-features --doc"),
+        ];
+        if self.tier == Tier::All {
+            jobs.push(Job::cargo("default features", "test --package distlock --lib"));
+        }
+        jobs.into_iter().map(Job::in_background).collect()
+    }
+
+    /// What no busy machine makes late.
+    fn on_virtual_time(&self) -> Vec<Job> {
+        let jobs = ["in_memory", "distlock_model", "lock_core"].map(|name| self.tests(name, 32));
+        jobs.into_iter().map(Job::in_background).collect()
+    }
+}

@@ -1,0 +1,110 @@
+//! [`Report`]: the table of phases, what was left out, what was excused, and what failed.
+
+use crate::job::{Counts, Outcome};
+use crate::plan::{Tier, excuses};
+use lock_core::{Clock, Moment, SystemClock};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// So many tests at most may have been repeated because the machine was late.
+const MOST_EXCUSES: usize = 3;
+
+/// What came of all jobs.
+pub(crate) struct Report {
+    begun: Moment,
+    /// When the phase before the next one ended.
+    last: Moment,
+    rows: Vec<(String, Duration, Counts)>,
+    jobs: Vec<Outcome>,
+}
+
+impl Report {
+    pub(crate) fn start() -> Self {
+        let _none_yet = fs::remove_file(excuses());
+        let begun = SystemClock.now();
+        Self { begun, last: begun, rows: Vec::new(), jobs: Vec::new() }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        SystemClock.now().since(self.begun)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.jobs.iter().any(|job| !job.is_ok) || self.excused().len() > MOST_EXCUSES
+    }
+
+    /// Adds a phase that has just ended.
+    pub(crate) fn add(&mut self, phase: &str, jobs: Vec<Outcome>) {
+        let now = SystemClock.now();
+        self.rows.push((phase.to_owned(), now.since(self.last), sum(&jobs)));
+        let job = |job: &Outcome| (format!("  {}", job.name), job.took, job.counts);
+        self.rows.extend(jobs.iter().map(job));
+        self.last = now;
+        self.jobs.extend(jobs);
+    }
+
+    /// Each test that was repeated, and why.
+    fn excused(&self) -> Vec<String> {
+        let lines = fs::read_to_string(excuses()).unwrap_or_default();
+        lines.lines().map(str::to_owned).collect()
+    }
+
+    /// Prints everything, and says whether all is well.
+    pub(crate) fn finish(self, tier: Tier) -> ExitCode {
+        for job in self.jobs.iter().filter(|job| !job.is_ok) {
+            println!("\n{}", job.complaint());
+        }
+        if tier == Tier::Default {
+            self.print_left_out();
+        }
+        let excused = self.excused();
+        println!(
+            "\nrepeated because the machine was late: {} (at most {MOST_EXCUSES})",
+            excused.len()
+        );
+        excused.iter().for_each(|excuse| println!("  {excuse}"));
+        println!(
+            "\n{:<32} {:>8} {:>7} {:>7} {:>9}",
+            "phase", "seconds", "passed", "failed", "left out"
+        );
+        for (name, took, counts) in &self.rows {
+            let Counts { passed, failed, ignored } = counts;
+            println!("{name:<32} {:>8.1} {passed:>7} {failed:>7} {ignored:>9}", took.as_secs_f64());
+        }
+        let failed: Vec<_> =
+            self.jobs.iter().filter(|job| !job.is_ok).map(|job| job.name.as_str()).collect();
+        let elapsed = self.elapsed().as_secs_f64();
+        match (failed.is_empty(), self.has_failed()) {
+            (true, false) => println!("\nall passed in {elapsed:.0} s"),
+            (true, true) => println!("\nFAILED after {elapsed:.0} s: too many tests were late"),
+            (false, _) => println!("\nFAILED after {elapsed:.0} s: {}", failed.join(", ")),
+        }
+        let Counts { passed, failed, ignored } = sum(&self.jobs);
+        println!("{passed} passed, {failed} failed, {ignored} skipped");
+        if self.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+
+    /// What only the long tier runs, by job and module.
+    fn print_left_out(&self) {
+        println!("\nleft out here, and run by `tests/run.sh --all`:");
+        for job in self.jobs.iter().filter(|job| !job.left_out.is_empty()) {
+            let mut modules = BTreeMap::<&str, u32>::new();
+            for test in &job.left_out {
+                let module = test.rsplit_once("::").map_or(test.as_str(), |(module, _)| module);
+                *modules.entry(module).or_default() += 1;
+            }
+            let modules = modules.iter().map(|(module, count)| format!("{module} {count}"));
+            println!("  {}: {}", job.name, modules.collect::<Vec<_>>().join(", "));
+        }
+    }
+}
+
+fn sum(jobs: &[Outcome]) -> Counts {
+    jobs.iter().fold(Counts::default(), |sum, Outcome { counts, .. }| Counts {
+        passed: sum.passed + counts.passed,
+        failed: sum.failed + counts.failed,
+        ignored: sum.ignored + counts.ignored,
+    })
+}

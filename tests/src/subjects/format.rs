@@ -1,0 +1,177 @@
+//! [`Format`]: how the locks of each wire format are read, and what it cannot do.
+
+use crate::probe::Probe;
+use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_TOKENS, Seen};
+use std::time::{Duration, SystemTime};
+
+/// Cases that a store cannot run, each with the reason.
+pub type NotApplicable = Vec<(&'static str, &'static str)>;
+
+/// A format, how its locks are read, and what it cannot do.
+#[derive(Clone, Copy)]
+pub struct Format {
+    /// Its options in a URL.
+    pub options: &'static str,
+    /// What its keys begin with.
+    pub prefix: &'static str,
+    pub read: fn(Probe, &str) -> Seen,
+    /// But for what needs replicas.
+    pub cannot: fn() -> NotApplicable,
+}
+
+impl Format {
+    /// Whether the text under the key names the owner.
+    pub fn is_owned(&self) -> bool {
+        self.options.is_empty() || self.options.starts_with("format=token")
+    }
+}
+
+const fn format(
+    options: &'static str,
+    read: fn(Probe, &str) -> Seen,
+    cannot: fn() -> NotApplicable,
+) -> Format {
+    Format { options, prefix: "", read, cannot }
+}
+
+/// A hash with the owner as its only field: the default.
+pub const REDISSON: Format = format("", only_field, Vec::new);
+
+/// What others write, with our tokens beside it.
+pub const TOKEN: Format = format("format=token", expiring, Vec::new);
+
+/// Exactly what others write.
+pub const BARE_TOKEN: Format =
+    format("format=token&tokens=off", expiring, || [NEEDS_TOKENS, NEEDS_TOMBSTONES].concat());
+
+/// The same, and a release wakes those of another library, too.
+pub const WAKES_PYTHON: Format = Format {
+    prefix: "lock:",
+    ..format("format=token,wakes=python-redis-lock&prefix=lock:", expiring, Vec::new)
+};
+pub const WAKES_SPRING: Format = Format {
+    prefix: "registry:",
+    ..format("format=token,wakes=spring-integration&prefix=registry:", expiring, Vec::new)
+};
+
+/// `SET NX EX` and `DEL`.
+pub const PLAIN: Format = format("format=plain,poll=20ms", expiring, not_owned);
+
+/// The same by `SETNX` and `EXPIRE`.
+pub const PLAIN_COMMANDS: Format = format("format=plain,commands,poll=20ms", expiring, not_owned);
+
+/// `SETNX`, `GETSET`, and the time that it ends as the value.
+pub const TIMESTAMP: Format = format("format=timestamp,poll=20ms", dated, dated_ahead);
+
+/// The same with `DEL` and `SETNX` where that time is past.
+pub const TIMESTAMP_DELETE: Format =
+    format("format=timestamp,takeover=delete,poll=20ms", dated, dated_ahead);
+
+/// The same as Python writes it, and deletes it by the rule that comes with that.
+pub const FLOAT_NOT_OLDER: Format = format("format=timestamp,float,poll=20ms", dated, dated_ahead);
+
+/// The same, and deletes it only if it is its own.
+pub const FLOAT: Format =
+    format("format=timestamp,float,release=compare,poll=20ms", dated, dated_ahead);
+
+/// `INCR` and `EXPIRE`.
+pub const COUNTER: Format = format("format=counter,poll=20ms", counted, nameless);
+pub const COUNTER_MULTI: Format = format("format=counter,multi,poll=20ms", counted, prolonged);
+pub const COUNTER_LUA: Format = format("format=counter,lua,poll=20ms", counted, nameless);
+
+/// Where it is written in whole seconds, upwards, when the lock ends, and the key never does.
+fn dated_ahead() -> NotApplicable {
+    const SECONDS: &str =
+        "it counts in whole seconds, upwards, and so a lease may be longer than asked";
+    let mut cannot = nameless();
+    cannot.extend([
+        ("a_lease_is_as_long_as_asked", SECONDS),
+        ("busy_says_for_how_long", SECONDS),
+        ("queries_agree_with_the_store", SECONDS),
+        ("the_remaining_time_runs_down", SECONDS),
+        ("takes_a_lock_that_expires", SECONDS),
+        ("an_unlock_that_cannot_be_sent_is_told", SECONDS),
+        ("a_release_after_the_lease_says_gone", "its key stays when the lease is over"),
+    ]);
+    cannot
+}
+
+/// Where whoever asks in vain makes the lease longer.
+fn prolonged() -> NotApplicable {
+    const LOSERS: &str =
+        "whoever asks in vain gives the lock another lease, so it ends only if nobody asks";
+    let mut cannot = nameless();
+    let cases = [
+        "a_fixed_lease_stays_fixed_inside",
+        "an_abandoned_lock_frees_after_its_lease",
+        "busy_says_for_how_long",
+        "an_unlock_that_cannot_be_sent_is_told",
+        "late_release_does_not_free_the_next_holder",
+        "lease_expires_unrenewed",
+        "takes_a_lock_that_expires",
+    ];
+    cannot.extend(cases.map(|case| (case, LOSERS)));
+    cannot
+}
+
+fn not_owned() -> NotApplicable {
+    [NEEDS_TOKENS, NEEDS_AN_OWNER].concat()
+}
+
+/// Where the value is a time or a number.
+fn nameless() -> NotApplicable {
+    let mut cannot = not_owned();
+    cannot.push(("the_holder_is_named", "its value does not say who holds the lock"));
+    cannot
+}
+
+/// As Redisson stores it: a hash with one field, whose TTL is the lease.
+fn only_field(mut probe: Probe, key: &str) -> Seen {
+    let holders = probe.hgetall(key);
+    assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+    // Between the two requests the lease may end.
+    match (holders.len(), probe.pttl(key)) {
+        (1, Some(left)) => Seen::held(Some(left)),
+        (1, None) => {
+            assert!(!probe.exists(key), "a lock that never ends");
+            Seen::FREE
+        }
+        _ => Seen::FREE,
+    }
+}
+
+/// A string whose TTL is the lease, and nothing of another format's.
+fn expiring(mut probe: Probe, key: &str) -> Seen {
+    match (probe.get(key), probe.pttl(key)) {
+        (Some(_), Some(left)) => Seen::held(Some(left)),
+        _ => Seen::FREE,
+    }
+}
+
+/// The same, and it is a number.
+fn counted(mut probe: Probe, key: &str) -> Seen {
+    let number = probe.get(key).map(|text| text.parse::<u64>());
+    assert!(!matches!(number, Some(Err(_))), "{number:?}");
+    expiring(probe, key)
+}
+
+/// A string that says until when, in seconds since 1970.
+fn dated(mut probe: Probe, key: &str) -> Seen {
+    let Some(until) = probe.get(key).map(|text| text.parse::<f64>().unwrap()) else {
+        return Seen::FREE;
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let left = until - now.as_secs_f64();
+    if left < 0.0 { Seen::FREE } else { Seen::held(Some(Duration::from_secs_f64(left))) }
+}
+
+const PLAINLY: &str = "it takes a free lock by one plain SET, which minds no tombstone";
+
+/// What a plain SET cannot: turn itself down.
+const NEEDS_TOMBSTONES: &[(&str, &str)] = &[
+    ("a_late_copy_locks_for_nobody", PLAINLY),
+    ("a_late_copy_of_a_used_lock_locks_for_nobody", PLAINLY),
+    ("a_closed_owner_is_never_granted_again", PLAINLY),
+    ("an_owner_that_holds_nothing_can_be_closed", PLAINLY),
+    ("a_tombstone_lives_for_a_lease", PLAINLY),
+];

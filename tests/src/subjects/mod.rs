@@ -1,0 +1,7 @@
+//! Stores that run the conformance suite, and how they are mounted.
+
+pub mod format;
+pub mod memory;
+pub mod mount;
+pub mod quorum;
+pub mod store;
