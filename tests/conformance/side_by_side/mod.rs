@@ -8,21 +8,17 @@
 
 mod actor;
 mod command;
+mod stores;
 mod world;
 
 use command::{Command, Deed, Terms, commands};
-use distlock_tests::subjects::format::REDISSON;
-use distlock_tests::subjects::memory::MemorySubject;
-use distlock_tests::subjects::store::{Single, Store};
-use distlock_tests::time::retry_if_late;
-use lock_core::SystemClock;
-use lock_core::conformance::{Broken, Flaw, Subject};
+use lock_core::conformance::{Broken, Flaw};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stores::Store;
 use world::{Step, World};
 
 /// How many lists of commands are tried. One takes about a tenth of a second.
@@ -38,8 +34,8 @@ type Seen = Mutex<BTreeMap<String, u64>>;
 
 /// Runs lists of commands on two stores, until an answer differs.
 fn compare(
-    left: &Arc<dyn Subject>,
-    right: &Arc<dyn Subject>,
+    left: &Arc<Store>,
+    right: &Arc<Store>,
     seed: u64,
     config: Config,
     seen: &Seen,
@@ -49,27 +45,20 @@ fn compare(
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let config = Config { failure_persistence: None, ..config };
     TestRunner::new_with_rng(config, rng).run(&commands(), |commands| {
-        // Once more where the machine took the time of a lease. Without a panic's message: a flaw is looked for by many of them.
-        let case =
-            || case(left, right, &commands, seen).map_err(|why| resume_unwind(Box::new(why)));
-        let outcome = catch_unwind(AssertUnwindSafe(|| retry_if_late(case)));
-        outcome.unwrap_or_else(|why| match why.downcast::<String>() {
-            Ok(why) => Err(TestCaseError::fail(*why)),
-            Err(panic) => resume_unwind(panic),
-        })
+        case(left, right, &commands, seen).map_err(TestCaseError::fail)
     })
 }
 
 /// One list of commands, on names that nobody had before.
 fn case(
-    left: &Arc<dyn Subject>,
-    right: &Arc<dyn Subject>,
+    left: &Arc<Store>,
+    right: &Arc<Store>,
     commands: &[Command],
     seen: &Seen,
 ) -> Result<(), String> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut worlds = [left, right].map(|subject| World::new(Arc::clone(subject), number));
+    let mut worlds = [left, right].map(|store| World::new(Arc::clone(store), number));
     for (at, command) in commands.iter().enumerate() {
         let [left, right] = worlds.each_mut().map(|world| {
             world
@@ -98,22 +87,15 @@ fn note(command: &Command, step: &Step, seen: &Seen) {
     }
 }
 
-/// A server of its own.
-fn redis() -> Arc<dyn Subject> {
-    let server = Arc::new(Single::start(&[]));
-    let url = server.url();
-    Arc::new(Store::new(server, &url, REDISSON))
-}
-
 #[test]
 fn memory_and_redis_give_the_same_answers() {
     let seed = from_environment("DISTLOCK_PROPERTY_SEED").unwrap_or_else(|| fastrand::u64(..));
     let cases = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(CASES);
-    let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
-        (Arc::new(MemorySubject::on(Arc::new(SystemClock))), redis());
+    let (memory, redis) = (Arc::new(Store::memory()), Arc::new(Store::redis()));
     let seen = Seen::default();
     println!("DISTLOCK_PROPERTY_SEED={seed}");
-    let config = Config { cases, max_shrink_iters: 300, ..Config::default() };
+    let config =
+        Config { cases, max_shrink_iters: 300, max_shrink_time: 60_000, ..Config::default() };
     if let Err(failure) = compare(&memory, &redis, seed, config, &seen) {
         panic!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}");
     }
@@ -152,8 +134,8 @@ fn a_broken_store_is_found_out() {
         Flaw::ReleaseDenies,
         Flaw::ShortLease,
     ] {
-        let memory: Arc<dyn Subject> = Arc::new(MemorySubject::on(Arc::new(SystemClock)));
-        let broken: Arc<dyn Subject> = Arc::new(Broken::new(flaw));
+        let memory = Arc::new(Store::memory());
+        let broken = Arc::new(Store::broken(Broken::new(flaw)));
         let config = Config { cases: CASES, max_shrink_iters: 40, ..Config::default() };
         match compare(&memory, &broken, 1, config, &Seen::default()) {
             Err(TestError::Fail(why, commands)) => {
@@ -183,8 +165,7 @@ fn one_interrupt_ends_all_waits_that_share_it() {
         does(1, 0, together),
         does(0, 0, Deed::Unlock(0)),
     ];
-    let (memory, redis): (Arc<dyn Subject>, Arc<dyn Subject>) =
-        (Arc::new(MemorySubject::on(Arc::new(SystemClock))), redis());
+    let (memory, redis) = (Arc::new(Store::memory()), Arc::new(Store::redis()));
     let seen = Seen::default();
     case(&memory, &redis, &commands, &seen).unwrap();
     let seen = seen.into_inner();
@@ -207,8 +188,7 @@ fn what_is_done_seldom_shows_a_difference_too() {
     ] {
         let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
         let compare = |flawed: Broken| {
-            let (memory, flawed): (Arc<dyn Subject>, Arc<dyn Subject>) =
-                (Arc::new(MemorySubject::on(Arc::new(SystemClock))), Arc::new(flawed));
+            let (memory, flawed) = (Arc::new(Store::memory()), Arc::new(Store::broken(flawed)));
             case(&memory, &flawed, &commands, &Seen::default())
         };
         compare(Broken::sound()).unwrap();
@@ -221,8 +201,8 @@ fn what_is_done_seldom_shows_a_difference_too() {
 /// What is compared with must not be what is wrong: a sound store that was written by itself passes.
 #[test]
 fn a_sound_store_is_not_found_out() {
-    let memory: Arc<dyn Subject> = Arc::new(MemorySubject::on(Arc::new(SystemClock)));
-    let sound: Arc<dyn Subject> = Arc::new(Broken::sound());
+    let memory = Arc::new(Store::memory());
+    let sound = Arc::new(Store::broken(Broken::sound()));
     let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };
     compare(&memory, &sound, fastrand::u64(..), config, &Seen::default()).unwrap();
 }

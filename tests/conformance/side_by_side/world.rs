@@ -8,9 +8,9 @@ pub(super) use seen::Step;
 
 use super::actor::{Actor, Answer, LockSeen, Shelf};
 use super::command::{ACTORS, CLIENTS, Command, Deed, NAMES};
-use distlock::{Client, ClientId, Context, DistLock, Interrupt, LockName, Mutex, SystemClock};
+use super::stores::Store;
+use distlock::{Client, ClientId, DistLock, Interrupt, LockName, Mutex};
 use distlock_tests::time::eventually;
-use lock_core::conformance::Subject;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use std::time::Duration;
 const WATCHDOG: Duration = Duration::from_secs(300);
 
 /// The longest that something takes that happens at once.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(super) struct World {
-    subject: Arc<dyn Subject>,
+    store: Arc<Store>,
     names: [LockName; NAMES],
     clients: [Client; CLIENTS],
     /// Of all that there have been, in order: the place is what a client is called when it is compared.
@@ -48,17 +48,17 @@ struct Waiting {
 }
 
 impl World {
-    pub(super) fn new(subject: Arc<dyn Subject>, number: u64) -> Self {
+    pub(super) fn new(store: Arc<Store>, number: u64) -> Self {
         let names = std::array::from_fn(|lock| {
             LockName::new(&format!("side-by-side:{number}:{lock}")).unwrap()
         });
-        let clients: [Client; CLIENTS] = std::array::from_fn(|_| client(&*subject));
-        let observer = client(&*subject);
+        let clients: [Client; CLIENTS] = std::array::from_fn(|_| client(&store));
+        let observer = client(&store);
         let actor = |actor: usize| Actor::start(locks(&clients[client_of(actor)], &names));
         Self {
             actors: (0..ACTORS).map(actor).collect(),
             ids: clients.iter().map(Client::id).collect(),
-            subject,
+            store,
             names,
             clients,
             observer,
@@ -71,7 +71,7 @@ impl World {
     }
 
     pub(super) fn name(&self) -> String {
-        self.subject.name()
+        self.store.subject.name()
     }
 
     /// Does it, waits until everybody has an answer who must get one, and looks around.
@@ -213,9 +213,8 @@ impl Drop for World {
     }
 }
 
-fn client(subject: &dyn Subject) -> Client {
-    let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    let builder = subject.client(&context);
+fn client(store: &Store) -> Client {
+    let builder = store.subject.client(&store.context());
     builder.configure(|config| config.with_watchdog(WATCHDOG)).connect().unwrap()
 }
 

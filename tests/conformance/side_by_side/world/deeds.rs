@@ -38,11 +38,12 @@ impl World {
             }
             Deed::Interrupt => return Ok(self.interrupt(who)),
             Deed::TakeAndOutlive => {
-                self.take_and_outlive(who, lock, LockOptions::new().lease(BRIEF));
+                let options = LockOptions::new().lease(BRIEF);
+                self.take_and_outlive(who, lock, options, Lives::NotRenewed);
             }
             Deed::TakeAndUseUp => {
                 let once = LockOptions::new().watched_at_most(RENEWED_ONCE, 1);
-                self.take_and_outlive(who, lock, once);
+                self.take_and_outlive(who, lock, once, Lives::RenewedOnce);
             }
             Deed::LockInterrupted(terms) => {
                 interrupt.fire();
@@ -66,9 +67,9 @@ impl World {
                 verified.unwrap_or(Answer::Says(false))
             }),
             Deed::LoseKey => {
-                let subject = Arc::clone(&self.subject);
+                let store = Arc::clone(&self.store);
                 actor.begin(move |_| {
-                    subject.lose(&name);
+                    store.subject.lose(&name);
                     Answer::Done
                 });
             }
@@ -147,7 +148,7 @@ impl World {
     /// The client's handles go one after the other, the one of this thread last.
     fn replace_client(&mut self, who: usize) -> Result<(), String> {
         let side = client_of(who);
-        self.clients[side] = client(&*self.subject);
+        self.clients[side] = client(&self.store);
         self.ids.push(self.clients[side].id());
         let others = (0..ACTORS).filter(|actor| client_of(*actor) == side && *actor != who);
         for actor in others.chain([who]) {
@@ -169,10 +170,11 @@ impl World {
         self.ids.iter().position(|known| *known == id).expect("it is among them")
     }
 
-    /// Takes it for a short time, and answers when that is over, for the holder and in the store. Meanwhile the store keeps
-    /// it for as long as its holder counts on it.
-    fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions) {
+    /// Takes it for a short time, moves the clocks until that is over, and answers when it is for the holder and in the store.
+    /// Meanwhile the store keeps it for as long as its holder counts on it.
+    fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions, lives: Lives) {
         let observer = self.observer.mutex(&self.names[lock]).unwrap();
+        let store = Arc::clone(&self.store);
         self.actors[who].begin(move |own| {
             let held_before = own.locks[lock].hold_count() > 0;
             let taken = own.locks[lock].try_lock_with(&options);
@@ -180,12 +182,27 @@ impl World {
             let mut is_kept = true;
             if !held_before && let (Answer::Took(_), Some(guard)) = (answer, own.newest_guard(lock))
             {
-                eventually("the lease is over for its holder", SOON, || {
-                    // In this order: a holder that counts on it now did so when the store was asked.
-                    let is_locked = observer.is_locked().unwrap();
-                    is_kept &= is_locked || !guard.is_valid();
-                    !guard.is_valid()
-                });
+                let lease = guard.remaining();
+                let mut outlive = |leases: u32| {
+                    for _ in 0..leases * STEPS {
+                        store.advance(lease / STEPS);
+                        // In this order: a holder that counts on it now did so when the store was asked.
+                        let is_locked = observer.is_locked().unwrap();
+                        is_kept &= is_locked || !guard.is_valid();
+                    }
+                };
+                if lives == Lives::RenewedOnce {
+                    store.advance(lease / 2);
+                    eventually("it is renewed, or lost", SOON, || {
+                        guard.remaining() > lease * 3 / 4 || !guard.is_valid()
+                    });
+                    store.advance(lease / 2);
+                    eventually("no renewal is left, or it is lost", SOON, || {
+                        guard.loss().is_some() || !guard.is_valid()
+                    });
+                }
+                outlive(2);
+                eventually("the lease is over for its holder", SOON, || !guard.is_valid());
                 eventually("the lease is over in the store", SOON, || {
                     !observer.is_locked().unwrap()
                 });
@@ -193,4 +210,14 @@ impl World {
             if is_kept { answer } else { Answer::Says(is_kept) }
         });
     }
+}
+
+/// In how many steps the clocks are moved by a lease.
+const STEPS: u32 = 8;
+
+/// Whether a lock is renewed before its lease ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lives {
+    NotRenewed,
+    RenewedOnce,
 }
