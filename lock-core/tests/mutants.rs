@@ -5,7 +5,7 @@
 use lock_core::conformance::{Case, Flaw, Matrix, Pairs, cases};
 
 /// How many cases run at a time: each step of the time is taken by all of them together.
-const AT_A_TIME: usize = 32;
+const AT_A_TIME: usize = 128;
 
 #[test]
 fn every_case_fails_on_the_flaw_it_exists_for() {

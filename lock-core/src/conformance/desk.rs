@@ -3,6 +3,7 @@
 use super::lateness::late;
 use super::replicas::ReplicaSet;
 use super::subject::Subject;
+use super::virtual_time::VirtualTime;
 use crate::backend::{
     Answer, Attempt, Backend, Closing, Failure, Grant, LockInfo, Receipt, Release, Renewal,
     Renewing, TenureId, Tokens, Wake, Watch,
@@ -292,8 +293,10 @@ pub(super) fn let_pass(time: Duration) {
     let _due = clock.wait(&Arc::default(), clock.now() + time);
 }
 
-/// How long the next look is put off.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long the next look is put off. Each look in virtual time stops all threads of the process, so there are fewer.
+fn look_again() -> Duration {
+    Duration::from_millis(if VirtualTime::is_of(&clock()) { 20 } else { 5 })
+}
 
 /// Looks until it is so; late with `what` after `bound`.
 #[track_caller]
@@ -312,7 +315,7 @@ pub(super) fn poll<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> O
         if found.is_some() || last {
             return found;
         }
-        let_pass(LOOK_AGAIN);
+        let_pass(look_again());
     }
 }
 
@@ -339,7 +342,7 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
         if now() >= until {
             return;
         }
-        let_pass(LOOK_AGAIN);
+        let_pass(look_again());
     }
 }
 
@@ -354,7 +357,7 @@ pub(super) fn stays_held(time: Duration, mut look: impl FnMut() -> bool) {
         if now() >= until {
             return;
         }
-        let_pass(LOOK_AGAIN);
+        let_pass(look_again());
     }
 }
 
