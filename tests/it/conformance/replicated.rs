@@ -9,7 +9,7 @@ use crate::harness::replicas::Replicated;
 use crate::harness::sentinel::Group;
 use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
 use lock_core::conformance::{
-    NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet, Seen, Subject, sit,
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet, Seen, Subject, run_case,
 };
 use std::sync::Arc;
 use std::thread;
@@ -202,7 +202,7 @@ fn replicas_confirm_locks_of_the_format_token_as_the_exam_asks() {
     for format in [TOKEN, BARE_TOKEN] {
         thread::scope(|scope| {
             for (case, _) in NEEDS_REPLICAS {
-                let sits = move || sit(case, ReplicatedSubject::of(format));
+                let sits = move || run_case(case, ReplicatedSubject::of(format));
                 let named = thread::Builder::new().name((*case).to_owned());
                 named.spawn_scoped(scope, sits).unwrap();
             }
@@ -215,7 +215,7 @@ fn replicas_confirm_locks_of_the_format_token_as_the_exam_asks() {
 fn replicas_that_sentinels_list_confirm_and_are_told_as_the_exam_asks() {
     let group = Arc::new(Group::steady());
     for (case, _) in NEEDS_REPLICAS {
-        sit(case, ListedSubject(Arc::clone(&group)));
+        run_case(case, ListedSubject(Arc::clone(&group)));
     }
 }
 
@@ -224,6 +224,6 @@ fn replicas_that_sentinels_list_confirm_and_are_told_as_the_exam_asks() {
 fn replicas_that_a_cluster_lists_confirm_and_are_told_as_the_exam_asks() {
     let cluster = Arc::new(Cluster::start_with(&["--cluster-node-timeout", "60000"]));
     for (case, _) in NEEDS_REPLICAS {
-        sit(case, ClusterReplicas(Arc::clone(&cluster)));
+        run_case(case, ClusterReplicas(Arc::clone(&cluster)));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::formats::{BARE_TOKEN, FormatSubject, PLAIN};
 use super::subjects::{MemoryWithoutExcuse, SeveralSubject};
-use lock_core::conformance::{NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, sit};
+use lock_core::conformance::{NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, run_case};
 use std::panic::catch_unwind;
 use std::thread;
 
@@ -11,7 +11,7 @@ use std::thread;
 #[test]
 fn what_locks_of_several_are_let_off_they_could_not_do() {
     for (case, why) in SINGLE_STORE_ONLY {
-        let sat = catch_unwind(|| sit(case, SeveralSubject::all().sitting_all()));
+        let sat = catch_unwind(|| run_case(case, SeveralSubject::all().sitting_all()));
         let panic = sat.expect_err(case);
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
@@ -25,7 +25,7 @@ fn what_locks_of_several_are_let_off_they_could_not_do() {
 #[test]
 fn what_a_store_without_replicas_is_let_off_it_could_not_do() {
     for (case, why) in NEEDS_REPLICAS {
-        let panic = catch_unwind(|| sit(case, MemoryWithoutExcuse::new())).expect_err(case);
+        let panic = catch_unwind(|| run_case(case, MemoryWithoutExcuse::new())).expect_err(case);
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
         assert!(
@@ -47,8 +47,9 @@ fn what_a_format_is_let_off_it_could_not_do() {
         thread::scope(|scope| {
             for (case, why) in cases {
                 let sits = move || {
-                    let outcome =
-                        catch_unwind(|| sit(case, FormatSubject::on_redis(format).sitting_all()));
+                    let outcome = catch_unwind(|| {
+                        run_case(case, FormatSubject::on_redis(format).sitting_all())
+                    });
                     assert!(outcome.is_err(), "{case} could be sat, and is left out: {why}");
                 };
                 let named = thread::Builder::new().name((*case).to_owned());

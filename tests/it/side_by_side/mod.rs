@@ -13,7 +13,7 @@ mod world;
 use crate::conformance::subjects::{MemorySubject, RedisSubject};
 use crate::harness::time::retry_if_late;
 use command::{Command, Deed, Terms, commands};
-use lock_core::conformance::{Broken, Flaw, Subject};
+use lock_core::conformance::{Mutant, Mutation, Subject};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ fn compare(
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let config = Config { failure_persistence: None, ..config };
     TestRunner::new_with_rng(config, rng).run(&commands(), |commands| {
-        // Once more where the machine took the time of a lease. Without a panic's message: a flaw is looked for by many of them.
+        // Once more where the machine took the time of a lease. Without a panic's message: a mutation is looked for by many of them.
         let case =
             || case(left, right, &commands, seen).map_err(|why| resume_unwind(Box::new(why)));
         let outcome = catch_unwind(AssertUnwindSafe(|| retry_if_late(case)));
@@ -127,29 +127,29 @@ fn memory_and_redis_give_the_same_answers() {
     }
 }
 
-/// The comparison is worth something: a store with a flaw is found out. (Those that make somebody wait in vain are, too,
+/// The comparison is worth something: a store with a mutation is found out. (Those that make somebody wait in vain are, too,
 /// but each costs its bound for every shorter list that is tried.)
 #[test]
-fn a_broken_store_is_found_out() {
-    for flaw in [
-        Flaw::AlwaysGrants,
-        Flaw::TokenRepeats,
-        Flaw::InspectSaysFree,
-        Flaw::InspectMisnames,
-        Flaw::RenewalDoesNothing,
-        Flaw::ForceKeeps,
-        Flaw::ForceAlwaysTrue,
-        Flaw::ReleaseDenies,
-        Flaw::ShortLease,
+fn a_mutant_is_found_out() {
+    for mutation in [
+        Mutation::AlwaysGrants,
+        Mutation::TokenRepeats,
+        Mutation::InspectSaysFree,
+        Mutation::InspectMisnames,
+        Mutation::RenewalDoesNothing,
+        Mutation::ForceKeeps,
+        Mutation::ForceAlwaysTrue,
+        Mutation::ReleaseDenies,
+        Mutation::ShortLease,
     ] {
         let memory: Arc<dyn Subject> = Arc::new(MemorySubject::new());
-        let broken: Arc<dyn Subject> = Arc::new(Broken::new(flaw));
+        let mutant: Arc<dyn Subject> = Arc::new(Mutant::new(mutation));
         let config = Config { cases: CASES, max_shrink_iters: 40, ..Config::default() };
-        match compare(&memory, &broken, 1, config, &Seen::default()) {
+        match compare(&memory, &mutant, 1, config, &Seen::default()) {
             Err(TestError::Fail(why, commands)) => {
-                println!("{flaw:?}: {commands:?}\n{why}");
+                println!("{mutation:?}: {commands:?}\n{why}");
             }
-            other => panic!("{flaw:?} was not found out: {other:?}"),
+            other => panic!("{mutation:?} was not found out: {other:?}"),
         }
     }
 }
@@ -190,20 +190,20 @@ fn one_interrupt_ends_all_waits_that_share_it() {
 fn what_is_done_seldom_shows_a_difference_too() {
     let mine = |deed| Command { actor: 0, lock: 0, deed };
     let detached = [Deed::Lock(Terms::Default), Deed::Detach(0), Deed::ReplaceClient];
-    for (flaw, deeds, last) in [
-        (Flaw::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
-        (Flaw::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
-        (Flaw::ReleaseForgets, &detached, "ReplaceClient"),
+    for (mutation, deeds, last) in [
+        (Mutation::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
+        (Mutation::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
+        (Mutation::ReleaseForgets, &detached, "ReplaceClient"),
     ] {
         let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
-        let compare = |flawed: Broken| {
-            let (memory, flawed): (Arc<dyn Subject>, Arc<dyn Subject>) =
-                (Arc::new(MemorySubject::new()), Arc::new(flawed));
-            case(&memory, &flawed, &commands, &Seen::default())
+        let compare = |mutant: Mutant| {
+            let (memory, mutant): (Arc<dyn Subject>, Arc<dyn Subject>) =
+                (Arc::new(MemorySubject::new()), Arc::new(mutant));
+            case(&memory, &mutant, &commands, &Seen::default())
         };
-        compare(Broken::sound()).unwrap();
-        let why = compare(Broken::new(flaw)).expect_err("the difference is found");
-        println!("{flaw:?}: {why}");
+        compare(Mutant::sound()).unwrap();
+        let why = compare(Mutant::new(mutation)).expect_err("the difference is found");
+        println!("{mutation:?}: {why}");
         assert!(why.contains(&format!("{last}, ")), "not sooner: {why}");
     }
 }
@@ -212,7 +212,7 @@ fn what_is_done_seldom_shows_a_difference_too() {
 #[test]
 fn a_sound_store_is_not_found_out() {
     let memory: Arc<dyn Subject> = Arc::new(MemorySubject::new());
-    let sound: Arc<dyn Subject> = Arc::new(Broken::sound());
+    let sound: Arc<dyn Subject> = Arc::new(Mutant::sound());
     let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };
     compare(&memory, &sound, fastrand::u64(..), config, &Seen::default()).unwrap();
 }

@@ -26,9 +26,10 @@ static HAS_SCHEDSTAT: LazyLock<bool> = LazyLock::new(|| {
 
 /// The threads of this process, without the one that looks.
 ///
-/// Each is looked at twice. First: how often it ran, then that it is off its processor. Later: that it sleeps, then
-/// that it ran no more often. So it slept from the one look to the other. Between the two rounds the threads are
-/// counted, and none is unknown: at that moment all of them slept, and only a timer or another process can wake one.
+/// Each is looked at twice. First: how often it ran, then that it is off its processor. Later: that
+/// it sleeps, then that it ran no more often. So it slept from the one look to the other. Between
+/// the two rounds the threads are counted, and none is unknown: at that moment all of them slept,
+/// and only a timer or another process can wake one.
 pub(super) struct Threads {
     own: u32,
     known: Vec<Thread>,
@@ -48,7 +49,8 @@ struct Thread {
 enum RunCount {
     /// Time on a processor, time in the queue for one, and how often it got one.
     Schedstat(File),
-    /// Where the kernel keeps no such account: how often it was taken from one, in the last two lines.
+    /// Where the kernel keeps no such account: how often it was taken from one, in the last two
+    /// lines.
     Status(File),
 }
 
@@ -74,7 +76,8 @@ impl Threads {
         }
     }
 
-    /// Whether there is no thread but those that are known. (If one had ended, its next look would tell.)
+    /// Whether there is no thread but those that are known. (If one had ended, its next look would
+    /// tell.)
     fn are_all(&self) -> bool {
         let links = fs::metadata(TASKS).expect("the threads can be counted").st_nlink();
         // The directory, its parent, and this thread.
@@ -105,7 +108,8 @@ impl Thread {
         Ok(Self { id, runs_in, syscall: file("syscall").ok(), stat: file("stat")?, runs: 0 })
     }
 
-    /// Waits until it is off its processor, and remembers how often it ran. `false` if it has ended.
+    /// Waits until it is off its processor, and remembers how often it ran. `false` if it has
+    /// ended.
     fn wait_until_off_processor(&mut self) -> bool {
         let (start, mut looks) = (SystemClock.now(), 0);
         loop {
@@ -132,7 +136,8 @@ impl Thread {
     fn is_off_processor(&mut self) -> io::Result<bool> {
         self.runs = self.count_runs()?;
         match &self.syscall {
-            // A thread that is about to sleep is in the state of a sleeper and still runs: the state is not enough.
+            // A thread that is about to sleep is in the state of a sleeper and still runs: the
+            // state is not enough.
             Some(syscall) => read(syscall, |text| !text.starts_with("running")),
             None => self.sleeps(),
         }
