@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// How long a thread may run without a sleep before its name is printed.
 const SUSPICIOUS: Duration = Duration::from_secs(60);
 
+/// In how many looks in a row the threads may be more or fewer than were found: some start and end.
+const MOST_MISCOUNTS: u32 = 100_000;
+
 /// Whether the kernel counts how often threads run: ours has run, so its number is not zero.
 static HAS_SCHEDSTAT: LazyLock<bool> = LazyLock::new(|| {
     let ours = fs::read_to_string("/proc/thread-self/schedstat");
@@ -63,9 +66,12 @@ impl Threads {
 
     /// Returns right after a moment at which all threads slept.
     pub(super) fn wait_until_all_sleep(&mut self) {
+        let mut miscounts = 0;
         loop {
             self.known.retain_mut(Thread::wait_until_off_processor);
             if !self.are_all() {
+                miscounts += 1;
+                assert!(miscounts < MOST_MISCOUNTS, "{TASKS} does not count the threads");
                 self.find_new();
             } else if let Some(at) = self.known.iter().position(|thread| !thread.slept_since()) {
                 // It is the one that most likely runs next time: look at it first, and wait there.
@@ -135,11 +141,16 @@ impl Thread {
     /// The first look.
     fn is_off_processor(&mut self) -> io::Result<bool> {
         self.runs = self.count_runs()?;
-        match &self.syscall {
-            // A thread that is about to sleep is in the state of a sleeper and still runs: the
-            // state is not enough.
-            Some(syscall) => read(syscall, |text| !text.starts_with("running")),
-            None => self.sleeps(),
+        let Some(syscall) = &self.syscall else { return self.sleeps() };
+        // A thread that is about to sleep is in the state of a sleeper and still runs: the state is
+        // not enough.
+        match read(syscall, |text| !text.starts_with("running")) {
+            Err(error) if !is_gone(&error) => {
+                // Not for us: a thread that is not quite asleep yet may be taken for a sleeper.
+                self.syscall = None;
+                self.sleeps()
+            }
+            is_off => is_off,
         }
     }
 
