@@ -1,7 +1,7 @@
 //! Nobody is inside beside anybody else.
 
 use crate::harness::process::RedisServer;
-use crate::libraries::{Learns, Library};
+use crate::libraries::Library;
 use crate::ours::{LABEL, LONG, Until, count};
 use crate::peer::{Peer, Pending};
 use crate::scene::Scene;
@@ -29,8 +29,8 @@ fn pauses() -> impl Iterator<Item = Duration> {
 }
 
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
-pub(crate) fn no_increment_is_lost(library: &'static Library) {
-    let Some(scene) = Scene::with(library, "", library.eager) else { return };
+pub(crate) fn no_increment_is_lost_between_their_threads_and_ours(library: &'static Library) {
+    let scene = Scene::with(library, "", library.eager);
     let lock = scene.ours.mutex("lock");
     add_up(library.name, &scene.peer, &lock, "lock", &scene.server, (TIMES, library.crossings));
     assert!(!scene.probe().exists(&library.key("lock")), "the lock is free in the end");
@@ -101,14 +101,13 @@ fn add_up_once(
 }
 
 /// Both want the lock for some seconds, with as many threads: neither starves.
-pub(crate) fn both_get_their_share(library: &'static Library) {
-    let Some(scene) = Scene::of(library) else { return };
+pub(crate) fn both_sides_get_their_share_of_the_lock(library: &'static Library) {
+    let scene = Scene::of(library);
     warm_up(&scene.peer, "lock", &scene.server);
     // From 0 to 100 where nothing is promised: they hear of their own releases only, and one side may go on until it is done.
     let fair = library.share..=100 - library.share;
-    let is_told = library.ours == Learns::Told && library.theirs == Learns::Told;
     // A JVM that has just begun comes late when it is woken.
-    let rounds = if is_told { 2 } else { ROUNDS };
+    let rounds = if library.is_told() { 2 } else { ROUNDS };
     let is_fair = (0..rounds).any(|_| fair.contains(&share(&scene, library)));
     assert!(is_fair, "one side starves each time");
 }

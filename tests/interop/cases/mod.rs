@@ -4,8 +4,3 @@ pub(crate) mod exact;
 pub(crate) mod holding;
 pub(crate) mod leases;
 pub(crate) mod waking;
-
-/// Leases here are a second, renewed after a third: what is not so although the machine was not this late is a failure.
-pub(crate) fn steadily(test: impl FnMut()) {
-    lock_core::conformance::fairly_beyond(std::time::Duration::from_millis(300), test);
-}

@@ -28,8 +28,24 @@ mod topologies;
 mod unheard;
 
 use crate::libraries::{Library, NEWEST, OLDEST};
+use crate::suite::Suite;
 
-static FENCED: Library = with(NEWEST, &["kind=fenced"]);
+const FENCED: Library = with(NEWEST, &["kind=fenced"]);
+
+/// The versions that are asked most: the newest one and the first one.
+static ENDS: [Library; 2] = [NEWEST, OLDEST];
+
+pub(crate) fn mount(suite: &mut Suite) {
+    answers::mount(suite);
+    fenced::mount(suite);
+    interrupted::mount(suite);
+    kinds::mount(suite);
+    members::mount(suite);
+    misbehaves::mount(suite);
+    several::mount(suite);
+    topologies::mount(suite);
+    unheard::mount(suite);
+}
 
 /// The same version with another kind of lock, or another setting.
 const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
