@@ -71,10 +71,11 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(suite::AT_A_TIME);
     let mut suite = suite::Suite::of_tier();
-    documents::mount(&mut suite);
+    // With the longest tests first, or the last one runs by itself.
+    redisson::mount(&mut suite);
     libraries::mount(&mut suite);
     neighbours::mount(&mut suite);
-    redisson::mount(&mut suite);
+    documents::mount(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     if !arguments.list {
         suite::print_slowest();

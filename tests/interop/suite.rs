@@ -15,7 +15,7 @@ const TIER: &str = "DISTLOCK_TIER";
 pub(crate) const AT_A_TIME: usize = 4;
 
 /// How many of the slowest tests are named at the end.
-const SLOWEST: usize = 10;
+const SLOWEST: usize = 400;
 
 /// Which libraries a run tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,13 +170,13 @@ fn place(module: &str) -> &str {
 }
 
 /// How long each test took.
-static TOOK: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+static TOOK: Mutex<Vec<(Duration, Permit, String)>> = Mutex::new(Vec::new());
 
 fn trial(name: String, permit: Permit, run: impl Fn() + Send + 'static) -> Trial {
     let called = name.clone();
     Trial::test(name, move || {
         let _permit = PERMITS.acquire(permit);
-        let _time = Timed { name: called, since: Stopwatch::start() };
+        let _time = Timed { name: called, permit, since: Stopwatch::start() };
         run();
         Ok(())
     })
@@ -185,12 +185,14 @@ fn trial(name: String, permit: Permit, run: impl Fn() + Send + 'static) -> Trial
 /// Notes how long a test took, also one that fails.
 struct Timed {
     name: String,
+    permit: Permit,
     since: Stopwatch,
 }
 
 impl Drop for Timed {
     fn drop(&mut self) {
-        TOOK.lock().push((self.since.elapsed(), std::mem::take(&mut self.name)));
+        let name = std::mem::take(&mut self.name);
+        TOOK.lock().push((self.since.elapsed(), self.permit, name));
     }
 }
 
@@ -198,9 +200,12 @@ impl Drop for Timed {
 pub(crate) fn print_slowest() {
     let mut took = std::mem::take(&mut *TOOK.lock());
     took.sort_unstable_by(|one, other| other.cmp(one));
-    let sum: Duration = took.iter().map(|(time, _)| *time).sum();
-    say!("{} tests took {sum:.1?} one by one; the slowest:", took.len());
-    for (time, name) in took.iter().take(SLOWEST) {
+    let sum = |permit| -> Duration {
+        took.iter().filter(|it| it.1 == permit).map(|(time, ..)| *time).sum()
+    };
+    let [shared, alone] = [Permit::Shared, Permit::Exclusive].map(sum);
+    say!("tests with others took {shared:.1?} in all, those by themselves {alone:.1?}; the slowest:");
+    for (time, _, name) in took.iter().take(SLOWEST) {
         say!("{time:8.1?}  {name}");
     }
 }

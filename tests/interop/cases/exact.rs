@@ -10,13 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 const THREADS: usize = 4;
-const TIMES: u64 = 500;
+const TIMES: u64 = 200;
 
 /// Between two increments of a thread: time for the others to get in, and so short that somebody waits all the time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long both sides want the lock all the time, to see who gets it.
-const CONTEST: Duration = Duration::from_secs(3);
+const CONTEST: Duration = Duration::from_secs(2);
 
 /// Where somebody asks now and then, it is chance who finds the lock free: so often they try whether the two sides meet, and
 /// whether both get their share. That nobody is inside beside anybody else must be so each time. Who wants the lock all the

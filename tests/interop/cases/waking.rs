@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often the lock changes sides in one direction.
-const TIMES: usize = 100;
+const TIMES: usize = 50;
 
 /// And before that, not counted: a JVM compiles what it has done a few times.
 const WARM: usize = 10;

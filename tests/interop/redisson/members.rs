@@ -21,8 +21,10 @@ pub(crate) fn mount(suite: &mut Suite) {
     let left =
         case!(what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees_it);
     suite.shared(&NEWEST, left);
-    let lease = case!(a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right_or_noticed);
-    suite.shared(&NEWEST, lease);
+    let renewed = case!(a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right);
+    suite.shared(&NEWEST, renewed);
+    let noticed = case!(a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_noticed);
+    suite.shared(&NEWEST, noticed);
 }
 
 /// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it, which is renewed for as long as
@@ -53,19 +55,19 @@ fn what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees
     });
 }
 
-/// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose it is by then.
-///
-/// Ours was taken in between, when theirs had run out. With a watchdog that renews sooner than the lease it sets ours stays ours;
-/// otherwise it runs out, our next renewal or `verify` says so, and the next holder's token is greater.
-fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right_or_noticed(
-    library: &'static Library,
-) {
+/// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose it is by then. Ours was taken
+/// in between, when theirs had run out. With a watchdog that renews sooner than the lease it sets ours stays ours.
+fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "watchdog=1s");
         let guard = scene.trample(&scene.ours.mutex("lock"));
         must_be_renewed(&guard, Trampled::LEASE * 3);
         guard.unlock().unwrap();
     });
+}
+
+/// With a watchdog that comes later it runs out, our next renewal or `verify` says so, and the next holder's token is greater.
+fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_noticed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "");
         let lock = scene.ours.mutex("lock");

@@ -36,15 +36,15 @@ const FENCED: Library = with(NEWEST, &["kind=fenced"]);
 static ENDS: [Library; 2] = [NEWEST, OLDEST];
 
 pub(crate) fn mount(suite: &mut Suite) {
-    answers::mount(suite);
-    fenced::mount(suite);
-    interrupted::mount(suite);
-    kinds::mount(suite);
-    members::mount(suite);
-    misbehaves::mount(suite);
-    several::mount(suite);
     topologies::mount(suite);
+    members::mount(suite);
+    fenced::mount(suite);
+    misbehaves::mount(suite);
     unheard::mount(suite);
+    kinds::mount(suite);
+    answers::mount(suite);
+    several::mount(suite);
+    interrupted::mount(suite);
 }
 
 /// The same version with another kind of lock, or another setting.

@@ -23,21 +23,25 @@ static NOT_SHARDED: Library = with(NEWEST, &["sharded=OFF"]);
 
 static SHARDED: [Library; 2] = [NEWEST, WITH_LATCH];
 
+static ON_CLUSTER: [Library; 3] = [NEWEST, WITH_LATCH, PLAIN];
+
 /// Those that wait for replicas, and leave their lock taken where no replica answers, or give it back. The watchdog's lease is longer
 /// than they wait.
 static WITH_REPLICAS: [Library; 3] = [
     Library { id: "newest_fenced", ..with(NEWEST, &["kind=fenced", "watchdog=2500"]) },
     with(PLAIN, &["watchdog=2500"]),
-    with(NEWEST, &["watchdog=2500"]),
+    with(NEWEST, &["watchdog=2500", "attempts=0"]),
 ];
 
 /// A lease that is longer than it takes to be told that no replica answered, and to try again.
-static RENEWS: Library = with(NEWEST, &["watchdog=6000"]);
+static RENEWS: Library = with(NEWEST, &["watchdog=4000", "attempts=0"]);
 
 const TIMES: u64 = 100;
 
 pub(crate) fn mount(suite: &mut Suite) {
     use Permit::{Exclusive, Shared};
+    let sums = case!(on_a_cluster_both_exclude_each_other);
+    suite.each(Shared, &ON_CLUSTER, sums);
     let newer = case!(on_a_cluster_newer_ones_and_we_share_sharded_channels);
     suite.each(Exclusive, &SHARDED, newer);
     let older = case!(on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told);
@@ -71,9 +75,10 @@ impl Elsewhere {
         Self { peer, ours, data }
     }
 
-    fn add_up(&self, what: &str) {
-        let lock = self.ours.mutex("lock");
-        exact::add_up(what, &self.peer, &lock, "lock", &self.data, (TIMES, 5));
+    /// The cluster is shared: each test has a name of its own.
+    fn add_up(&self, what: &str, name: &str) {
+        let lock = self.ours.mutex(name);
+        exact::add_up(what, &self.peer, &lock, name, &self.data, (TIMES, 5));
     }
 
     fn wake(&self, what: &str) {
@@ -96,14 +101,18 @@ fn on_cluster(library: &'static Library, settings: &str) -> (Elsewhere, Arc<Clus
     (scene, cluster)
 }
 
+fn on_a_cluster_both_exclude_each_other(library: &'static Library) {
+    let settings = if library.id == PLAIN.id { "channels=plain" } else { "" };
+    let (scene, _cluster) = on_cluster(library, settings);
+    scene.add_up(&format!("cluster, {}", library.name), library.id);
+}
+
 /// Since 3.22.
 fn on_a_cluster_newer_ones_and_we_share_sharded_channels(library: &'static Library) {
     let (scene, cluster) = on_cluster(library, "");
     let owner = cluster.node(cluster.owner_of("lock"));
-    let what = format!("cluster, {}", library.name);
-    scene.add_up(&what);
     owner.probe().reset_stats();
-    scene.wake(&what);
+    scene.wake(&format!("cluster, {}", library.name));
     let mut probe = owner.probe();
     // There are none before Redis 7, and then both use plain ones, without being told.
     let has_any = !matches!(probe.command(&["PUBSUB", "SHARDNUMSUB"]), Value::Error(_));
@@ -114,7 +123,6 @@ fn on_a_cluster_newer_ones_and_we_share_sharded_channels(library: &'static Libra
 fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told(library: &'static Library) {
     let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
-    scene.add_up("cluster, 3.17 with channels=plain");
     owner.probe().reset_stats();
     scene.wake("cluster, 3.17 with channels=plain");
     let mut probe = owner.probe();
@@ -169,7 +177,7 @@ fn on_sentinel(library: &'static Library, settings: &str) -> (Elsewhere, Group) 
 /// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind each grant.
 fn with_sentinel_both_wait_for_replicas(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "replicas=1");
-    scene.add_up("sentinel, newest, replicas=1");
+    scene.add_up("sentinel, newest, replicas=1", "lock");
     let mut probe = group.probe();
     probe.reset_stats();
     scene.peer.ask("t", "lock lock 0");
@@ -242,6 +250,6 @@ fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses(
 
 fn with_sentinel_the_oldest_shares_a_lock_with_us(library: &'static Library) {
     let (scene, _group) = on_sentinel(library, "");
-    scene.add_up("sentinel, 3.12.0");
+    scene.add_up("sentinel, 3.12.0", "lock");
     scene.wake("sentinel, 3.12.0");
 }
