@@ -1,5 +1,5 @@
-//! Where `tests/interop.sh` has built the programs around other libraries, and which languages it was to leave out. For the
-//! tests, and for the benchmarks.
+//! Where `tests/interop.sh` has built the programs around other libraries, and which languages it
+//! was to leave out. For the tests, and for the benchmarks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,7 +34,8 @@ pub(crate) fn program(target: &Path, folder: &str, language: &str) -> PathBuf {
     let folder = target.join("interop").join(folder);
     assert!(
         is_built,
-        "{} is not built: build the peers with `tests/interop.sh prepare`, or leave the language out with {SKIP}={language}",
+        "{} is not built: build the peers with `tests/interop.sh prepare`, or leave the language \
+         out with {SKIP}={language}",
         folder.display(),
     );
     folder.join("run")

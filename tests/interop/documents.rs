@@ -37,7 +37,8 @@ fn the_docs_name_the_versions_that_are_tested() {
     assert_eq!(documented(), pinned());
 }
 
-/// A row there may be of several rows here: of the libraries, or of Redisson's kinds of locks, that it names.
+/// A row there may be of several rows here: of the libraries, or of Redisson's kinds of locks, that
+/// it names.
 fn the_readme_names_the_versions_that_are_tested() {
     let versions = |cell: &'static str| cell.split(", ").collect::<BTreeSet<_>>();
     let mut named = BTreeSet::new();

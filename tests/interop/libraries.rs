@@ -1,4 +1,5 @@
-//! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases mounted on it.
+//! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases
+//! mounted on it.
 
 use crate::built;
 use crate::cases::exact::{
@@ -50,10 +51,11 @@ pub(crate) struct Library {
     pub(crate) too_late: Refusal,
     /// What each side has at least where both want the lock all the time, in percent.
     pub(crate) share: u64,
-    /// How often the lock goes from one side to the other at least, but for the first time, where both count to 2,000 under
-    /// it some times.
+    /// How often the lock goes from one side to the other at least, but for the first time, where
+    /// both count to 2,000 under it some times.
     pub(crate) crossings: usize,
-    /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand times, and not ten.
+    /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand
+    /// times, and not ten.
     pub(crate) eager: &'static [&'static str],
     /// Whether it keeps a lock for as long as it lives: then `watchdog=` sets how long that is.
     pub(crate) has_watchdog: bool,
@@ -80,7 +82,8 @@ pub(crate) enum Refusal {
 }
 
 impl Learns {
-    /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the scale) beside its own time.
+    /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the
+    /// scale) beside its own time.
     pub(crate) fn within(self, millis: u64) -> Duration {
         match self {
             Self::Told => ms(millis),
@@ -105,7 +108,8 @@ impl Library {
         self.language == "java"
     }
 
-    /// Whether both sides are told of a release, so that a change of sides is a matter of milliseconds.
+    /// Whether both sides are told of a release, so that a change of sides is a matter of
+    /// milliseconds.
     pub(crate) fn is_told(&self) -> bool {
         self.ours == Learns::Told && self.theirs == Learns::Told
     }
@@ -143,8 +147,9 @@ const fn redisson(name: &'static str, id: &'static str) -> Library {
     }
 }
 
-/// The versions that are tested, as they stand in `peers/java/versions`. From 3.22 on it publishes on sharded channels where there are
-/// some, and from 3.24 to 3.36 an unlock that is sent again is told what the first one did.
+/// The versions that are tested, as they stand in `peers/java/versions`. From 3.22 on it publishes
+/// on sharded channels where there are some, and from 3.24 to 3.36 an unlock that is sent again is
+/// told what the first one did.
 pub(crate) const OLDEST: Library = redisson("redisson-3.12.0", "redisson_3_12");
 pub(crate) const PLAIN: Library = redisson("redisson-3.17.7", "redisson_3_17");
 pub(crate) const WITH_LATCH: Library = redisson("redisson-3.27.2", "redisson_3_27");

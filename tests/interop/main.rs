@@ -1,14 +1,15 @@
-//! Other libraries' locks on the same key: real ones, from their registries, each in a program of its own language
-//! (`peers/`), which `tests/interop.sh` builds.
+//! Other libraries' locks on the same key: real ones, from their registries, each in a program of
+//! its own language (`peers/`), which `tests/interop.sh` builds.
 //!
-//! Every library that shares a wire format with us has the same cases; what it can and cannot do stands in its row.
-//! `DISTLOCK_TIER=all` tests all libraries, otherwise it is the newest Redisson and redis-py; `DISTLOCK_INTEROP_SKIP=java,go`
-//! leaves languages out. The tests are listed at run time, so that what is left out is counted as ignored.
+//! Every library that shares a wire format with us has the same cases; what it can and cannot do
+//! stands in its row. `DISTLOCK_TIER=all` tests all libraries, otherwise it is the newest Redisson
+//! and redis-py; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are listed at run
+//! time, so that what is left out is counted as ignored.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
-/// Prints a line also where a test's output is kept back: versions, what was left out, and what was measured, are for
-/// whoever reads of a run that passed.
+/// Prints a line also where a test's output is kept back: versions, what was left out, and what was
+/// measured, are for whoever reads of a run that passed.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -76,6 +77,8 @@ fn main() -> ExitCode {
     libraries::mount(&mut suite);
     neighbours::mount(&mut suite);
     documents::mount(&mut suite);
+    late::mount(&mut suite);
+    suite::mount(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     if !arguments.list {
         suite::print_slowest();

@@ -1,5 +1,5 @@
-//! [`Peer`]: a program of another language, which does with its library's locks what it is told, line by line. The
-//! protocol stands in `peers/README.md`.
+//! [`Peer`]: a program of another language, which does with its library's locks what it is told,
+//! line by line. The protocol stands in `peers/README.md`.
 
 use crate::built;
 use crate::harness::lifeline::LifeLine;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long a program may take until it is ready. Measured: a second for a JVM, on a machine that is not busy.
+/// How long a program may take until it is ready. Measured: a second for a JVM, on a machine that
+/// is not busy.
 const START: Duration = Duration::from_secs(60);
 
 /// How long any answer may take for which nothing else is said.

@@ -1,4 +1,5 @@
-//! [`Lent`]: a program for one test at a time. A JVM is kept for the next test of the same library and version.
+//! [`Lent`]: a program for one test at a time. A JVM is kept for the next test of the same library
+//! and version.
 
 use crate::libraries::Library;
 use crate::peer::Peer;
@@ -6,8 +7,8 @@ use parking_lot::Mutex;
 use std::ops::Deref;
 use std::thread;
 
-/// JVMs that no test uses at the moment, the last used one at the end. Each takes a second of a processor to start, and
-/// then some 150 MB.
+/// JVMs that no test uses at the moment, the last used one at the end. Each takes a second of a
+/// processor to start, and then some 150 MB.
 static IDLE: Mutex<Vec<Peer>> = Mutex::new(Vec::new());
 
 /// How many of them are kept. Beside them run as many as there are tests.

@@ -36,7 +36,8 @@ impl Scene {
     }
 }
 
-/// Three independent servers that are our quorum, and a peer on all of them. What the lock protects is on the first.
+/// Three independent servers that are our quorum, and a peer on all of them. What the lock protects
+/// is on the first.
 pub(crate) struct Independent {
     pub(crate) peer: Lent,
     pub(crate) servers: Servers,

@@ -1,21 +1,25 @@
-//! [`Suite`]: the tests of a run, listed when the program starts. What `DISTLOCK_TIER` leaves out is listed as ignored.
+//! [`Suite`]: the tests of a run, listed when the program starts. What `DISTLOCK_TIER` leaves out
+//! is listed as ignored.
 
 use crate::built;
-use crate::harness::time::Stopwatch;
+use crate::harness::time::{Stopwatch, let_pass};
 use crate::libraries::Library;
-use libtest_mimic::Trial;
+use libtest_mimic::{Completion, Trial};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 /// Names the tier: `default` (the same as unset) or `all`.
 const TIER: &str = "DISTLOCK_TIER";
 
-/// How many tests run at a time, unless one of them measures. Most of them wait for the end of a lease.
+/// How many tests run at a time, unless one of them measures. Most of them wait for the end of a
+/// lease.
 pub(crate) const AT_A_TIME: usize = 4;
 
 /// How many of the slowest tests are named at the end.
-const SLOWEST: usize = 400;
+const SLOWEST: usize = 10;
 
 /// Which libraries a run tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +61,8 @@ pub(crate) use case;
 pub(crate) enum Permit {
     /// With [`AT_A_TIME`] tests at most.
     Shared,
-    /// With no other: its assertions are about latencies, shares of the lock, or how often it changes sides.
+    /// With no other: its assertions are about latencies, shares of the lock, or how often it
+    /// changes sides.
     Exclusive,
 }
 
@@ -125,16 +130,18 @@ impl Suite {
         library: &'static Library,
         run: fn(&'static Library),
     ) {
-        let is_ignored = !self.has(library);
-        let trial = trial(name, permit, move || run(library)).with_ignored_flag(is_ignored);
-        self.tests.push((permit, trial));
+        let is_of_tier = self.tier == Tier::All || library.is_in_default_tier();
+        let absence = if is_of_tier { self.absence(library) } else { None };
+        let trial = match absence {
+            // Not by the flag, which `--include-ignored` takes away.
+            Some(reason) => Trial::ignorable_test(name, || Ok(Completion::ignored_with(reason))),
+            None => trial(name, permit, move || run(library)),
+        };
+        self.tests.push((permit, trial.with_ignored_flag(!is_of_tier)));
     }
 
-    /// Whether this run tests the library. Prints once for each language why it does not.
-    fn has(&mut self, library: &'static Library) -> bool {
-        if self.tier == Tier::Default && !library.is_in_default_tier() {
-            return false;
-        }
+    /// Why this run leaves a library out that its tier has. Prints it, once for each language.
+    fn absence(&mut self, library: &Library) -> Option<String> {
         let tier = self.tier;
         let reason = self.absent.entry(library.language).or_insert_with(|| {
             let reason = absence(tier, library);
@@ -143,7 +150,7 @@ impl Suite {
             }
             reason
         });
-        reason.is_none()
+        reason.clone()
     }
 
     /// All of them. Those that measure come last: the others need not stop for each of them.
@@ -153,7 +160,6 @@ impl Suite {
     }
 }
 
-/// Why this run leaves a library out that its tier has.
 fn absence(tier: Tier, library: &Library) -> Option<String> {
     let language = library.language;
     if built::is_skipped(language) {
@@ -204,7 +210,9 @@ pub(crate) fn print_slowest() {
         took.iter().filter(|it| it.1 == permit).map(|(time, ..)| *time).sum()
     };
     let [shared, alone] = [Permit::Shared, Permit::Exclusive].map(sum);
-    say!("tests with others took {shared:.1?} in all, those by themselves {alone:.1?}; the slowest:");
+    say!(
+        "tests with others took {shared:.1?} in all, those by themselves {alone:.1?}; the slowest:"
+    );
     for (time, _, name) in took.iter().take(SLOWEST) {
         say!("{time:8.1?}  {name}");
     }
@@ -212,7 +220,8 @@ pub(crate) fn print_slowest() {
 
 static PERMITS: Permits = Permits { state: Mutex::new(Granted::NONE), changed: Condvar::new() };
 
-/// Who runs now. An exclusive test that waits is granted before any other: shared ones do not starve it.
+/// Who runs now. An exclusive test that waits is granted before any other: shared ones do not
+/// starve it.
 struct Permits {
     state: Mutex<Granted>,
     changed: Condvar,
@@ -230,16 +239,18 @@ impl Granted {
 }
 
 /// A permit that was granted, given back when it is dropped.
-struct Held(Permit);
+struct Held<'a> {
+    of: &'a Permits,
+    permit: Permit,
+}
 
 impl Permits {
-    fn acquire(&self, permit: Permit) -> Held {
+    fn acquire(&self, permit: Permit) -> Held<'_> {
         let mut state = self.state.lock();
         match permit {
             Permit::Shared => {
-                let is_closed = |it: &mut Granted| {
-                    it.is_exclusive || it.waiting > 0 || it.shared == AT_A_TIME
-                };
+                let is_closed =
+                    |it: &mut Granted| it.is_exclusive || it.waiting > 0 || it.shared == AT_A_TIME;
                 self.changed.wait_while(&mut state, is_closed);
                 state.shared += 1;
             }
@@ -250,17 +261,47 @@ impl Permits {
                 state.is_exclusive = true;
             }
         }
-        Held(permit)
+        Held { of: self, permit }
     }
 }
 
-impl Drop for Held {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut state = PERMITS.state.lock();
-        match self.0 {
+        let mut state = self.of.state.lock();
+        match self.permit {
             Permit::Shared => state.shared -= 1,
             Permit::Exclusive => state.is_exclusive = false,
         }
-        PERMITS.changed.notify_all();
+        self.of.changed.notify_all();
     }
+}
+
+pub(crate) fn mount(suite: &mut Suite) {
+    suite.alone(case!(an_exclusive_test_gets_its_turn_and_runs_alone));
+}
+
+fn an_exclusive_test_gets_its_turn_and_runs_alone() {
+    static OURS: Permits = Permits { state: Mutex::new(Granted::NONE), changed: Condvar::new() };
+    let (running, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        // More than may run at a time, again and again: there is always one that waits.
+        for _ in 0..2 * AT_A_TIME {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    let _permit = OURS.acquire(Permit::Shared);
+                    let before = running.fetch_add(1, Ordering::SeqCst);
+                    assert!(before < AT_A_TIME, "{before} ran already");
+                    let_pass(Duration::from_millis(2));
+                    running.fetch_sub(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for _ in 0..10 {
+            let _permit = OURS.acquire(Permit::Exclusive);
+            assert_eq!(running.load(Ordering::SeqCst), 0);
+            let_pass(Duration::from_millis(2));
+            assert_eq!(running.load(Ordering::SeqCst), 0);
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
 }

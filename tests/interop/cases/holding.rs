@@ -30,7 +30,8 @@ pub(crate) fn unlock_is_refused(peer: &Peer, as_it_does: Refusal) {
     assert!(is_so, "{as_it_does:?} it should be, and was {said:?}");
 }
 
-/// Our guard is good for the whole of this time, by the store's word, too. Its lease is longer than that.
+/// Our guard is good for the whole of this time, by the store's word, too. Its lease is longer than
+/// that.
 #[track_caller]
 pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
     always("ours stays ours", time, || guard.is_valid() && guard.verify().is_ok());
@@ -45,7 +46,8 @@ pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
     }
 }
 
-/// Waits until a waiter of theirs sleeps on its channel or its list. It asks once more behind its subscription.
+/// Waits until a waiter of theirs sleeps on its channel or its list. It asks once more behind its
+/// subscription.
 pub(crate) fn until_it_sleeps(scene: &Scene) {
     let mut probe = scene.probe();
     eventually("a waiter of theirs sleeps", BOUND, || {
@@ -130,7 +132,8 @@ pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A holder that is freed by force learns of it: our guard at its next renewal, they at their unlock.
+/// A holder that is freed by force learns of it: our guard at its next renewal, they at their
+/// unlock.
 pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=1s", &[]);
     let lock = scene.ours.mutex("lock");

@@ -21,7 +21,8 @@ const LEASES: u32 = 3;
 /// For so long a holder lives before it is killed: its first lease would be over.
 const LIFE: Duration = Duration::from_millis(1_200);
 
-/// How much later than the lease's end a waiter may have the lock: one who asks now and then, by its time more.
+/// How much later than the lease's end a waiter may have the lock: one who asks now and then, by
+/// its time more.
 const SLACK: u64 = 1_000;
 
 /// Both sides hold a lock for several leases, and neither can have the other's meanwhile.
@@ -164,7 +165,8 @@ pub(crate) fn what_they_extend_is_theirs_and_ours_they_cannot_extend(library: &'
     });
 }
 
-/// What was left of the lease is waited out, and little more. `took` began before it was asked what is left.
+/// What was left of the lease is waited out, and little more. `took` began before it was asked what
+/// is left.
 #[track_caller]
 pub(crate) fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Duration) {
     say!("{what}: {left:?} left, free after {took:?}");

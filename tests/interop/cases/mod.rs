@@ -1,4 +1,5 @@
-//! What every library must do beside us, and we beside it: one promise in each function, and what was measured is printed.
+//! What every library must do beside us, and we beside it: one promise in each function, and what
+//! was measured is printed.
 
 pub(crate) mod exact;
 pub(crate) mod holding;

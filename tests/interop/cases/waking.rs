@@ -18,12 +18,13 @@ const WARM: usize = 10;
 /// Who asks now and then is not measured for much longer than this, and five times at least.
 const LONG: Duration = Duration::from_secs(2);
 
-/// How long a waiter who is told waits before the release: it has asked, subscribed and asked again by then. One who asks
-/// now and then waits for something up to its own time, so that the release finds it anywhere between.
+/// How long a waiter who is told waits before the release: it has asked, subscribed and asked again
+/// by then. One who asks now and then waits for something up to its own time, so that the release
+/// finds it anywhere between.
 const TOLD: Duration = Duration::from_millis(12);
 
-/// Half of those who are told hear of it within this time, almost all within this one, and all of them long before the lease ends,
-/// which is 30 s. Measured: see `docs/INTEROP.md`.
+/// Half of those who are told hear of it within this time, almost all within this one, and all of
+/// them long before the lease ends, which is 30 s. Measured: see `docs/INTEROP.md`.
 const HALF: u64 = 20;
 const MOST: u64 = 200;
 const ALL: u64 = 2_000;

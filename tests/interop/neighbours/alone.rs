@@ -39,8 +39,9 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&REDIS_PY, case!(without_tokens_of_ours_no_increment_is_lost_either));
 }
 
-/// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can prevent that; but our
-/// guard does not believe in its lock for longer than until its next renewal, and says why.
+/// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can
+/// prevent that; but our guard does not believe in its lock for longer than until its next renewal,
+/// and says why.
 fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=1s", &[]);
     let (lock, key) = (scene.ours.mutex("job"), library.key("job"));
@@ -59,8 +60,8 @@ fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told(library: &'stati
     scene.peer.ask("other", "unlock job");
 }
 
-/// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then. It is busy for us for as long,
-/// and then it is ours.
+/// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then.
+/// It is busy for us for as long, and then it is ours.
 fn what_shedlock_keeps_at_least_is_busy_until_then(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["at-least=1500"]);
@@ -81,7 +82,8 @@ fn what_shedlock_keeps_at_least_is_busy_until_then(library: &'static Library) {
     });
 }
 
-/// A job of ShedLock's that has the lock for a while at least, was freed by force, and is done only now that the lock is ours.
+/// A job of ShedLock's that has the lock for a while at least, was freed by force, and is done only
+/// now that the lock is ours.
 fn released_too_late(scene: &Scene) -> LockGuard {
     let lock = scene.ours.mutex("job");
     // A JVM loads what it needs at its first requests, which take long.
@@ -94,8 +96,8 @@ fn released_too_late(scene: &Scene) -> LockGuard {
     guard
 }
 
-/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it wants: over ours, too. Our
-/// guard sees that at its next renewal, and leaves alone what is theirs.
+/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it
+/// wants: over ours, too. Our guard sees that at its next renewal, and leaves alone what is theirs.
 fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=6s", &["at-least=10000"]);
     let (mut probe, key) = (scene.probe(), library.key("job"));
@@ -133,7 +135,8 @@ fn with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock(library: &'
     });
 }
 
-/// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and may free it by force.
+/// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and
+/// may free it by force.
 fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named(library: &'static Library) {
     let scene = Scene::of(library);
     let told = Arc::new(Counters::new());
@@ -156,7 +159,8 @@ fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named(library: &'static L
     guard.unlock().unwrap();
 }
 
-/// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is ours in another format.
+/// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is
+/// ours in another format.
 fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in(library: &'static Library) {
     let scene = Scene::of(library);
     let client = distlock::connect(&scene.server.url()).unwrap();

@@ -1,6 +1,7 @@
-//! Those that have their lock in a plain string, under their own token (our `format=token`): all but Redisson. None of
-//! them tells anybody of a release but others of its own kind, so whoever waits asks again; but for those that our releases
-//! wake by their own signals, if we are told to (`wakes=`).
+//! Those that have their lock in a plain string, under their own token (our `format=token`): all
+//! but Redisson. None of them tells anybody of a release but others of its own kind, so whoever
+//! waits asks again; but for those that our releases wake by their own signals, if we are told to
+//! (`wakes=`).
 
 // What only one of them does.
 mod alone;
@@ -161,15 +162,16 @@ const REGISTRY_TOLD: Library = Library {
     share: 0,
     // It hears of its own releases only, and then it is its own turn for as long as it goes on.
     crossings: 2,
-    // It sleeps on a channel that only its own kind publishes on, for as long as the registry's lease.
+    // It sleeps on a channel that only its own kind publishes on, for as long as the registry's
+    // lease.
     theirs: Learns::Asks(Duration::from_secs(1)),
     never_held: Refusal::Says("You do not own lock"),
     too_late: Refusal::Says("Lock was released in the store"),
     ..SPRING
 };
 
-/// With the setting by which our release pushes to its list. Its own says nothing to us: who asks seldom finds a lock that
-/// it hands on by that list hardly ever free.
+/// With the setting by which our release pushes to its list. Its own says nothing to us: who asks
+/// seldom finds a lock that it hands on by that list hardly ever free.
 const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     name: "python-redis-lock-woken",
     id: "python_redis_lock_woken",
@@ -182,7 +184,8 @@ const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     ..PYTHON_REDIS_LOCK
 };
 
-/// With the setting by which both tell each other on its channel: we ask too seldom to get it by that.
+/// With the setting by which both tell each other on its channel: we ask too seldom to get it by
+/// that.
 const REGISTRY_WOKEN: Library = Library {
     name: "spring-registry-woken",
     id: "spring_registry_woken",
@@ -197,17 +200,8 @@ const REGISTRY_WOKEN: Library = Library {
 };
 
 /// Those that are asked everything.
-static ALL: [Library; 9] = [
-    REDIS_PY,
-    PYTHON_REDIS_LOCK,
-    REDLOCK_4,
-    REDLOCK_5,
-    REDSYNC,
-    RSLOCK,
-    RLOCK,
-    SHEDLOCK,
-    REGISTRY,
-];
+static ALL: [Library; 9] =
+    [REDIS_PY, PYTHON_REDIS_LOCK, REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK, RLOCK, SHEDLOCK, REGISTRY];
 
 /// Those of which no waiter is woken by the end of a lease, or that are there already.
 static IN_SHORT: [Library; 3] = [REGISTRY_TOLD, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_WOKEN];

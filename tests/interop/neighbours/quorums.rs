@@ -1,4 +1,5 @@
-//! Redlock over independent servers, as Antirez' text has it, by those that have it: beside our `redlock://` on the same servers.
+//! Redlock over independent servers, as Antirez' text has it, by those that have it: beside our
+//! `redlock://` on the same servers.
 
 use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
 use crate::cases::exact::add_up;
@@ -34,8 +35,9 @@ const PLAIN: &str = "format=token,poll=20ms&max_lease=10m&tokens=off";
 
 const LEASE: &str = "lease=1000";
 
-/// redlock 5 gives back what it got of a vote that nobody won when it gives up, and not before it tries again. Then nobody has the lock
-/// until the leases of those votes are over: so these are short, and it does not try all the time.
+/// redlock 5 gives back what it got of a vote that nobody won when it gives up, and not before it
+/// tries again. Then nobody has the lock until the leases of those votes are over: so these are
+/// short, and it does not try all the time.
 static REDLOCK_5_SELDOM: Library = Library { eager: &["retry=20", "lease=500"], ..REDLOCK_5 };
 
 fn redsync_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
@@ -55,7 +57,8 @@ fn rslock_on_three_servers_and_our_quorum_exclude_each_other(library: &'static L
     meet(library, SETTINGS, TIMES);
 }
 
-/// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is there.
+/// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is
+/// there.
 fn meet(library: &'static Library, settings: &str, times: u64) {
     let arguments = [&[LEASE], library.eager].concat();
     let scene = Independent::start(library, settings, &arguments);

@@ -1,6 +1,7 @@
-//! Those that tell their own kind of a release and nobody else: python-redis-lock by a list, Spring's registry (in its mode
-//! PUB_SUB_LOCK) on a channel. Our release is no signal to them, unless `wakes=` names them. Whoever waits there sleeps until
-//! its own bound: the lease that it asked for, or, of python-redis-lock without one, for ever.
+//! Those that tell their own kind of a release and nobody else: python-redis-lock by a list,
+//! Spring's registry (in its mode PUB_SUB_LOCK) on a channel. Our release is no signal to them,
+//! unless `wakes=` names them. Whoever waits there sleeps until its own bound: the lease that it
+//! asked for, or, of python-redis-lock without one, for ever.
 
 use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};
 use crate::harness::probe::Probe;
@@ -104,7 +105,8 @@ fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, sign
     scene.peer.ask("t", "unlock lock");
 }
 
-/// A waiter of theirs is there at once after our release, and after we have freed the lock by force.
+/// A waiter of theirs is there at once after our release, and after we have freed the lock by
+/// force.
 fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
     let ways: [fn(&Scene, LockGuard); 2] = [
         |_, guard| guard.unlock().unwrap(),

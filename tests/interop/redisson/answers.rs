@@ -1,4 +1,5 @@
-//! An answer to one of Redisson's scripts is lost: it sends the script again, or believes the opposite of what happened.
+//! An answer to one of Redisson's scripts is lost: it sends the script again, or believes the
+//! opposite of what happened.
 
 use super::{NEWEST, OLDEST};
 use crate::cases::holding::must_stay_ours;
@@ -56,8 +57,8 @@ impl Lossy {
         let url = format!("redis://127.0.0.1:{}", proxy.port());
         let peer = Lent::start(library, &url, &["timeout=700"]);
         let ours = Ours::connect(library, &server.url(), "", server.port());
-        // The first of a script may be by its hash, and asked again as a text; and a JVM loads what it needs for it, which may take
-        // longer than an answer may.
+        // The first of a script may be by its hash, and asked again as a text; and a JVM loads what
+        // it needs for it, which may take longer than an answer may.
         let is_warm = || {
             let said = peer.tell("t", "try warm 0 60000").answer(BOUND);
             let given_back = peer.tell("t", "unlock warm").answer(BOUND);
@@ -76,8 +77,8 @@ impl Lossy {
     }
 }
 
-/// The answer to their unlock is lost. Older ones send it again, the oldest one as something new, and newer ones say that it timed
-/// out; we have the lock by then, and keep it.
+/// The answer to their unlock is lost. Older ones send it again, the oldest one as something new,
+/// and newer ones say that it timed out; we have the lock by then, and keep it.
 fn an_unlock_that_they_send_again_does_not_free_ours(library: &'static Library) {
     let is_told = library.id == WITH_LATCH.id;
     retry_if_late(late::LEASE, || {
@@ -95,8 +96,9 @@ fn an_unlock_that_they_send_again_does_not_free_ours(library: &'static Library) 
     });
 }
 
-/// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a lease; older ones ask again and
-/// count themselves twice, so that their unlock does not free it. We wait for what is stored, and can free it.
+/// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a
+/// lease; older ones ask again and count themselves twice, so that their unlock does not free it.
+/// We wait for what is stored, and can free it.
 fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it(
     library: &'static Library,
 ) {

@@ -1,4 +1,5 @@
-//! RFencedLock has a counter beside the lock, `redisson_lock_token:{name}`; ours are on the same one.
+//! RFencedLock has a counter beside the lock, `redisson_lock_token:{name}`; ours are on the same
+//! one.
 
 use super::{FENCED, with};
 use crate::cases::exact::no_increment_is_lost_between_their_threads_and_ours;
@@ -80,15 +81,16 @@ fn with_tokens_kept_a_counter_of_ours_has_no_end_either(library: &'static Librar
     assert!(stays(&mut scene.probe()));
 }
 
-/// Without it a counter that we made has an end, a day after our last grant, and then theirs begin at 1.
+/// Without it a counter that we made has an end, a day after our last grant, and then theirs begin
+/// at 1.
 fn without_tokens_kept_a_counter_that_we_made_ends(library: &'static Library) {
     let scene = Scene::of(library);
     scene.ours.mutex("lock").lock().unwrap().unlock().unwrap();
     assert!(!stays(&mut scene.probe()));
 }
 
-/// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one is then fenced out. And
-/// `getToken` tells the counter, whoever holds the lock.
+/// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one
+/// is then fenced out. And `getToken` tells the counter, whoever holds the lock.
 fn a_nested_hold_keeps_our_token_and_changes_theirs(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -104,7 +106,8 @@ fn a_nested_hold_keeps_our_token_and_changes_theirs(library: &'static Library) {
     assert!(lock.lock().unwrap().fencing_token().unwrap().get() > theirs + 1);
 }
 
-/// Their `delete` takes the counter, too: theirs begin again at 1. Ours go on, by the server's clock.
+/// Their `delete` takes the counter, too: theirs begin again at 1. Ours go on, by the server's
+/// clock.
 fn a_counter_that_they_delete_does_not_take_ours_back(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -117,8 +120,9 @@ fn a_counter_that_they_delete_does_not_take_ours_back(library: &'static Library)
     assert!(token() > before);
 }
 
-/// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one on a member that is fenced, which
-/// sets the lease that it was asked for. When the counter is gone theirs begin again at 1; ours go on, by the server's clock.
+/// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one
+/// on a member that is fenced, which sets the lease that it was asked for. When the counter is gone
+/// theirs begin again at 1; ours go on, by the server's clock.
 fn a_counter_that_they_give_an_end_does_not_take_ours_back(library: &'static Library) {
     counter_ends(library, &[], |scene| {
         scene.peer.ask("t", "fenced lock 0");
@@ -149,7 +153,8 @@ fn counter_ends(library: &'static Library, arguments: &[&str], theirs: impl Fn(&
     assert!(third > second, "{second:?}, {third:?}");
 }
 
-/// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as for any holder.
+/// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as
+/// for any holder.
 fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);

@@ -16,7 +16,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &ENDS, next);
 }
 
-/// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who waits there, at once.
+/// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who
+/// waits there, at once.
 fn a_waiter_of_theirs_that_is_interrupted_does_not_keep_our_release_from_the_next(
     library: &'static Library,
 ) {

@@ -1,4 +1,5 @@
-//! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, or do not nest, as RLock does.
+//! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, or do not nest,
+//! as RLock does.
 
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::until_it_sleeps;
@@ -50,8 +51,8 @@ fn a_fair_lock_of_another_name_does_not_collide(library: &'static Library) {
     scene.peer.ask("second", "unlock fair");
 }
 
-/// They have the lock and give it to us, and we give it to them: what each side waited for after the other's release. Ours
-/// no longer than a lease. `settled` waits until theirs waits.
+/// They have the lock and give it to us, and we give it to them: what each side waited for after
+/// the other's release. Ours no longer than a lease. `settled` waits until theirs waits.
 fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Duration) {
     let lock = &scene.ours.mutex("lock") as &dyn DistLock;
     scene.peer.ask("t", "lock lock 0");
@@ -82,8 +83,8 @@ fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Dura
     (ours, theirs)
 }
 
-/// On one name it excludes us, and we it. But it wakes only the first in its queue, and we do not know that queue: both
-/// sides find out when they ask again, at the end of the lease that they saw.
+/// On one name it excludes us, and we it. But it wakes only the first in its queue, and we do not
+/// know that queue: both sides find out when they ask again, at the end of the lease that they saw.
 fn a_fair_lock_of_the_same_name_excludes_without_waking(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
@@ -95,7 +96,8 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking(library: &'static Librar
     });
 }
 
-/// What shares our key like any RLock is held once: its second lock is refused, and ours sees one hold until its only unlock.
+/// What shares our key like any RLock is held once: its second lock is refused, and ours sees one
+/// hold until its only unlock.
 fn a_non_reentrant_lock_is_one_hold_for_us(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -108,7 +110,8 @@ fn a_non_reentrant_lock_is_one_hold_for_us(library: &'static Library) {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A spin lock's release tells no waiter: we find out at the end of the lease that we saw. It asks us all the time.
+/// A spin lock's release tells no waiter: we find out at the end of the lease that we saw. It asks
+/// us all the time.
 fn a_spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
@@ -130,8 +133,9 @@ fn a_spin_lock_and_a_fair_one_are_found_free_within_a_poll_where_that_is_set(
     });
 }
 
-/// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds none, and goes in. Nothing that we
-/// do keeps it out. We do not go in beside it, and what it did does not make us lose what is ours.
+/// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds
+/// none, and goes in. Nothing that we do keeps it out. We do not go in beside it, and what it did
+/// does not make us lose what is ours.
 fn a_read_write_lock_on_a_name_of_ours_breaks_in_and_we_do_not(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");

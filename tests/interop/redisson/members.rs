@@ -27,8 +27,9 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&NEWEST, noticed);
 }
 
-/// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it, which is renewed for as long as
-/// they live. We wait for that, as for any holder, and may free it by force; then their renewals leave it alone.
+/// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it,
+/// which is renewed for as long as they live. We wait for that, as for any holder, and may free it
+/// by force; then their renewals leave it alone.
 fn what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees_it(
     library: &'static Library,
 ) {
@@ -55,8 +56,9 @@ fn what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees
     });
 }
 
-/// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose it is by then. Ours was taken
-/// in between, when theirs had run out. With a watchdog that renews sooner than the lease it sets ours stays ours.
+/// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose
+/// it is by then. Ours was taken in between, when theirs had run out. With a watchdog that renews
+/// sooner than the lease it sets ours stays ours.
 fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "watchdog=1s");
@@ -66,7 +68,8 @@ fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right(library: &'sta
     });
 }
 
-/// With a watchdog that comes later it runs out, our next renewal or `verify` says so, and the next holder's token is greater.
+/// With a watchdog that comes later it runs out, our next renewal or `verify` says so, and the next
+/// holder's token is greater.
 fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_noticed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "");
@@ -85,8 +88,8 @@ fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_noticed(library: &'stati
     });
 }
 
-/// Three independent servers, the last of which does not answer: so long does a red lock take that what it had on the first
-/// is ours before it sets the lease.
+/// Three independent servers, the last of which does not answer: so long does a red lock take that
+/// what it had on the first is ours before it sets the lease.
 struct Trampled {
     peer: Lent,
     ours: Ours,

@@ -1,8 +1,9 @@
-//! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock that it has not, or has one
-//! that it does not know of, ours stays what it was.
+//! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock
+//! that it has not, or has one that it does not know of, ours stays what it was.
 //!
-//! Those around lost answers, around what nobody hears, around several locks, tokens and replicas stand beside this. What does not
-//! show on a shared key, or cannot be brought about from outside, stands with its reason in `docs/INTEROP.md`.
+//! Those around lost answers, around what nobody hears, around several locks, tokens and replicas
+//! stand beside this. What does not show on a shared key, or cannot be brought about from outside,
+//! stands with its reason in `docs/INTEROP.md`.
 
 use super::{ENDS, NEWEST, REFUSED};
 use crate::cases::holding::{must_be_renewed, must_stay_ours};
@@ -31,8 +32,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &ENDS, lapsed);
 }
 
-/// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes later. It believes in two holds
-/// and has none.
+/// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes
+/// later. It believes in two holds and has none.
 fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone(
     library: &'static Library,
 ) {
@@ -54,8 +55,8 @@ fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alo
     });
 }
 
-/// `lock()`, in it `lock(900 ms)`, and the inner one is given back: with it went the renewal of both. It believes in a hold that is
-/// over soon.
+/// `lock()`, in it `lock(900 ms)`, and the inner one is given back: with it went the renewal of
+/// both. It believes in a hold that is over soon.
 fn a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
@@ -74,8 +75,8 @@ fn a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses(library: &
     });
 }
 
-/// A thread is interrupted while its request is under way: it hears of an error, and the lock is taken all the same, and
-/// renewed for ever. We wait, as for any holder; `force_unlock` ends it.
+/// A thread is interrupted while its request is under way: it hears of an error, and the lock is
+/// taken all the same, and renewed for ever. We wait, as for any holder; `force_unlock` ends it.
 fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
     library: &'static Library,
 ) {
@@ -102,8 +103,9 @@ fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
     });
 }
 
-/// One of their locks was overwritten by something else: the newest renews what stands behind it in its batch no more, and loses
-/// it without a word. We take what has lapsed and nothing else, and ours, overwritten likewise, costs no other of ours.
+/// One of their locks was overwritten by something else: the newest renews what stands behind it in
+/// its batch no more, and loses it without a word. We take what has lapsed and nothing else, and
+/// ours, overwritten likewise, costs no other of ours.
 fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before(
     library: &'static Library,
 ) {
@@ -115,8 +117,7 @@ fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before(
         let mut probe = scene.probe();
         scene.peer.ask("a", "lock a 0");
         OTHERS.iter().for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
-        let [hit, spared] =
-            ["hit", "spared"].map(|name| scene.ours.mutex(name).lock().unwrap());
+        let [hit, spared] = ["hit", "spared"].map(|name| scene.ours.mutex(name).lock().unwrap());
         let losses = hit.losses();
         for name in ["a", "hit"] {
             probe.command(&["SET", name, "something else"]);

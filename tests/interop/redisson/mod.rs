@@ -6,7 +6,8 @@ mod answers;
 // RFencedLock and our tokens.
 mod fenced;
 
-// RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what only seems to.
+// RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what
+// only seems to.
 mod kinds;
 
 // A waiter that gives up.
@@ -52,5 +53,6 @@ const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
     Library { arguments, ..library }
 }
 
-/// What it throws when it is to unlock what it does not hold, and where a lock that is held once is taken again.
+/// What it throws when it is to unlock what it does not hold, and where a lock that is held once is
+/// taken again.
 const REFUSED: &str = "IllegalMonitorStateException";

@@ -1,5 +1,5 @@
-//! RedissonMultiLock and RedissonRedLock take their members one by one, as plain RLocks: ours of several and our quorum
-//! meet them there.
+//! RedissonMultiLock and RedissonRedLock take their members one by one, as plain RLocks: ours of
+//! several and our quorum meet them there.
 
 use super::ENDS;
 use crate::cases::exact::add_up;
@@ -30,8 +30,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Shared, &ALL_REDISSONS, majority);
 }
 
-/// Theirs holds on to what it has while it waits for the next, so names in the other order are where two would wait for each
-/// other; ours lets go.
+/// Theirs holds on to what it has while it waits for the next, so names in the other order are
+/// where two would wait for each other; ours lets go.
 fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order(
     library: &'static Library,
 ) {
@@ -103,9 +103,7 @@ fn a_red_lock_of_theirs_and_our_quorum_wake_each_other_at_once(library: &'static
     });
 }
 
-fn a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other(
-    library: &'static Library,
-) {
+fn a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other(library: &'static Library) {
     let scene = independent(library);
     let servers = scene.servers.servers.iter();
     let clients: Vec<_> =

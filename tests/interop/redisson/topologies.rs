@@ -25,8 +25,8 @@ static SHARDED: [Library; 2] = [NEWEST, WITH_LATCH];
 
 static ON_CLUSTER: [Library; 3] = [NEWEST, WITH_LATCH, PLAIN];
 
-/// Those that wait for replicas, and leave their lock taken where no replica answers, or give it back. The watchdog's lease is longer
-/// than they wait.
+/// Those that wait for replicas, and leave their lock taken where no replica answers, or give it
+/// back. The watchdog's lease is longer than they wait.
 static WITH_REPLICAS: [Library; 3] = [
     Library { id: "newest_fenced", ..with(NEWEST, &["kind=fenced", "watchdog=2500"]) },
     with(PLAIN, &["watchdog=2500"]),
@@ -51,7 +51,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     let apart = case!(on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll);
     suite.shared(&PLAIN, apart);
     suite.exclusive(&NEWEST, case!(with_sentinel_both_wait_for_replicas));
-    let failed = case!(with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over);
+    let failed =
+        case!(with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over);
     suite.each(Shared, &WITH_REPLICAS, failed);
     let lapsed = case!(with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses);
     suite.shared(&RENEWS, lapsed);
@@ -130,9 +131,7 @@ fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told(library: &
 }
 
 /// Where newer and older ones are together, all have to use what the older ones use.
-fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told(
-    library: &'static Library,
-) {
+fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told(library: &'static Library) {
     let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
     owner.probe().reset_stats();
@@ -141,8 +140,8 @@ fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told(
     assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
 }
 
-/// On different kinds of channels neither hears the other: each finds out at the end of the lease that it saw, and we within
-/// `poll=`, where it is set.
+/// On different kinds of channels neither hears the other: each finds out at the end of the lease
+/// that it saw, and we within `poll=`, where it is set.
 fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll(
     library: &'static Library,
 ) {
@@ -174,7 +173,8 @@ fn on_sentinel(library: &'static Library, settings: &str) -> (Elsewhere, Group) 
     (scene, group)
 }
 
-/// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind each grant.
+/// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind
+/// each grant.
 fn with_sentinel_both_wait_for_replicas(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "replicas=1");
     scene.add_up("sentinel, newest, replicas=1", "lock");
@@ -189,8 +189,9 @@ fn with_sentinel_both_wait_for_replicas(library: &'static Library) {
     scene.wake("sentinel, newest");
 }
 
-/// No replica answers. Ours gives back what no replica has and says so. Theirs is an error, too, and some of its calls leave the lock
-/// taken all the same: we wait for the end of that lease, and what is ours then stays ours.
+/// No replica answers. Ours gives back what no replica has and says so. Theirs is an error, too,
+/// and some of its calls leave the lock taken all the same: we wait for the end of that lease, and
+/// what is ours then stays ours.
 fn with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over(
     library: &'static Library,
 ) {
@@ -222,8 +223,9 @@ fn with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_o
     guard.unlock().unwrap();
 }
 
-/// No replica answers any more: their renewal is over with the first hundred locks that it asks for, and those behind them lapse while
-/// they are believed in. We take what has lapsed and nothing else.
+/// No replica answers any more: their renewal is over with the first hundred locks that it asks
+/// for, and those behind them lapse while they are believed in. We take what has lapsed and nothing
+/// else.
 fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses(
     library: &'static Library,
 ) {

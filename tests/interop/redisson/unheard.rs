@@ -1,5 +1,5 @@
-//! Releases that a waiter of Redisson's does not hear of, and sleeps on beside a lock that is free. A waiter of ours is there
-//! all the same.
+//! Releases that a waiter of Redisson's does not hear of, and sleeps on beside a lock that is free.
+//! A waiter of ours is there all the same.
 
 use super::{ENDS, FENCED, NEWEST};
 use crate::harness::probe::Value;
@@ -27,7 +27,8 @@ pub(crate) fn mount(suite: &mut Suite) {
 /// So long a waiter of theirs sleeps beside a free lock at most: the lease that it saw.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Ours is there long before that, although theirs are asked as well, and a connection may have to be made anew.
+/// Ours is there long before that, although theirs are asked as well, and a connection may have to
+/// be made anew.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Waits until so many clients hear of the lock's releases.
@@ -47,7 +48,8 @@ fn another(scene: &Scene, library: &'static Library, settings: &str) -> Ours {
     Ours::connect(library, &scene.server.url(), settings, scene.server.port())
 }
 
-/// Waits for it on another thread, and returns how long after the start of the stopwatch it was there.
+/// Waits for it on another thread, and returns how long after the start of the stopwatch it was
+/// there.
 fn arrival(lock: &Mutex, since: &Stopwatch) -> Duration {
     let guard = lock.try_lock_for(BOUND).unwrap().expect("it is freed");
     let arrived = since.elapsed();
@@ -55,8 +57,9 @@ fn arrival(lock: &Mutex, since: &Stopwatch) -> Duration {
     arrived
 }
 
-/// All subscriptions are cut, and the locks released before there is a new one: the message reaches no waiter. Theirs sleeps
-/// to the end of the lease that it saw; ours asks as soon as it is subscribed again.
+/// All subscriptions are cut, and the locks released before there is a new one: the message reaches
+/// no waiter. Theirs sleeps to the end of the lease that it saw; ours asks as soon as it is
+/// subscribed again.
 fn a_release_while_nobody_is_subscribed_is_found_by_ours_at_once(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -89,8 +92,9 @@ fn a_release_while_nobody_is_subscribed_is_found_by_ours_at_once(library: &'stat
     });
 }
 
-/// Two of theirs wait, one of them for so long that its time is up just when we release: it may take the wake-up of both. Ours has one
-/// of its own, and is there; its release then wakes theirs, too.
+/// Two of theirs wait, one of them for so long that its time is up just when we release: it may
+/// take the wake-up of both. Ours has one of its own, and is there; its release then wakes theirs,
+/// too.
 fn a_release_that_their_try_lock_takes_at_its_end_wakes_ours_all_the_same(
     library: &'static Library,
 ) {
@@ -138,8 +142,8 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
     timely!(theirs <= scaled(SOON), "{theirs:?}: woken by our release");
 }
 
-/// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter at the end of the lease that
-/// it saw, and the next holder's token is greater.
+/// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
+/// at the end of the lease that it saw, and the next holder's token is greater.
 fn a_lock_of_ours_that_they_delete_is_lost_with_notice_and_found_free_within_a_lease(
     library: &'static Library,
 ) {
