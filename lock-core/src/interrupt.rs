@@ -2,11 +2,11 @@
 
 use crate::clock::Signal;
 use crate::error::{Error, ErrorKind};
-use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::channel::{Receiver, Sender, bounded};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
 ///

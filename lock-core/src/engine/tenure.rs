@@ -9,9 +9,9 @@ use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::replication::Replication;
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How a holding stands, as far as we know without asking.

@@ -1,7 +1,7 @@
 //! [`Doubts`]: how many attempts and releases with an unknown outcome are not cleaned up yet, and who waits for that.
 
 use crate::clock::{Clock, Moment, Signal, Woken};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::sync::Arc;
 
 /// Counts what is in doubt.

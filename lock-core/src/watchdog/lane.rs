@@ -17,11 +17,10 @@ use crate::engine::{Engine, ask};
 use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use crate::sync::thread;
+use crate::sync::{HashMap, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
 /// The pause before the first repetition of a clean-up; it doubles up to [`LONGEST_PAUSE`].

@@ -17,11 +17,11 @@ use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::Engine;
 use crate::engine::entry::{Entry, EntryState};
 use crate::error::Error;
+use crate::sync::Mutex;
+use crate::sync::thread;
 use lane::RenewJob;
-use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 use wheel::Wheel;
 

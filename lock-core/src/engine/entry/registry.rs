@@ -3,7 +3,7 @@
 use super::Entry;
 use crate::name::LockName;
 use crate::process::Origin;
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 

@@ -1,0 +1,1 @@
+//! Defects of the engine, each of which a scenario must find.

@@ -1,0 +1,250 @@
+//! What is held: renewals beside releases and losses, guards in several threads, re-entry, panics.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{LEASE, NAME, in_time, ms, sleep, thread, until};
+use distlock_schedules::sync::channel::TryRecvError;
+use distlock_schedules::sync::time;
+use distlock_schedules::{DistLock, LockOptions, LossCause};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lock is held over several renewals, released beside one, and taken by the next.
+#[test]
+fn renewal_and_release() {
+    explore("renewal_and_release", 600, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let threads: Vec<_> = (0..2)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let guard = lock.lock().expect("it is free some time");
+                    let losses = guard.losses();
+                    // Until a renewal is due, or just after: a third of the lease, less up to a
+                    // twelfth of it, in steps of the wheel.
+                    let time = LEASE / 3 - ms(25) + ms(fastrand::u64(..30));
+                    let was_valid = shared.judge.stay(&guard, time * (number + 1));
+                    assert!(was_valid || !is_punctual(), "lost although nothing was late");
+                    let token = guard.fencing_token();
+                    match guard.unlock() {
+                        Ok(()) => assert!(
+                            matches!(losses.try_recv(), Err(TryRecvError::Disconnected)),
+                            "a loss of {token:?} was told, and then it was released"
+                        ),
+                        Err(error) => {
+                            assert!(error.is_lost() && !is_punctual(), "{error}");
+                            let loss = losses.try_recv().expect("a loss is told");
+                            assert_eq!(loss.cause(), LossCause::Expired);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        drop(lock);
+        until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+        assert!(!is_punctual() || world.judge.losses() == 0, "lost although nothing was late");
+    });
+}
+
+/// The store loses a lock beside a renewal, a question, an extension and the release.
+#[test]
+fn loss() {
+    explore("loss", 800, |world| {
+        let client = world.client();
+        let lock = client.owned_mutex(NAME).expect("a lock");
+        let options = match fastrand::u8(..3) {
+            0 => LockOptions::new().lease(ms(120)),
+            1 => LockOptions::new().watched_at_most(LEASE, 1),
+            _ => LockOptions::new(),
+        };
+        let guard = Arc::new(lock.lock_with(&options).expect("it is free"));
+        let losses = guard.losses();
+        let is_lost = fastrand::bool();
+        let losing = {
+            let shared = Arc::clone(world);
+            thread::spawn(move || {
+                sleep(LEASE / 3 - ms(25) + ms(fastrand::u64(..30)));
+                if is_lost {
+                    shared.lose();
+                }
+            })
+        };
+        let asking = {
+            let (guard, shared) = (Arc::clone(&guard), Arc::clone(world));
+            let extends = fastrand::bool();
+            thread::spawn(move || {
+                sleep(LEASE / 3 - ms(5));
+                let answer = if extends { guard.extend(LEASE) } else { guard.verify().map(drop) };
+                shared.judge.look(&*guard);
+                assert!(answer.as_ref().err().is_none_or(|error| error.is_lost()), "{answer:?}");
+            })
+        };
+        let waiting = {
+            let (lock, shared) = (lock.clone(), Arc::clone(world));
+            thread::spawn(move || {
+                let guard = lock.lock().expect("it is free some time");
+                shared.judge.stay(&guard, Duration::ZERO);
+                guard.unlock().is_ok()
+            })
+        };
+        world.judge.stay(&*guard, LEASE / 3 + ms(fastrand::u64(..10)));
+        asking.join().expect("no panic");
+        let ended = Arc::into_inner(guard).expect("nobody else has it").unlock();
+        let told = losses.recv();
+        match &ended {
+            Ok(()) => {
+                let is_used_up = |cause| cause == LossCause::RenewalsUsedUp;
+                let only_used_up = told.as_ref().map_or(true, |loss| is_used_up(loss.cause()));
+                assert!(only_used_up, "{told:?} was told, and then it was released");
+            }
+            Err(error) => assert!(error.is_lost() && told.is_ok(), "{error}, {told:?}"),
+        }
+        assert!(losses.recv().is_err(), "a loss is told once");
+        losing.join().expect("no panic");
+        // A lock that another guard had by then was lost, too.
+        let _was_ours = waiting.join().expect("no panic");
+        assert!(world.judge.losses() <= 2, "a loss is told once");
+    });
+}
+
+/// Guards that were sent away, dropped and unlocked elsewhere, and holds without a guard.
+#[test]
+fn sent_and_detached() {
+    explore("sent_and_detached", 600, |world| {
+        let client = world.client();
+        let owned = client.owned_mutex(NAME).expect("a lock");
+        let lock = client.mutex(NAME).expect("a lock");
+        let guard = owned.lock().expect("it is free");
+        let dropping = {
+            let shared = Arc::clone(world);
+            thread::spawn(move || {
+                shared.judge.stay(&guard, Duration::ZERO);
+                drop(guard);
+            })
+        };
+        let detaching: Vec<_> = (0..2)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let guard = lock.lock().expect("it is free some time");
+                    shared.judge.stay(&guard, Duration::ZERO);
+                    guard.detach();
+                    assert_eq!(lock.hold_count(), 1);
+                    if number == 0 {
+                        let ended = lock.unlock();
+                        assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                        assert!(lock.unlock().expect_err("it ended").is_not_held());
+                    } // the other one ends, and leaves its hold behind
+                })
+            })
+            .collect();
+        dropping.join().expect("no panic");
+        detaching.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        // The watchdog finds out by the next look that the thread has ended.
+        let start = time::peek();
+        let last = lock.lock().expect("it is free some time");
+        in_time("the end of a thread that held it", start, LEASE / 3 + ms(30));
+        world.judge.stay(&last, Duration::ZERO);
+        last.unlock().expect("ours");
+        drop((lock, owned));
+        until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+    });
+}
+
+/// Nested holds of several threads, some of which need a longer lease.
+#[test]
+fn reentry() {
+    explore("reentry", 600, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let outer = lock.lock().expect("it is free some time");
+                    let options = match number {
+                        0 => LockOptions::new(),
+                        1 => LockOptions::new().lease(LEASE * 2),
+                        _ => LockOptions::new().watched(LEASE * 2),
+                    };
+                    let inner = match lock.try_lock_with(&options) {
+                        Ok(inner) => inner.expect("a thread is never busy for itself"),
+                        Err(error) => {
+                            assert!(error.is_lost() && !is_punctual(), "{error}");
+                            assert_eq!(lock.hold_count(), 1);
+                            return;
+                        }
+                    };
+                    assert_eq!(lock.hold_count(), 2);
+                    assert_eq!(inner.fencing_token(), outer.fencing_token());
+                    let ended = inner.unlock();
+                    assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                    assert_eq!(lock.hold_count(), 1);
+                    let is_valid = shared.judge.stay(&outer, Duration::ZERO);
+                    assert!(is_valid || !is_punctual(), "lost with the inner hold");
+                    drop(outer);
+                    assert_eq!(lock.hold_count(), 0);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        // A thread that held it once can have it again, lost or not.
+        lock.lock().expect("it is free").unlock().expect("ours");
+    });
+}
+
+/// A panic inside releases, and the next thread goes on.
+#[test]
+fn panic_inside() {
+    explore("panic_inside", 600, |world| {
+        let client = world.client_with(|config| config.with_watchdog(ms(30_000)));
+        let lock = client.mutex(NAME).expect("a lock");
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let caught = catch_unwind(AssertUnwindSafe(|| {
+                        let guard = lock.lock().expect("it is free some time");
+                        shared.judge.stay(&guard, Duration::ZERO);
+                        if number != 1 {
+                            resume_unwind(Box::new("on purpose"));
+                        }
+                        guard.unlock().expect("ours");
+                    }));
+                    assert_eq!(caught.is_ok(), number == 1);
+                    assert_eq!(lock.hold_count(), 0);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        in_time("three turns", Duration::ZERO, ms(200));
+    });
+}
+
+/// A lock is taken at the very moment at which the idle watchdog's thread ends.
+#[test]
+fn idle_watchdog() {
+    explore("idle_watchdog", 500, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        lock.lock().expect("it is free").unlock().expect("ours");
+        // The timer fires once more, and its thread stays for ten seconds from then on.
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                let pause = ms(10_000 + LEASE.as_millis() as u64 / 3);
+                thread::spawn(move || {
+                    until("the watchdog's thread ends", pause, || time::threads() <= 2);
+                    let guard = lock.lock().expect("it is free some time");
+                    let was_valid = shared.judge.stay(&guard, LEASE * 2);
+                    assert!(was_valid || !is_punctual(), "it was not renewed");
+                    let ended = guard.unlock();
+                    assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
