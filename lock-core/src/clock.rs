@@ -1,5 +1,6 @@
 //! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits through it.
 
+use crate::sync::mutant;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::ops::Add;
@@ -88,7 +89,7 @@ impl Signal {
 
     /// Sleeps for at most `longest` if the flag is down, and leaves it as it is.
     fn sleep(&self, raised: &mut MutexGuard<'_, bool>, longest: Duration) {
-        if !**raised {
+        if !**raised || mutant("sleeps_without_a_look") {
             let _timed_out = self.changed.wait_for(raised, longest);
         }
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
+use crate::sync::mutant;
 use crate::token::FencingToken;
 use crate::watchdog::TICK;
 use crate::watchdog::lane::{RenewJob, RenewalAnswer, Reply};
@@ -66,7 +67,7 @@ impl Engine {
         if now >= end {
             return Finding::Over(LossCause::Expired);
         }
-        if tenure.holder.has_ended() {
+        if tenure.holder.has_ended() && !mutant("ended_thread_keeps_it") {
             return Finding::Over(LossCause::HolderEnded);
         }
         match inner.watch {
@@ -161,7 +162,7 @@ impl Engine {
             return Err(tenure.lost_error());
         }
         let (now, end) = (self.clock.now(), tenure.valid_until());
-        if now >= end {
+        if now >= end && !mutant("late_renewal_revives") {
             // Lost is final: whoever looked since saw it invalid, and a successor's work may have begun. But the store keeps
             // it for a lease from now on, so it is to be given back.
             inner.overlong = true;
@@ -197,7 +198,7 @@ impl Engine {
     fn renewal_failed(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, sent: Moment, error: Error) {
         let mut state = entry.lock();
         let mut inner = tenure.lock();
-        inner.renewing = false;
+        inner.renewing = mutant("failed_renewal_is_not_repeated");
         if tenure.has_ended() {
             return;
         }
@@ -225,7 +226,7 @@ impl Engine {
         }
         let mut state = entry.lock();
         let mut inner = tenure.lock();
-        if tenure.has_ended() {
+        if tenure.has_ended() && !mutant("loss_declared_twice") {
             return;
         }
         let fell_short = inner.last_failure.as_ref().is_some_and(Error::is_shortfall);

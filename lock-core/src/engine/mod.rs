@@ -33,6 +33,7 @@ use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::mutant;
 use crate::watchdog::Timer;
 use crate::watchdog::lane::Lanes;
 pub(crate) use alive::Alive;
@@ -224,7 +225,7 @@ impl Engine {
     ) -> Option<Arc<Tenure>> {
         let mut detached = self.detached.lock();
         let is_it = |it: &Detached| {
-            it.thread == thread
+            (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
                 && Arc::ptr_eq(&it.entry, entry)
                 && it.whole.as_ref().map(|whole| whole.number) == whole
         };

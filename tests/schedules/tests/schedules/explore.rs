@@ -11,7 +11,7 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use std::cell::Cell;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, LazyLock, Once};
 use std::time::{Duration, Instant};
 
 /// The task that lets time pass: the first that the main task starts.
@@ -44,6 +44,16 @@ thread_local! {
 pub(crate) fn is_punctual() -> bool {
     IS_PUNCTUAL.get()
 }
+
+/// Prints what happens, with the virtual time and the task, where `DISTLOCK_TRACE` is set.
+pub(crate) fn trace(what: impl FnOnce() -> String) {
+    if *IS_TRACED {
+        let task = shuttle::current::try_get_current_task();
+        eprintln!("{:>12.3?} {task:?} {}", time::peek(), what());
+    }
+}
+
+static IS_TRACED: LazyLock<bool> = LazyLock::new(|| env::var_os("DISTLOCK_TRACE").is_some());
 
 struct Seeded {
     next: u64,
@@ -105,7 +115,7 @@ impl Scheduler for Seeded {
                 Policy::Priorities { of: Vec::new(), change }
             }
         };
-        self.early = if random.bool() { 0.0 } else { 1.0 / f64::from(1 << random.u32(5..10)) };
+        self.early = if random.bool() { 0.0 } else { 1.0 / f64::from(1 << random.u32(3..10)) };
         IS_PUNCTUAL.set(self.early == 0.0);
         SEED.set(seed);
         self.random = random;
@@ -211,7 +221,9 @@ fn watch_panics() {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             HAS_FAILED.set(true);
-            eprintln!("FAILED {} seed {}: {panic}", SCENARIO.get(), SEED.get());
+            let kind = if is_punctual() { "punctual" } else { "late" };
+            let at = time::peek();
+            eprintln!("FAILED {} seed {} ({kind}) at {at:?}: {panic}", SCENARIO.get(), SEED.get());
             hook(panic);
         }));
     });

@@ -1,5 +1,6 @@
 //! [`Network`]: the way to the store, on which requests and answers are lost, late, or repeated.
 
+use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Released,
@@ -22,6 +23,9 @@ pub(crate) struct Network {
     trouble: AtomicUsize,
     /// Whether replicas may fall short.
     has_replicas: AtomicBool,
+    /// So many renewals fail, and all are answered this much later, in milliseconds.
+    failing_renewals: AtomicUsize,
+    slow_renewals: AtomicUsize,
     /// How many watches there are, and requests on their way that nobody waits for any more.
     watches: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
@@ -62,6 +66,8 @@ impl Network {
             clock: Virtual,
             trouble: AtomicUsize::new(0),
             has_replicas: AtomicBool::new(false),
+            failing_renewals: AtomicUsize::new(0),
+            slow_renewals: AtomicUsize::new(0),
             watches: Arc::default(),
             under_way: Arc::default(),
         }
@@ -75,6 +81,16 @@ impl Network {
     /// From here on one grant or renewal in three is confirmed by too few replicas.
     pub(crate) fn replicas(&self, fall_short: bool) {
         self.has_replicas.store(fall_short, Ordering::Relaxed);
+    }
+
+    /// The next so many renewals never leave.
+    pub(crate) fn fail_renewals(&self, count: usize) {
+        self.failing_renewals.store(count, Ordering::Relaxed);
+    }
+
+    /// The answers to renewals take so many milliseconds.
+    pub(crate) fn slow_renewals(&self, millis: usize) {
+        self.slow_renewals.store(millis, Ordering::Relaxed);
     }
 
     pub(crate) fn watches(&self) -> usize {
@@ -108,12 +124,15 @@ impl Network {
     /// Sends one request. `again` is what a copy of it does when it arrives.
     fn send<T>(
         &self,
+        what: &str,
         by: Moment,
         request: impl FnOnce() -> T,
         again: impl FnOnce() + Send + 'static,
     ) -> Result<T, Failure> {
         let unknown = || Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
-        match self.fate() {
+        let fate = self.fate();
+        trace(|| format!("{what}: {fate:?}"));
+        match fate {
             Fate::Fine => Ok(request()),
             Fate::Slow => {
                 let (there, back) = (some_millis(30), some_millis(30));
@@ -156,6 +175,7 @@ impl Network {
         under_way.fetch_add(1, Ordering::Relaxed);
         thread::spawn(move || {
             Virtual.wait(&Arc::new(Signal::new()), at);
+            trace(|| "a late request or answer arrives".to_owned());
             request();
             under_way.fetch_sub(1, Ordering::Relaxed);
         });
@@ -173,7 +193,9 @@ impl Backend for Network {
         let again = move || {
             let _late = store.acquire(&Attempt::new(&name, owner, lease).tokens(tokens), by);
         };
-        match self.send(by, || self.store.acquire(attempt, by), again)?? {
+        // The store itself has no replicas.
+        let attempt = Attempt::new(attempt.name, owner, lease).tokens(tokens);
+        match self.send("acquire", by, || self.store.acquire(&attempt, by), again)?? {
             Answer::Granted(grant) if self.falls_short() => {
                 Ok(Answer::Unacknowledged(grant, Shortfall::new(0, 1)))
             }
@@ -184,7 +206,18 @@ impl Backend for Network {
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
         let (store, again) = (self.store.clone(), batch.to_vec());
         let again = move || drop(store.renew(lane, &again, by));
-        match self.send(by, || self.store.renew(lane, batch, by), again) {
+        let less = |count: usize| count.checked_sub(1);
+        let relaxed = Ordering::Relaxed;
+        if self.failing_renewals.fetch_update(relaxed, relaxed, less).is_ok() {
+            let failure = Failure::NotSent(Error::unavailable("refused, on purpose"));
+            return vec![Err(failure); batch.len()];
+        }
+        let sent = self.send("renew", by, || self.store.renew(lane, batch, by), again);
+        let slow = self.slow_renewals.load(relaxed) as u64;
+        if slow > 0 {
+            self.sleep_until((self.clock.now() + Duration::from_millis(slow)).min(by));
+        }
+        match sent {
             Ok(answers) => answers
                 .into_iter()
                 .map(|answer| match answer {
@@ -201,7 +234,7 @@ impl Backend for Network {
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
         let (store, copy) = (self.store.clone(), tenure.clone());
         let again = move || drop(store.release(&copy, closing, by));
-        self.send(by, || self.store.release(tenure, closing, by), again)?
+        self.send("release", by, || self.store.release(tenure, closing, by), again)?
     }
 
     fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
@@ -219,7 +252,7 @@ impl Backend for Network {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.send(by, || self.store.inspect(name, by), || ())?
+        self.send("inspect", by, || self.store.inspect(name, by), || ())?
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -1,7 +1,7 @@
 //! What is held: renewals beside releases and losses, guards in several threads, re-entry, panics.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{LEASE, NAME, in_time, ms, sleep, thread, until};
+use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, take_with, thread, until};
 use distlock_schedules::sync::channel::TryRecvError;
 use distlock_schedules::sync::time;
 use distlock_schedules::{DistLock, LockOptions, LossCause};
@@ -19,12 +19,12 @@ fn renewal_and_release() {
             .map(|number| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
                 thread::spawn(move || {
-                    let guard = lock.lock().expect("it is free some time");
+                    let guard = take(&lock);
                     let losses = guard.losses();
                     // Until a renewal is due, or just after: a third of the lease, less up to a
                     // twelfth of it, in steps of the wheel.
                     let time = LEASE / 3 - ms(25) + ms(fastrand::u64(..30));
-                    let was_valid = shared.judge.stay(&guard, time * (number + 1));
+                    let was_valid = shared.stay(&guard, time * (number + 1));
                     assert!(was_valid || !is_punctual(), "lost although nothing was late");
                     let token = guard.fencing_token();
                     match guard.unlock() {
@@ -35,7 +35,9 @@ fn renewal_and_release() {
                         Err(error) => {
                             assert!(error.is_lost() && !is_punctual(), "{error}");
                             let loss = losses.try_recv().expect("a loss is told");
-                            assert_eq!(loss.cause(), LossCause::Expired);
+                            // The store's lease may be over before anything here looks at the clock.
+                            let cause = loss.cause();
+                            assert!(matches!(cause, LossCause::Expired | LossCause::Gone));
                         }
                     }
                 })
@@ -45,6 +47,44 @@ fn renewal_and_release() {
         drop(lock);
         until("the name is forgotten", LEASE, || client.names_in_use() == 0);
         assert!(!is_punctual() || world.judge.losses() == 0, "lost although nothing was late");
+    });
+}
+
+/// A renewal that fails is tried again in time.
+#[test]
+fn failed_renewal() {
+    explore("failed_renewal", 300, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let guard = take(&lock);
+        world.net.fail_renewals(fastrand::usize(1..4));
+        let was_valid = world.stay(&guard, LEASE * 2);
+        assert!(was_valid || !is_punctual(), "it was not renewed again");
+        give(guard);
+    });
+}
+
+/// The lock is handed on again and again while renewals of it are slow.
+#[test]
+fn hand_off_beside_renewals() {
+    explore("hand_off_beside_renewals", 300, |world| {
+        let client = world.client_with(|config| config.with_hand_off(ms(1_000)));
+        let lock = client.mutex(NAME).expect("a lock");
+        world.net.slow_renewals(30);
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    for _ in 0..12 {
+                        let guard = take(&lock);
+                        let was_valid = shared.stay(&guard, ms(12));
+                        assert!(was_valid || !is_punctual(), "lost although nothing was late");
+                        give(guard);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     });
 }
 
@@ -59,7 +99,7 @@ fn loss() {
             1 => LockOptions::new().watched_at_most(LEASE, 1),
             _ => LockOptions::new(),
         };
-        let guard = Arc::new(lock.lock_with(&options).expect("it is free"));
+        let guard = Arc::new(take_with(&lock, &options));
         let losses = guard.losses();
         let is_lost = fastrand::bool();
         let losing = {
@@ -78,18 +118,20 @@ fn loss() {
                 sleep(LEASE / 3 - ms(5));
                 let answer = if extends { guard.extend(LEASE) } else { guard.verify().map(drop) };
                 shared.judge.look(&*guard);
-                assert!(answer.as_ref().err().is_none_or(|error| error.is_lost()), "{answer:?}");
+                if let Err(error) = answer {
+                    assert!(error.is_lost() || !is_punctual(), "{error}");
+                }
             })
         };
         let waiting = {
             let (lock, shared) = (lock.clone(), Arc::clone(world));
             thread::spawn(move || {
-                let guard = lock.lock().expect("it is free some time");
-                shared.judge.stay(&guard, Duration::ZERO);
+                let guard = take(&lock);
+                shared.stay(&guard, Duration::ZERO);
                 guard.unlock().is_ok()
             })
         };
-        world.judge.stay(&*guard, LEASE / 3 + ms(fastrand::u64(..10)));
+        world.stay(&*guard, LEASE / 3 + ms(fastrand::u64(..10)));
         asking.join().expect("no panic");
         let ended = Arc::into_inner(guard).expect("nobody else has it").unlock();
         let told = losses.recv();
@@ -116,11 +158,11 @@ fn sent_and_detached() {
         let client = world.client();
         let owned = client.owned_mutex(NAME).expect("a lock");
         let lock = client.mutex(NAME).expect("a lock");
-        let guard = owned.lock().expect("it is free");
+        let guard = take(&owned);
         let dropping = {
             let shared = Arc::clone(world);
             thread::spawn(move || {
-                shared.judge.stay(&guard, Duration::ZERO);
+                shared.stay(&guard, Duration::ZERO);
                 drop(guard);
             })
         };
@@ -128,8 +170,8 @@ fn sent_and_detached() {
             .map(|number| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
                 thread::spawn(move || {
-                    let guard = lock.lock().expect("it is free some time");
-                    shared.judge.stay(&guard, Duration::ZERO);
+                    let guard = take(&lock);
+                    shared.stay(&guard, Duration::ZERO);
                     guard.detach();
                     assert_eq!(lock.hold_count(), 1);
                     if number == 0 {
@@ -144,12 +186,15 @@ fn sent_and_detached() {
         detaching.into_iter().for_each(|thread| thread.join().expect("no panic"));
         // The watchdog finds out by the next look that the thread has ended.
         let start = time::peek();
-        let last = lock.lock().expect("it is free some time");
+        let last = take(&lock);
         in_time("the end of a thread that held it", start, LEASE / 3 + ms(30));
-        world.judge.stay(&last, Duration::ZERO);
-        last.unlock().expect("ours");
+        world.stay(&last, Duration::ZERO);
+        give(last);
         drop((lock, owned));
-        until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+        // A hold that was lost before it was left behind goes with the next such, or the client.
+        if is_punctual() {
+            until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+        }
     });
 }
 
@@ -163,7 +208,7 @@ fn reentry() {
             .map(|number| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
                 thread::spawn(move || {
-                    let outer = lock.lock().expect("it is free some time");
+                    let outer = take(&lock);
                     let options = match number {
                         0 => LockOptions::new(),
                         1 => LockOptions::new().lease(LEASE * 2),
@@ -172,7 +217,9 @@ fn reentry() {
                     let inner = match lock.try_lock_with(&options) {
                         Ok(inner) => inner.expect("a thread is never busy for itself"),
                         Err(error) => {
-                            assert!(error.is_lost() && !is_punctual(), "{error}");
+                            // Lost, or an extension that was not confirmed in time.
+                            let is_late = error.is_lost() || error.is_unavailable();
+                            assert!(is_late && !is_punctual(), "{error}");
                             assert_eq!(lock.hold_count(), 1);
                             return;
                         }
@@ -182,7 +229,7 @@ fn reentry() {
                     let ended = inner.unlock();
                     assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
                     assert_eq!(lock.hold_count(), 1);
-                    let is_valid = shared.judge.stay(&outer, Duration::ZERO);
+                    let is_valid = shared.stay(&outer, Duration::ZERO);
                     assert!(is_valid || !is_punctual(), "lost with the inner hold");
                     drop(outer);
                     assert_eq!(lock.hold_count(), 0);
@@ -191,7 +238,7 @@ fn reentry() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         // A thread that held it once can have it again, lost or not.
-        lock.lock().expect("it is free").unlock().expect("ours");
+        give(take(&lock));
     });
 }
 
@@ -206,12 +253,12 @@ fn panic_inside() {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
                 thread::spawn(move || {
                     let caught = catch_unwind(AssertUnwindSafe(|| {
-                        let guard = lock.lock().expect("it is free some time");
-                        shared.judge.stay(&guard, Duration::ZERO);
+                        let guard = take(&lock);
+                        shared.stay(&guard, Duration::ZERO);
                         if number != 1 {
                             resume_unwind(Box::new("on purpose"));
                         }
-                        guard.unlock().expect("ours");
+                        give(guard);
                     }));
                     assert_eq!(caught.is_ok(), number == 1);
                     assert_eq!(lock.hold_count(), 0);
@@ -229,16 +276,17 @@ fn idle_watchdog() {
     explore("idle_watchdog", 500, |world| {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
-        lock.lock().expect("it is free").unlock().expect("ours");
-        // The timer fires once more, and its thread stays for ten seconds from then on.
+        give(take(&lock));
+        // The timer fires once more, at a third of the lease or up to a twelfth earlier, in steps of
+        // the wheel; its thread stays for ten seconds from then on.
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
-                let pause = ms(10_000 + LEASE.as_millis() as u64 / 3);
+                let idle = ms(10_000) + LEASE / 3 - ms(10 * fastrand::u64(..3));
                 thread::spawn(move || {
-                    until("the watchdog's thread ends", pause, || time::threads() <= 2);
-                    let guard = lock.lock().expect("it is free some time");
-                    let was_valid = shared.judge.stay(&guard, LEASE * 2);
+                    sleep(idle);
+                    let guard = take(&lock);
+                    let was_valid = shared.stay(&guard, LEASE * 2);
                     assert!(was_valid || !is_punctual(), "it was not renewed");
                     let ended = guard.unlock();
                     assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
@@ -246,5 +294,24 @@ fn idle_watchdog() {
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+/// A renewal is due at the very moment at which the idle thread that sends them ends.
+#[test]
+fn idle_lane() {
+    explore("idle_lane", 500, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        for _ in 0..2 {
+            // The first renewal of a name is always as long after the grant; the thread stays for
+            // thirty seconds after it.
+            let guard = take(&lock);
+            let began = time::peek();
+            let was_valid = world.stay(&guard, LEASE);
+            assert!(was_valid || !is_punctual(), "it was not renewed");
+            give(guard);
+            sleep(ms(30_000).saturating_sub(time::peek() - began));
+        }
     });
 }

@@ -1,7 +1,7 @@
 //! The end of a client, while its threads wait, renew and release.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{LEASE, NAME, TIMEOUT, in_time, ms, sleep, thread};
+use crate::world::{LEASE, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread};
 use distlock_schedules::DistLock;
 use distlock_schedules::sync::time;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ fn last_handle() {
                 let lock = client.mutex(NAME).expect("a lock");
                 let shared = Arc::clone(world);
                 thread::spawn(move || {
-                    let guard = lock.lock().expect("it is free some time");
+                    let guard = take(&lock);
                     drop(lock); // the guard is the last that this thread has of the client
                     let time = if number == 0 { LEASE / 3 } else { Duration::ZERO };
-                    shared.judge.stay(&guard, time);
+                    shared.stay(&guard, time);
                     if number == 1 {
                         guard.detach();
                         shared.judge.is_detached();
@@ -38,10 +38,10 @@ fn last_handle() {
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         let start = time::peek();
         let lock = other.mutex(NAME).expect("a lock");
-        let guard = lock.lock().expect("it is free");
+        let guard = take(&lock);
         in_time("a lock of a client that is gone", start, ms(60));
-        world.judge.stay(&guard, Duration::ZERO);
-        guard.unlock().expect("ours");
+        world.stay(&guard, Duration::ZERO);
+        give(guard);
         drop((lock, other));
         let gone = time::peek();
         while time::threads() > 0 {
@@ -66,18 +66,40 @@ fn unconfirmed_release() {
                         Ok(guard) => guard,
                         Err(error) => return assert!(error.is_unavailable(), "{error}"),
                     };
-                    shared.judge.stay(&guard, Duration::ZERO);
+                    shared.stay(&guard, Duration::ZERO);
                     if number == 0 { drop(guard) } else { drop(guard.unlock()) }
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         world.net.trouble(0);
+        // Nothing that is under way began at the moment at which the client goes.
+        sleep(ms(fastrand::u64(..100)) + Duration::from_micros(10));
         let start = time::peek();
         drop(client);
         // What hung when the client went may take one more time-out, and nothing else does.
         in_time("the end of the client", start, TIMEOUT + ms(5));
-        assert!(!world.is_held() || !is_punctual(), "the last try was not waited for");
+        assert!(!world.is_held() || !is_punctual(), "nothing was tried once more");
         sleep(LEASE + TIMEOUT);
+    });
+}
+
+/// What is in doubt is settled at the moment at which somebody begins to wait for that.
+#[test]
+fn settled_at_once() {
+    explore("settled_at_once", 600, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let dropping = {
+            let lock = lock.clone();
+            thread::spawn(move || drop(take(&lock)))
+        };
+        for _ in 0..2 {
+            drop(take(&lock));
+            let start = time::peek();
+            client.settle(LEASE * 10).expect("every answer comes");
+            in_time("the answers", start, ms(10));
+        }
+        dropping.join().expect("no panic");
     });
 }
