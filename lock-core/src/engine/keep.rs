@@ -162,16 +162,15 @@ impl Engine {
             return Err(tenure.lost_error());
         }
         let (now, end) = (self.clock.now(), tenure.valid_until());
-        if now >= end && !mutant("late_renewal_revives") {
-            // Lost is final: whoever looked since saw it invalid, and a successor's work may have begun. But the store keeps
-            // it for a lease from now on, so it is to be given back.
+        let left = end.since(sent);
+        if now >= end || !tenure.extended(&mut inner, sent, lease) {
+            // Lost is final: a look since then saw it invalid, and a successor's work may have begun. But the store keeps it
+            // for a lease from now on, so it is to be given back.
             inner.overlong = true;
             drop((inner, state));
             self.declare_lost(entry, tenure, LossCause::Expired);
             return Err(tenure.lost_error());
         }
-        let left = end.since(sent);
-        tenure.extended(&mut inner, sent, lease);
         inner.last_failure = None;
         // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
         inner.overlong &= lease < inner.lease;

@@ -26,6 +26,8 @@ pub(crate) struct Network {
     /// So many renewals fail, and all are answered this much later, in milliseconds.
     failing_renewals: AtomicUsize,
     slow_renewals: AtomicUsize,
+    /// So many releases never arrive.
+    lost_releases: AtomicUsize,
     /// How many watches there are, and requests on their way that nobody waits for any more.
     watches: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
@@ -59,6 +61,12 @@ fn some_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
 }
 
+/// Whether this is one of those that are left, and then there is one less.
+fn is_one_of(left: &AtomicUsize) -> bool {
+    let less = |count: usize| count.checked_sub(1);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+}
+
 impl Network {
     pub(crate) fn new(store: MemoryBackend) -> Self {
         Self {
@@ -68,6 +76,7 @@ impl Network {
             has_replicas: AtomicBool::new(false),
             failing_renewals: AtomicUsize::new(0),
             slow_renewals: AtomicUsize::new(0),
+            lost_releases: AtomicUsize::new(0),
             watches: Arc::default(),
             under_way: Arc::default(),
         }
@@ -86,6 +95,11 @@ impl Network {
     /// The next so many renewals never leave.
     pub(crate) fn fail_renewals(&self, count: usize) {
         self.failing_renewals.store(count, Ordering::Relaxed);
+    }
+
+    /// The next so many releases never arrive.
+    pub(crate) fn lose_releases(&self, count: usize) {
+        self.lost_releases.store(count, Ordering::Relaxed);
     }
 
     /// The answers to renewals take so many milliseconds.
@@ -206,14 +220,12 @@ impl Backend for Network {
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
         let (store, again) = (self.store.clone(), batch.to_vec());
         let again = move || drop(store.renew(lane, &again, by));
-        let less = |count: usize| count.checked_sub(1);
-        let relaxed = Ordering::Relaxed;
-        if self.failing_renewals.fetch_update(relaxed, relaxed, less).is_ok() {
+        if is_one_of(&self.failing_renewals) {
             let failure = Failure::NotSent(Error::unavailable("refused, on purpose"));
             return vec![Err(failure); batch.len()];
         }
         let sent = self.send("renew", by, || self.store.renew(lane, batch, by), again);
-        let slow = self.slow_renewals.load(relaxed) as u64;
+        let slow = self.slow_renewals.load(Ordering::Relaxed) as u64;
         if slow > 0 {
             self.sleep_until((self.clock.now() + Duration::from_millis(slow)).min(by));
         }
@@ -232,6 +244,10 @@ impl Backend for Network {
     }
 
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        if is_one_of(&self.lost_releases) {
+            self.sleep_until(by);
+            return Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
+        }
         let (store, copy) = (self.store.clone(), tenure.clone());
         let again = move || drop(store.release(&copy, closing, by));
         self.send("release", by, || self.store.release(tenure, closing, by), again)?

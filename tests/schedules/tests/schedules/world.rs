@@ -235,8 +235,8 @@ struct Record {
     failed: usize,
     /// Acquisitions that may end without an event.
     detached: usize,
-    /// The tokens of guards that were not valid when they were looked at.
-    invalid: Vec<FencingToken>,
+    /// Each look that found a guard invalid: its token, and the step at which it had ended.
+    invalid: Vec<(FencingToken, u64)>,
 }
 
 impl Judge {
@@ -257,10 +257,11 @@ impl Judge {
         let after = self.step();
         trace(|| format!("guard {token} is valid: {is_valid}"));
         if !is_valid {
-            self.record().invalid.push(token);
+            self.record().invalid.push((token, after));
         } else {
             let mut record = self.record();
-            assert!(!record.invalid.contains(&token), "{token} was lost, and is valid again");
+            let was_lost = record.invalid.iter().any(|it| it.0 == token && it.1 < before);
+            assert!(!was_lost, "{token} was lost, and is valid again");
             let first = record.valid.iter().filter(|it| it.0 == token).map(|it| it.2).min();
             for (other, began, ended) in &record.valid {
                 let is_between = first.is_some_and(|first| first < *began) && *ended < before;

@@ -64,6 +64,30 @@ fn failed_renewal() {
     });
 }
 
+/// An answer to a renewal that comes at the deadline makes nothing valid again.
+#[test]
+fn validity_is_final() {
+    explore("validity_is_final", 1_500, |world| {
+        let client = world.client();
+        let lock = client.owned_mutex(NAME).expect("a lock");
+        let guard = Arc::new(take(&lock));
+        world.net.slow_renewals(fastrand::usize(..100));
+        let looking = {
+            let (guard, shared) = (Arc::clone(&guard), Arc::clone(world));
+            thread::spawn(move || {
+                for _ in 0..10 {
+                    sleep(LEASE / 10);
+                    shared.judge.look(&*guard);
+                }
+            })
+        };
+        let was_valid = world.stay(&*guard, LEASE * 2);
+        assert!(was_valid || !is_punctual(), "it was not renewed");
+        looking.join().expect("no panic");
+        give(Arc::into_inner(guard).expect("nobody else has it"));
+    });
+}
+
 /// The lock is handed on again and again while renewals of it are slow.
 #[test]
 fn hand_off_beside_renewals() {
@@ -308,7 +332,7 @@ fn idle_lane() {
             // thirty seconds after it.
             let guard = take(&lock);
             let began = time::peek();
-            let was_valid = world.stay(&guard, LEASE);
+            let was_valid = world.stay(&guard, LEASE * 2 / 5);
             assert!(was_valid || !is_punctual(), "it was not renewed");
             give(guard);
             sleep(ms(30_000).saturating_sub(time::peek() - began));

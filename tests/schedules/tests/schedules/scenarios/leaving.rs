@@ -97,7 +97,8 @@ fn settled_at_once() {
         for _ in 0..2 {
             drop(take(&lock));
             let start = time::peek();
-            client.settle(LEASE * 10).expect("every answer comes");
+            let settled = client.settle(LEASE * 10);
+            assert!(settled.is_ok() || !is_punctual(), "{settled:?}");
             in_time("the answers", start, ms(10));
         }
         dropping.join().expect("no panic");

