@@ -26,6 +26,8 @@ enum Finding {
     Renew(LeaseTime, Moment),
     UsedUp(Moment),
     Over(LossCause),
+    /// Its release has begun.
+    Released,
 }
 
 impl Engine {
@@ -46,6 +48,7 @@ impl Engine {
                 self.declare_lost(&entry, &tenure, cause);
                 return None;
             }
+            Finding::Released => return None,
         };
         // The timer's thread is running: it is the one that called us.
         let _armed = self.timer.arm(&entry, &mut state, next);
@@ -57,13 +60,16 @@ impl Engine {
                 self.events.emit(|| Event::RenewalsUsedUp { lock: tenure.name.clone(), left });
                 None
             }
-            Finding::Fine(_) | Finding::Over(_) => None,
+            Finding::Fine(_) | Finding::Over(_) | Finding::Released => None,
         }
     }
 
     fn examine(tenure: &Tenure, now: Moment) -> Finding {
         let mut inner = tenure.lock();
         let end = tenure.valid_until();
+        if tenure.has_ended() {
+            return Finding::Released;
+        }
         if now >= end {
             return Finding::Over(LossCause::Expired);
         }

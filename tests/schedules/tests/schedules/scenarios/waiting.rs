@@ -112,7 +112,9 @@ fn lost_before_it_was_fetched() {
                     let ended = guard.unlock();
                     assert!(ended.is_ok() || number == 0 || !is_punctual(), "{ended:?}");
                 });
-                until("it queues", ms(50), || client.waiting(NAME).expect("a name") > number);
+                until("it queues", ms(50), || {
+                    client.waiting(NAME).expect("a name") > number || !guard.is_valid()
+                });
                 waiter
             })
             .collect();
