@@ -5,13 +5,13 @@ use crate::error::Error;
 use crate::loss::Loss;
 use crate::name::LockName;
 use crate::replication::Shortfall;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
+use crate::sync::thread;
 use crate::token::FencingToken;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// Something that happened to a lock of this client.
@@ -202,7 +202,7 @@ fn deliver(events: &Receiver<Event>, missed: &AtomicU64, handler: &dyn EventHand
         // A panic was reported by the panic hook already; the other events must still come.
         let _caught = catch_unwind(AssertUnwindSafe(|| handler.on_event(event)));
     };
-    for event in events {
+    for event in events.iter() {
         match missed.swap(0, Ordering::Relaxed) {
             0 => {}
             count => tell(&Event::Missed { count }),

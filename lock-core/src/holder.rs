@@ -46,7 +46,7 @@ struct Own {
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-thread_local! {
+crate::sync::thread_local! {
     static OWN: Own = Own { id: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) };
 }
 

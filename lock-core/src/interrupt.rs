@@ -2,11 +2,12 @@
 
 use crate::clock::Signal;
 use crate::error::{Error, ErrorKind};
-use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::mutant;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
 ///
@@ -106,9 +107,10 @@ impl Interrupt {
     #[must_use]
     pub fn fired(&self) -> Receiver<()> {
         let (sender, receiver) = bounded(1);
+        let was_fired = mutant("fired_checked_before_lock").then(|| self.is_fired());
         let mut waiting = self.0.waiting.lock();
         // Under the lock: `fire` sets the flag first, so either we see it here, or it sees us there.
-        if self.is_fired() {
+        if was_fired.unwrap_or_else(|| self.is_fired()) {
             let _told = sender.try_send(());
         } else {
             waiting.channels.push(sender);

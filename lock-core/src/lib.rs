@@ -42,6 +42,10 @@ mod owner;
 mod process;
 mod replication;
 mod scheme;
+#[cfg(not(shuttle))]
+mod sync;
+#[cfg(shuttle)]
+pub mod sync;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;

@@ -3,7 +3,7 @@
 use super::{Client, ClientBuilder};
 use crate::engine::Alive;
 use crate::error::Error;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 

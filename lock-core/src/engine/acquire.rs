@@ -29,7 +29,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-thread_local! {
+crate::sync::thread_local! {
     /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an earlier wait costs a
     /// look around, no more.
     static SIGNAL: Arc<Signal> = Arc::new(Signal::new());

@@ -3,6 +3,7 @@
 use super::release::tell_failed;
 use super::{Detached, Engine};
 use crate::clock::{Clock, SystemClock};
+use crate::sync::mutant;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ impl Engine {
         // Nobody can reach what was detached and never unlocked any more: give it back.
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { tenure, .. } in detached {
-            if self.give_back(&tenure) {
+            if !mutant("end_forgets_detached") && self.give_back(&tenure) {
                 let (lease, by) = (tenure.lock().lease, self.command_deadline());
                 let (id, closing) = (tenure.id(lease), tenure.closing());
                 if self.abilities.owned {

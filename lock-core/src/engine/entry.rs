@@ -16,8 +16,9 @@ use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::replication::Replication;
+use crate::sync::mutant;
+use crate::sync::{Mutex, MutexGuard};
 use crate::watchdog::wheel::TimerKey;
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -174,6 +175,7 @@ impl Entry {
         let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
         let head = state.queue.pop_front().expect("the queue has a head");
         state.current = Some(Arc::clone(&next));
+        state.handed.retain(|_| !mutant("handed_over_is_overwritten"));
         state.handed.push((head.ticket, next));
         drop(state);
         head.wanted.signal.raise();
@@ -242,7 +244,7 @@ impl EntryState {
         if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, tenure)) {
             // Nobody will end the holds of a thread that is gone.
             self.lost.retain(|it| !it.holder.has_ended());
-            if lost.holds() > 0 && !lost.holder.has_ended() {
+            if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
                 self.lost.push(lost);
             }
             self.turns.forget();

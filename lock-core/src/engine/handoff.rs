@@ -12,6 +12,7 @@ use super::entry::{Entry, Wanted};
 use super::release::tell_released;
 use super::tenure::{GuardState, Tenure, Watched};
 use crate::clock::Moment;
+use crate::sync::mutant;
 use std::sync::Arc;
 
 impl Engine {
@@ -44,7 +45,8 @@ fn follow(tenure: &Tenure, wanted: &Wanted, now: Moment) -> Option<Tenure> {
     }
     // The answer to a renewal would come back to one who has it no more. By default none is due yet: a third of the
     // shortest watched lease is longer than the time for which a lock is handed on.
-    if now >= renew_at || inner.renewing || tenure.recorded_state() != GuardState::Held {
+    let is_due = (now >= renew_at || inner.renewing) && !mutant("hand_off_beside_renewal");
+    if is_due || tenure.recorded_state() != GuardState::Held {
         return None;
     }
     let next = tenure.successor(&inner, &wanted.holder, now)?;

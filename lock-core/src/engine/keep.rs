@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
+use crate::sync::mutant;
 use crate::token::FencingToken;
 use crate::watchdog::TICK;
 use crate::watchdog::lane::{RenewJob, RenewalAnswer, Reply};
@@ -25,6 +26,8 @@ enum Finding {
     Renew(LeaseTime, Moment),
     UsedUp(Moment),
     Over(LossCause),
+    /// Its release has begun.
+    Released,
 }
 
 impl Engine {
@@ -45,6 +48,7 @@ impl Engine {
                 self.declare_lost(&entry, &tenure, cause);
                 return None;
             }
+            Finding::Released => return None,
         };
         // The timer's thread is running: it is the one that called us.
         let _armed = self.timer.arm(&entry, &mut state, next);
@@ -56,17 +60,20 @@ impl Engine {
                 self.events.emit(|| Event::RenewalsUsedUp { lock: tenure.name.clone(), left });
                 None
             }
-            Finding::Fine(_) | Finding::Over(_) => None,
+            Finding::Fine(_) | Finding::Over(_) | Finding::Released => None,
         }
     }
 
     fn examine(tenure: &Tenure, now: Moment) -> Finding {
         let mut inner = tenure.lock();
         let end = tenure.valid_until();
+        if tenure.has_ended() {
+            return Finding::Released;
+        }
         if now >= end {
             return Finding::Over(LossCause::Expired);
         }
-        if tenure.holder.has_ended() {
+        if tenure.holder.has_ended() && !mutant("ended_thread_keeps_it") {
             return Finding::Over(LossCause::HolderEnded);
         }
         match inner.watch {
@@ -161,16 +168,15 @@ impl Engine {
             return Err(tenure.lost_error());
         }
         let (now, end) = (self.clock.now(), tenure.valid_until());
-        if now >= end {
-            // Lost is final: whoever looked since saw it invalid, and a successor's work may have begun. But the store keeps
-            // it for a lease from now on, so it is to be given back.
+        let left = end.since(sent);
+        if now >= end || !tenure.extended(&mut inner, sent, lease) {
+            // Lost is final: a look since then saw it invalid, and a successor's work may have begun. But the store keeps it
+            // for a lease from now on, so it is to be given back.
             inner.overlong = true;
             drop((inner, state));
             self.declare_lost(entry, tenure, LossCause::Expired);
             return Err(tenure.lost_error());
         }
-        let left = end.since(sent);
-        tenure.extended(&mut inner, sent, lease);
         inner.last_failure = None;
         // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
         inner.overlong &= lease < inner.lease;
@@ -197,7 +203,7 @@ impl Engine {
     fn renewal_failed(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>, sent: Moment, error: Error) {
         let mut state = entry.lock();
         let mut inner = tenure.lock();
-        inner.renewing = false;
+        inner.renewing = mutant("failed_renewal_is_not_repeated");
         if tenure.has_ended() {
             return;
         }
@@ -225,7 +231,7 @@ impl Engine {
         }
         let mut state = entry.lock();
         let mut inner = tenure.lock();
-        if tenure.has_ended() {
+        if tenure.has_ended() && !mutant("loss_declared_twice") {
             return;
         }
         let fell_short = inner.last_failure.as_ref().is_some_and(Error::is_shortfall);

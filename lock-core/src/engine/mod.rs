@@ -31,14 +31,15 @@ use crate::name::LockName;
 use crate::owner::{ClientId, OwnerId};
 use crate::process::Origin;
 use crate::replication::Replication;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::mutant;
 use crate::watchdog::Timer;
 use crate::watchdog::lane::Lanes;
 pub(crate) use alive::Alive;
 use entry::{Entry, Registry};
-use parking_lot::Mutex;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tenure::Tenure;
@@ -224,7 +225,7 @@ impl Engine {
     ) -> Option<Arc<Tenure>> {
         let mut detached = self.detached.lock();
         let is_it = |it: &Detached| {
-            it.thread == thread
+            (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
                 && Arc::ptr_eq(&it.entry, entry)
                 && it.whole.as_ref().map(|whole| whole.number) == whole
         };

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
+use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,9 @@ impl Engine {
         if tenure.has_ended() || self.clock.now() >= tenure.valid_until() {
             return false;
         }
-        tenure.set_released(&mut inner);
+        if !mutant("renewal_goes_on_during_release") {
+            tenure.set_released(&mut inner);
+        }
         true
     }
 

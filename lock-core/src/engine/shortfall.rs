@@ -14,6 +14,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::replication::{OnShortfall, Replicas, Replication, Shortfall};
+use crate::sync::mutant;
 
 /// What becomes of a grant that too few replicas have.
 pub(super) enum Weighed {
@@ -65,7 +66,9 @@ impl Wait<'_> {
         let closing = closing(self.doubt, first, grant.tokens.map(|tokens| tokens.last()));
         let id = TenureId::new(entry.name.clone(), self.owner, self.plan.time, grant.receipt);
         // A number that is closed, with a tombstone or without, must not be used for another attempt.
-        self.owner = engine.new_owner();
+        if !mutant("taken_back_owner_is_used_again") {
+            self.owner = engine.new_owner();
+        }
         self.doubt = false;
         let (outcome, _) = engine.ask_to_release(&id, closing, engine.command_deadline());
         match outcome {

@@ -9,9 +9,10 @@ use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::replication::Replication;
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::mutant;
+use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How a holding stands, as far as we know without asking.
@@ -50,9 +51,13 @@ pub(crate) struct Tenure {
     /// needs no lock for that.
     holds: AtomicU32,
     state: AtomicU8,
+    /// Nanoseconds; with [`OVER`] once a look at the clock has found that it is over.
     valid_until: AtomicU64,
     inner: Mutex<Inner>,
 }
+
+/// The lowest bit of `valid_until`: a look has found that it is over, and nothing extends it.
+const OVER: u64 = 1;
 
 /// The most holds on one holding, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
@@ -165,7 +170,7 @@ impl Tenure {
             doubt,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
-            valid_until: AtomicU64::new((sent + lease.validity()).as_nanos()),
+            valid_until: AtomicU64::new((sent + lease.validity()).as_nanos() & !OVER),
             inner: Mutex::new(Inner::new(lease, watch)),
         }
     }
@@ -238,7 +243,7 @@ impl Tenure {
 
     /// Until when we may trust it.
     pub(crate) fn valid_until(&self) -> Moment {
-        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire) & !OVER)
     }
 
     /// The state that was last recorded; time may have made it worse since.
@@ -246,15 +251,31 @@ impl Tenure {
         STATES[usize::from(self.state.load(Ordering::Acquire))]
     }
 
-    /// Whether it is ours at `now`, by a look at the clock alone.
+    /// Whether it is ours at `now`, by a look at the clock alone. A look that says no is final.
     pub(crate) fn is_valid_at(&self, now: Moment) -> bool {
-        matches!(self.recorded_state(), GuardState::Held | GuardState::Suspended)
-            && now < self.valid_until()
+        !self.remaining_at(now).is_zero()
     }
 
     /// What is left of the validity at `now`.
     pub(crate) fn remaining_at(&self, now: Moment) -> Duration {
-        if self.is_valid_at(now) { self.valid_until().since(now) } else { Duration::ZERO }
+        if self.has_ended() {
+            return Duration::ZERO;
+        }
+        let mut until = self.valid_until.load(Ordering::Acquire);
+        // A renewal that read the clock before its deadline may be about to extend it: whichever of
+        // the two comes first stands.
+        let mark = if mutant("late_renewal_revives") { 0 } else { OVER };
+        while until & OVER == 0 && until <= now.as_nanos() {
+            match self.exchange(until, until | mark) {
+                Ok(_) => return Duration::ZERO,
+                Err(newer) => until = newer,
+            }
+        }
+        if until & OVER == 0 { Moment::from_nanos(until).since(now) } else { Duration::ZERO }
+    }
+
+    fn exchange(&self, until: u64, new: u64) -> Result<u64, u64> {
+        self.valid_until.compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     /// The lock over everything that changes. Taken after an entry's lock, before the wheel's.
@@ -262,11 +283,16 @@ impl Tenure {
         self.inner.lock()
     }
 
-    /// Extends the validity to a full `lease` from `sent`; never shortens it.
-    pub(crate) fn extended(&self, inner: &mut Inner, sent: Moment, lease: LeaseTime) {
-        let until = self.valid_until().max(sent + lease.validity());
-        self.valid_until.store(until.as_nanos(), Ordering::Release);
-        inner.lease = inner.lease.max(lease);
+    /// Extends the validity to a full `lease` from `sent`; never shortens it. False if a look has
+    /// found that it was over.
+    pub(crate) fn extended(&self, inner: &mut Inner, sent: Moment, lease: LeaseTime) -> bool {
+        let (old, new) = (self.valid_until(), sent + lease.validity());
+        let new = old.max(new).as_nanos() & !OVER;
+        let is_extended = self.exchange(old.as_nanos(), new).is_ok();
+        if is_extended {
+            inner.lease = inner.lease.max(lease);
+        }
+        is_extended
     }
 
     /// Held again, or suspended; not if it has ended.
@@ -361,7 +387,7 @@ pub(crate) fn closing(
     used: Option<FencingToken>,
     set_aside: Option<FencingToken>,
 ) -> Closing {
-    if doubt {
+    if doubt && !mutant("no_tombstone") {
         // The range may be what a repeated request was told of, counted back from where the counter stood then. Another
         // lock that shares it may have moved it since the first request: nothing of that is ours to give back.
         return Closing::IN_DOUBT;
@@ -369,5 +395,38 @@ pub(crate) fn closing(
     match used {
         Some(used) if set_aside > Some(used) => Closing::CLEAN.last_used(used),
         _ => Closing::CLEAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::ClientId;
+
+    #[test]
+    fn renewal_after_a_look_at_the_deadline_extends_nothing() {
+        let lease = LeaseTime::new(Duration::from_millis(300)).unwrap();
+        let sent = Moment::from_nanos(1_000_000_000);
+        let tenure = Tenure::new(Beginning {
+            name: LockName::new("x").unwrap(),
+            owner: OwnerId::new(ClientId::random(), 1),
+            holder: Holder::Own,
+            tokens: None,
+            receipt: Receipt::default(),
+            doubt: false,
+            sent,
+            lease,
+            watch: None,
+            replication: Replication::off(),
+        });
+        let end = tenure.valid_until();
+        let renewed = sent + Duration::from_millis(100);
+        assert!(tenure.extended(&mut tenure.lock(), renewed, lease), "nobody has looked");
+        assert!(tenure.is_valid_at(end));
+        let end = tenure.valid_until();
+        assert!(!tenure.is_valid_at(end));
+        let renewed = sent + Duration::from_millis(200);
+        assert!(!tenure.extended(&mut tenure.lock(), renewed, lease), "the look was final");
+        assert!(!tenure.is_valid_at(end) && tenure.valid_until() == end);
     }
 }

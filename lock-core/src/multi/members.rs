@@ -10,10 +10,10 @@ use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
 use crate::lock::DistLock;
 use crate::name::LockName;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a lock is made of, down to the names of single clients.

@@ -1,7 +1,8 @@
 //! [`Doubts`]: how many attempts and releases with an unknown outcome are not cleaned up yet, and who waits for that.
 
 use crate::clock::{Clock, Moment, Signal, Woken};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::mutant;
 use std::sync::Arc;
 
 /// Counts what is in doubt.
@@ -37,6 +38,10 @@ impl Doubts {
             let mut open = self.0.lock();
             if open.count == 0 {
                 return 0;
+            }
+            if mutant("doubts_counted_too_early") {
+                drop(open);
+                open = self.0.lock();
             }
             open.waiting.push(Arc::clone(&signal));
         }

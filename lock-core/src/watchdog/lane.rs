@@ -17,11 +17,11 @@ use crate::engine::{Engine, ask};
 use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use crate::sync::mutant;
+use crate::sync::thread;
+use crate::sync::{HashMap, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
 /// The pause before the first repetition of a clean-up; it doubles up to [`LONGEST_PAUSE`].
@@ -307,7 +307,7 @@ impl Lanes {
     /// as with failovers, that of an old one is not used any more.
     fn forget(&self, queue: &Arc<Queue>) {
         let mut state = self.state.lock();
-        if !queue.work.lock().running {
+        if !queue.work.lock().running || mutant("lane_forgets_a_new_queue") {
             state.queues.retain(|_, other| !Arc::ptr_eq(other, queue));
         }
     }
@@ -395,7 +395,7 @@ impl Lanes {
             cleanup.in_doubt = None;
         }
         queue.work.lock().cleanups.push(cleanup);
-        if !is_last && self.state.lock().stopping {
+        if !is_last && self.state.lock().stopping && !mutant("stop_misses_what_is_tried") {
             queue.hurry(now); // whoever stops us may have come by while this one was not in the queue
         }
     }

@@ -17,11 +17,12 @@ use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::Engine;
 use crate::engine::entry::{Entry, EntryState};
 use crate::error::Error;
+use crate::sync::Mutex;
+use crate::sync::mutant;
+use crate::sync::thread;
 use lane::RenewJob;
-use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 use wheel::Wheel;
 
@@ -96,6 +97,9 @@ impl Timer {
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
+        if mutant("stop_wakes_no_watchdog") {
+            return;
+        }
         self.signal.raise();
     }
 
@@ -125,6 +129,10 @@ impl Timer {
                 None if due.is_empty() => {
                     let end = *idle_since.get_or_insert(now) + IDLE;
                     if now >= end {
+                        if mutant("idle_end_outside_the_lock") {
+                            drop(state);
+                            state = self.state.lock();
+                        }
                         state.running = false; // under the lock: whoever arms next starts another
                         return;
                     }
@@ -134,6 +142,7 @@ impl Timer {
             };
             state.asleep_until = if due.is_empty() { until } else { Moment::NEVER };
             drop(state);
+            let _lost = mutant("watchdog_misses_its_signal") && self.signal.take();
             if due.is_empty() {
                 let _woken: Woken = self.clock.wait(&self.signal, until);
                 continue;

@@ -5,7 +5,7 @@ use super::recent::Recent;
 use super::relief::{Next, Reliefs, Sender};
 use crate::backend::{Lane, RENEW_BATCH};
 use crate::clock::{Moment, Signal};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

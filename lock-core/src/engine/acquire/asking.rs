@@ -7,6 +7,7 @@ use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, EntryWake, Place};
 use crate::engine::shortfall::Weighed;
 use crate::error::Error;
+use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,8 +48,9 @@ impl Wait<'_> {
         loop {
             // What was raised before this request, this request will see for itself. The interrupt raises the signal, too:
             // it is looked at after the signal was taken down, or one that fires in between would sleep with us.
+            let early = mutant("interrupt_checked_too_early").then(|| self.check_interrupt());
             self.signal.take();
-            self.check_interrupt()?;
+            early.unwrap_or_else(|| self.check_interrupt())?;
             if !self.doubt {
                 let may_hand_on = self.plan.may_be_handed(engine.settings.hand_off);
                 self.set_aside = if may_hand_on && place.has_followers() { SET_ASIDE } else { 0 };
@@ -101,6 +103,7 @@ impl Wait<'_> {
                 Next::Sleep(until) => {
                     // Also at the deadline: it may have been freed at this very moment, so it is looked at once more
                     // before it is said that it was busy.
+                    let _lost = mutant("signal_taken_before_sleep") && self.signal.take();
                     if engine.clock.wait(self.signal, self.at_most(until)) == Woken::Signalled {
                         self.let_others_go_first(place);
                     }
@@ -165,7 +168,8 @@ impl Wait<'_> {
                     place.keep_watch(watch);
                     self.unwatched = 0;
                     // Between our look and the registration it may have been released: look again before sleeping.
-                    Ok(Next::Again)
+                    let sleeps = mutant("no_look_after_watch");
+                    Ok(if sleeps { Next::Sleep(now + LONGEST_PAUSE * 9) } else { Next::Again })
                 }
                 Err(failure) if failure.error().is_unavailable() => {
                     // The store answers, and does not tell of releases at the moment: ask it again and again.

@@ -6,6 +6,7 @@ use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::engine::tenure::Tenure;
 use crate::error::Error;
+use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ impl Place<'_> {
         let waiter = state.new_waiter(wanted);
         self.ticket = waiter.ticket;
         let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
+        let at = if mutant("goes_before_contending_head") { 0 } else { at };
         state.queue.insert(at, waiter);
     }
 
@@ -75,6 +77,7 @@ impl Place<'_> {
     pub(crate) fn leave(&self) -> Option<Arc<Tenure>> {
         let mut state = self.entry.lock();
         let handed = state.take_handed(self.ticket);
+        let handed = handed.filter(|_| !mutant("hand_off_to_a_leaver"));
         let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
         if let Some(at) = at {
             state.queue.remove(at);
@@ -90,7 +93,7 @@ impl Place<'_> {
                 state.turns.forget();
             }
         }
-        if at == Some(0) && state.current.is_none() {
+        if at == Some(0) && state.current.is_none() && !mutant("leaver_wakes_no_head") {
             // Whatever woke us may have been meant for whoever is next: pass it on.
             state.wake_head();
         }

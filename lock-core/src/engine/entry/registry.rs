@@ -3,7 +3,8 @@
 use super::Entry;
 use crate::name::LockName;
 use crate::process::Origin;
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::mutant;
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -52,7 +53,8 @@ impl Drop for Entry {
         let Some(registry) = self.registry.upgrade() else { return };
         let Some(mut entries) = registry.lock() else { return };
         // Between our last handle and here somebody may have made a new entry of this name: that one stays.
-        if entries.get(&self.name).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
+        let is_ours = |entry: &Weak<Self>| std::ptr::eq(entry.as_ptr(), self);
+        if entries.get(&self.name).is_some_and(is_ours) || mutant("late_entry_removes_successor") {
             entries.remove(&self.name);
         }
     }

@@ -1,0 +1,120 @@
+//! Bounded channels with the methods of crossbeam's, which would block the one OS thread.
+
+use super::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+pub use crossbeam_channel::{RecvError, TryRecvError, TrySendError};
+
+struct Channel<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    queue: VecDeque<T>,
+    capacity: usize,
+    has_sender: bool,
+    has_receiver: bool,
+}
+
+/// Puts messages in.
+pub struct Sender<T>(Arc<Channel<T>>);
+
+/// Takes messages out.
+pub struct Receiver<T>(Arc<Channel<T>>);
+
+/// A channel for so many messages.
+#[must_use]
+pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let (queue, has_sender, has_receiver) = (VecDeque::new(), true, true);
+    let state = Mutex::new(State { queue, capacity, has_sender, has_receiver });
+    let channel = Arc::new(Channel { state, changed: Condvar::new() });
+    (Sender(Arc::clone(&channel)), Receiver(channel))
+}
+
+impl<T> Sender<T> {
+    /// Puts a message in, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// If it is full, or nobody can receive any more.
+    pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut state = self.0.state.lock();
+        if !state.has_receiver {
+            return Err(TrySendError::Disconnected(message));
+        }
+        if state.queue.len() == state.capacity {
+            return Err(TrySendError::Full(message));
+        }
+        state.queue.push_back(message);
+        drop(state);
+        self.0.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Takes a message out, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        let mut state = self.0.state.lock();
+        match state.queue.pop_front() {
+            Some(message) => Ok(message),
+            None if state.has_sender => Err(TryRecvError::Empty),
+            None => Err(TryRecvError::Disconnected),
+        }
+    }
+
+    /// Waits for a message.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, and there will be none.
+    pub fn recv(&self) -> Result<T, RecvError> {
+        let mut state = self.0.state.lock();
+        loop {
+            if let Some(message) = state.queue.pop_front() {
+                return Ok(message);
+            }
+            if !state.has_sender {
+                return Err(RecvError);
+            }
+            self.0.changed.wait(&mut state);
+        }
+    }
+
+    /// All messages until there will be no more.
+    pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
+        std::iter::from_fn(|| self.recv().ok())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.0.state.lock().has_sender = false;
+        self.0.changed.notify_all();
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.0.state.lock().has_receiver = false;
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender(..)")
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receiver(..)")
+    }
+}

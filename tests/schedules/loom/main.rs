@@ -1,0 +1,76 @@
+//! The signal that every wait is made of, in all interleavings, by loom.
+//!
+//! `lock-core/src/clock.rs` is compiled into this program on top of loom's locks. Loom knows no
+//! time: a wait with an end is one without, so what a time-out would mend is found as a deadlock.
+//! Only the signal is modelled: what is larger has too many interleavings to go through.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use sync::model;
+
+#[path = "../../../lock-core/src/clock.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "a part of it is used here")]
+mod clock;
+mod sync;
+
+use clock::{Clock, Moment, Signal, SystemClock, Woken};
+
+/// Who raises the signal before, while or after the other side goes to sleep wakes it.
+fn raised_once() {
+    model(|| {
+        let signal = Arc::new(Signal::new());
+        let raising = {
+            let signal = Arc::clone(&signal);
+            loom::thread::spawn(move || signal.raise())
+        };
+        assert_eq!(SystemClock.wait(&signal, Moment::NEVER), Woken::Signalled);
+        raising.join().expect("no panic");
+        assert!(!signal.take(), "it is taken once");
+    });
+}
+
+/// Of two who raise it at least one is noticed, and nothing that was raised later is forgotten.
+fn raised_twice() {
+    model(|| {
+        let signal = Arc::new(Signal::new());
+        let raising = [(); 2].map(|()| {
+            let signal = Arc::clone(&signal);
+            loom::thread::spawn(move || signal.raise())
+        });
+        assert_eq!(SystemClock.wait(&signal, Moment::NEVER), Woken::Signalled);
+        raising.map(|thread| thread.join().expect("no panic"));
+        let _second = signal.take();
+        assert!(!signal.take());
+    });
+}
+
+/// Register, look again, then sleep: what a flag says is never slept through.
+fn flag_and_signal() {
+    model(|| {
+        let signal = Arc::new(Signal::new());
+        let flag = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+        let firing = {
+            let (signal, flag) = (Arc::clone(&signal), Arc::clone(&flag));
+            loom::thread::spawn(move || {
+                flag.store(true, loom::sync::atomic::Ordering::SeqCst);
+                signal.raise();
+            })
+        };
+        loop {
+            // In this order: an interrupt that comes in between leaves the signal up.
+            signal.take();
+            if flag.load(loom::sync::atomic::Ordering::SeqCst) {
+                break;
+            }
+            SystemClock.wait(&signal, Moment::NEVER);
+        }
+        firing.join().expect("no panic");
+    });
+}
+
+fn main() -> ExitCode {
+    raised_once();
+    raised_twice();
+    flag_and_signal();
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,232 @@
+//! Runs a scenario in many orders, each of which one number decides.
+//!
+//! A seed decides the order of the tasks, how early time passes, and every random choice of the
+//! engine and of the network. `DISTLOCK_SEED` replays one, `DISTLOCK_SCHEDULES` sets how many are
+//! tried, and `DISTLOCK_FIRST_SEED` where they begin (`random`: somewhere).
+
+use crate::world::World;
+use distlock_schedules::sync::time;
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+use std::cell::Cell;
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, LazyLock, Once};
+use std::time::{Duration, Instant};
+
+/// The task that lets time pass: the first that the main task starts.
+const KEEPER: usize = 1;
+
+/// No scenario takes longer than this, on virtual time.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// What decides the order of the tasks of one execution.
+enum Policy {
+    /// Any runnable task, at each step.
+    Uniform,
+    /// Mostly the task that runs.
+    Sticky(f64),
+    /// The task of the highest priority (Burckhardt et al., 2010); a few steps lower that of the
+    /// running one. That finds what needs few preemptions at the right places.
+    Priorities { of: Vec<u64>, change: f64 },
+}
+
+thread_local! {
+    static SEED: Cell<u64> = const { Cell::new(0) };
+    /// Whether time passes only when every task is blocked.
+    static IS_PUNCTUAL: Cell<bool> = const { Cell::new(true) };
+    /// Whether a task has panicked other than on purpose, also where the panic was caught.
+    static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
+    static SCENARIO: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Whether time passes only when every task is blocked, in this execution: then nothing is late.
+pub(crate) fn is_punctual() -> bool {
+    IS_PUNCTUAL.get()
+}
+
+/// Prints what happens, with the virtual time and the task, where `DISTLOCK_TRACE` is set.
+pub(crate) fn trace(what: impl FnOnce() -> String) {
+    if *IS_TRACED {
+        let task = shuttle::current::try_get_current_task();
+        eprintln!("{:>12.3?} {task:?} {}", time::peek(), what());
+    }
+}
+
+static IS_TRACED: LazyLock<bool> = LazyLock::new(|| env::var_os("DISTLOCK_TRACE").is_some());
+
+struct Seeded {
+    next: u64,
+    left: u64,
+    random: fastrand::Rng,
+    policy: Policy,
+    /// How probable it is at each step that time passes although a task could run.
+    early: f64,
+}
+
+impl Seeded {
+    fn from(first: u64, count: u64) -> Self {
+        let random = fastrand::Rng::with_seed(0);
+        Self { next: first, left: count, random, policy: Policy::Uniform, early: 0.0 }
+    }
+
+    fn choose(&mut self, tasks: &[&Task], current: Option<TaskId>) -> TaskId {
+        let random = &mut self.random;
+        match &mut self.policy {
+            Policy::Uniform => tasks[random.usize(..tasks.len())].id(),
+            Policy::Sticky(stay) => match current {
+                Some(current) if random.f64() < *stay && has(tasks, current) => current,
+                _ => tasks[random.usize(..tasks.len())].id(),
+            },
+            Policy::Priorities { of, change } => {
+                if let Some(current) = current
+                    && random.f64() < *change
+                    && let Some(priority) = of.get_mut(usize::from(current))
+                {
+                    *priority = random.u64(..1 << 32);
+                }
+                let newest = tasks.iter().map(|task| usize::from(task.id())).max().unwrap_or(0);
+                while of.len() <= newest {
+                    of.push(random.u64(1 << 32..));
+                }
+                let highest = tasks.iter().max_by_key(|task| of[usize::from(task.id())]);
+                highest.expect("there is a task").id()
+            }
+        }
+    }
+}
+
+fn has(tasks: &[&Task], id: TaskId) -> bool {
+    tasks.iter().any(|task| task.id() == id)
+}
+
+impl Scheduler for Seeded {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.left = self.left.checked_sub(1)?;
+        let seed = self.next;
+        self.next = self.next.wrapping_add(1);
+        let mut random = fastrand::Rng::with_seed(seed);
+        random.u64(..); // seeds that are neighbours begin alike
+        self.policy = match random.u8(..4) {
+            0 => Policy::Uniform,
+            1 => Policy::Sticky(0.5 + random.f64() / 2.0),
+            _ => {
+                let change = 1.0 / f64::from(1 << random.u32(2..9));
+                Policy::Priorities { of: Vec::new(), change }
+            }
+        };
+        self.early = if random.bool() { 0.0 } else { 1.0 / f64::from(1 << random.u32(3..10)) };
+        IS_PUNCTUAL.set(self.early == 0.0);
+        SEED.set(seed);
+        self.random = random;
+        Some(Schedule::new(seed))
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        let keeper = TaskId::from(KEEPER);
+        if time::is_waking() {
+            return Some(keeper);
+        }
+        let is_keeper = |task: &&&Task| task.id() == keeper;
+        let others: Vec<_> = runnable.iter().filter(|task| !is_keeper(task)).copied().collect();
+        let has_keeper = others.len() < runnable.len();
+        if others.is_empty() || has_keeper && self.random.f64() < self.early {
+            return Some(keeper);
+        }
+        if is_yielding
+            && let (Policy::Priorities { of, .. }, Some(current)) = (&mut self.policy, current)
+            && let Some(priority) = of.get_mut(usize::from(current))
+        {
+            *priority = self.random.u64(..1 << 32);
+        }
+        Some(self.choose(&others, current))
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.random.u64(..)
+    }
+}
+
+/// Runs `body` in as many orders as are asked for. Every panic in it is a failure, also a caught
+/// one; a panic on purpose is made by `resume_unwind`, which no hook sees.
+pub(crate) fn explore(
+    name: &'static str,
+    schedules: u64,
+    body: impl Fn(&Arc<World>) + Send + Sync + 'static,
+) {
+    watch_panics();
+    SCENARIO.set(name);
+    let number = |name: &str| env::var(name).ok().map(|it| it.parse::<u64>());
+    let replayed = number("DISTLOCK_SEED").map(|seed| seed.expect("DISTLOCK_SEED is a number"));
+    let first = match env::var("DISTLOCK_FIRST_SEED").as_deref() {
+        Ok("random") => fastrand::u64(..) >> 16,
+        Ok(first) => first.parse().expect("DISTLOCK_FIRST_SEED is a number"),
+        Err(_) => 0,
+    };
+    let count = number("DISTLOCK_SCHEDULES")
+        .map_or(schedules, |it| it.expect("DISTLOCK_SCHEDULES is a number"));
+    let (first, count) = replayed.map_or((first, count), |seed| (seed, 1));
+    let mut config = Config::new();
+    config.stack_size = 1 << 17;
+    config.failure_persistence = FailurePersistence::None;
+    config.max_steps = MaxSteps::FailAfter(200_000);
+    config.silence_warnings = true;
+    let began = Instant::now();
+    let runner = Runner::new(Seeded::from(first, count), config);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runner.run(move || {
+            one(&body);
+            assert!(!HAS_FAILED.get(), "a task panicked, and the panic was caught");
+        })
+    }));
+    let seed = SEED.get();
+    match outcome {
+        Ok(runs) => {
+            let a_minute = count as f64 * 60.0 / began.elapsed().as_secs_f64();
+            println!("{}: {runs} schedules, {a_minute:.0} a minute", name);
+        }
+        Err(panic) => {
+            eprintln!(
+                "{0} failed in schedule {1}: replay it with DISTLOCK_SEED={seed} \
+                 cargo test -p distlock-schedules {0}",
+                name,
+                seed - first + 1,
+            );
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// One execution.
+fn one(body: &(impl Fn(&Arc<World>) + Send + Sync)) {
+    time::begin();
+    fastrand::seed(SEED.get());
+    // Where time passes at any moment, all of it may pass before a task has run for long.
+    let limit = if is_punctual() { LIMIT } else { LIMIT * 1_000 };
+    let keeper = shuttle::thread::spawn(move || time::keep(limit));
+    let world = Arc::new(World::new());
+    body(&world);
+    world.end();
+    time::end();
+    keeper.join().expect("the keeper does not panic");
+}
+
+/// Has every panic that no test makes on purpose noted, with its seed, before anything unwinds.
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            HAS_FAILED.set(true);
+            let kind = if is_punctual() { "punctual" } else { "late" };
+            let at = time::peek();
+            eprintln!("FAILED {} seed {} ({kind}) at {at:?}: {panic}", SCENARIO.get(), SEED.get());
+            hook(panic);
+        }));
+    });
+}

@@ -1,0 +1,302 @@
+//! [`Network`]: the way to the store, on which requests and answers are lost, late, or repeated.
+
+use crate::explore::trace;
+use crate::world::Virtual;
+use distlock_schedules::backend::{
+    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Released,
+    Renewal, Renewing, Replicates, TenureId, Wake, Watch,
+};
+use distlock_schedules::{Clock, Error, LockName, MemoryBackend, Moment, Shortfall, Signal};
+
+use shuttle::thread;
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A store behind a network. What it keeps is changed between scheduling points only.
+pub(crate) struct Network {
+    store: MemoryBackend,
+    clock: Virtual,
+    /// One request of so many meets trouble; none where this is zero.
+    trouble: AtomicUsize,
+    /// Whether replicas may fall short.
+    has_replicas: AtomicBool,
+    /// So many renewals fail, and all are answered this much later, in milliseconds.
+    failing_renewals: AtomicUsize,
+    slow_renewals: AtomicUsize,
+    /// So many releases never arrive.
+    lost_releases: AtomicUsize,
+    /// How many watches there are, and requests on their way that nobody waits for any more.
+    watches: Arc<AtomicUsize>,
+    under_way: Arc<AtomicUsize>,
+}
+
+/// What becomes of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Fine,
+    Slow,
+    NotSent,
+    /// It never arrives.
+    Lost,
+    /// It arrives, and the answer is lost.
+    Unanswered,
+    /// It arrives after the sender has given up.
+    Late,
+    /// It arrives at once, and a copy of it after the sender has given up.
+    Repeated,
+    /// The backend panics after it was sent.
+    Panics,
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("network")
+    }
+}
+
+fn some_millis(most: u64) -> Duration {
+    Duration::from_millis(fastrand::u64(..=most))
+}
+
+/// Whether this is one of those that are left, and then there is one less.
+fn is_one_of(left: &AtomicUsize) -> bool {
+    let less = |count: usize| count.checked_sub(1);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+}
+
+impl Network {
+    pub(crate) fn new(store: MemoryBackend) -> Self {
+        Self {
+            store,
+            clock: Virtual,
+            trouble: AtomicUsize::new(0),
+            has_replicas: AtomicBool::new(false),
+            failing_renewals: AtomicUsize::new(0),
+            slow_renewals: AtomicUsize::new(0),
+            lost_releases: AtomicUsize::new(0),
+            watches: Arc::default(),
+            under_way: Arc::default(),
+        }
+    }
+
+    /// From here on one request of `every` meets trouble; none if that is zero.
+    pub(crate) fn trouble(&self, every: usize) {
+        self.trouble.store(every, Ordering::Relaxed);
+    }
+
+    /// From here on one grant or renewal in three is confirmed by too few replicas.
+    pub(crate) fn replicas(&self, fall_short: bool) {
+        self.has_replicas.store(fall_short, Ordering::Relaxed);
+    }
+
+    /// The next so many renewals never leave.
+    pub(crate) fn fail_renewals(&self, count: usize) {
+        self.failing_renewals.store(count, Ordering::Relaxed);
+    }
+
+    /// The next so many releases never arrive.
+    pub(crate) fn lose_releases(&self, count: usize) {
+        self.lost_releases.store(count, Ordering::Relaxed);
+    }
+
+    /// The answers to renewals take so many milliseconds.
+    pub(crate) fn slow_renewals(&self, millis: usize) {
+        self.slow_renewals.store(millis, Ordering::Relaxed);
+    }
+
+    pub(crate) fn watches(&self) -> usize {
+        self.watches.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    fn sleep_until(&self, until: Moment) {
+        self.clock.wait(&Arc::new(Signal::new()), until);
+    }
+
+    fn fate(&self) -> Fate {
+        let every = self.trouble.load(Ordering::Relaxed);
+        if every == 0 || fastrand::usize(..every) > 0 {
+            return Fate::Fine;
+        }
+        match fastrand::u8(..8) {
+            0 | 1 => Fate::Slow,
+            2 => Fate::NotSent,
+            3 => Fate::Lost,
+            4 => Fate::Unanswered,
+            5 => Fate::Late,
+            6 => Fate::Repeated,
+            _ => Fate::Panics,
+        }
+    }
+
+    /// Sends one request. `again` is what a copy of it does when it arrives.
+    fn send<T>(
+        &self,
+        what: &str,
+        by: Moment,
+        request: impl FnOnce() -> T,
+        again: impl FnOnce() + Send + 'static,
+    ) -> Result<T, Failure> {
+        let unknown = || Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
+        let fate = self.fate();
+        trace(|| format!("{what}: {fate:?}"));
+        match fate {
+            Fate::Fine => Ok(request()),
+            Fate::Slow => {
+                let (there, back) = (some_millis(30), some_millis(30));
+                self.sleep_until((self.clock.now() + there).min(by));
+                let answer = request();
+                let back = self.clock.now() + back;
+                self.sleep_until(back.min(by));
+                if back > by { unknown() } else { Ok(answer) }
+            }
+            Fate::NotSent => Err(Failure::NotSent(Error::unavailable("refused, on purpose"))),
+            Fate::Lost => {
+                self.sleep_until(by);
+                unknown()
+            }
+            Fate::Unanswered => {
+                request();
+                self.sleep_until(by);
+                unknown()
+            }
+            Fate::Late => {
+                self.deliver(by + some_millis(200), again);
+                self.sleep_until(by);
+                unknown()
+            }
+            Fate::Repeated => {
+                request();
+                self.deliver(by + some_millis(200), again);
+                self.sleep_until(by);
+                unknown()
+            }
+            Fate::Panics => {
+                request();
+                resume_unwind(Box::new("on purpose"));
+            }
+        }
+    }
+
+    fn deliver(&self, at: Moment, request: impl FnOnce() + Send + 'static) {
+        let under_way = Arc::clone(&self.under_way);
+        under_way.fetch_add(1, Ordering::Relaxed);
+        thread::spawn(move || {
+            Virtual.wait(&Arc::new(Signal::new()), at);
+            trace(|| "a late request or answer arrives".to_owned());
+            request();
+            under_way.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    fn falls_short(&self) -> bool {
+        self.has_replicas.load(Ordering::Relaxed) && fastrand::u8(..3) == 0
+    }
+}
+
+impl Backend for Network {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let (store, name) = (self.store.clone(), attempt.name.clone());
+        let Attempt { owner, lease, tokens, .. } = *attempt;
+        let again = move || {
+            let _late = store.acquire(&Attempt::new(&name, owner, lease).tokens(tokens), by);
+        };
+        // The store itself has no replicas.
+        let attempt = Attempt::new(attempt.name, owner, lease).tokens(tokens);
+        match self.send("acquire", by, || self.store.acquire(&attempt, by), again)?? {
+            Answer::Granted(grant) if self.falls_short() => {
+                Ok(Answer::Unacknowledged(grant, Shortfall::new(0, 1)))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+        let (store, again) = (self.store.clone(), batch.to_vec());
+        let again = move || drop(store.renew(lane, &again, by));
+        if is_one_of(&self.failing_renewals) {
+            let failure = Failure::NotSent(Error::unavailable("refused, on purpose"));
+            return vec![Err(failure); batch.len()];
+        }
+        let sent = self.send("renew", by, || self.store.renew(lane, batch, by), again);
+        let slow = self.slow_renewals.load(Ordering::Relaxed) as u64;
+        if slow > 0 {
+            self.sleep_until((self.clock.now() + Duration::from_millis(slow)).min(by));
+        }
+        match sent {
+            Ok(answers) => answers
+                .into_iter()
+                .map(|answer| match answer {
+                    Ok(Renewal::Extended) if self.falls_short() => {
+                        Ok(Renewal::Unacknowledged(Shortfall::new(0, 1)))
+                    }
+                    answer => answer,
+                })
+                .collect(),
+            Err(failure) => batch.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+        if is_one_of(&self.lost_releases) {
+            self.sleep_until(by);
+            return Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
+        }
+        let (store, copy) = (self.store.clone(), tenure.clone());
+        let again = move || drop(store.release(&copy, closing, by));
+        self.send("release", by, || self.store.release(tenure, closing, by), again)?
+    }
+
+    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+        // Applied in order, and heard of later on another thread, as on a shared connection.
+        let is_heard = self.fate() != Fate::Unanswered;
+        let answer = self.store.release(tenure, closing, by);
+        let at = if is_heard { self.clock.now() } else { by };
+        self.deliver(at, move || {
+            done(if is_heard {
+                answer
+            } else {
+                Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")))
+            });
+        });
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.send("inspect", by, || self.store.inspect(name, by), || ())?
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        if self.fate() == Fate::NotSent {
+            return Err(Failure::NotSent(Error::unavailable("refused, on purpose")));
+        }
+        let watch = self.store.watch(name, wake, by)?;
+        self.watches.fetch_add(1, Ordering::Relaxed);
+        Ok(Watch::new((watch, Counted(Arc::clone(&self.watches)))))
+    }
+
+    fn lane(&self, name: &LockName) -> Lane {
+        self.store.lane(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.store.abilities().independent(false).replication(Replicates::Counted)
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

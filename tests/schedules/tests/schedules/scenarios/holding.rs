@@ -1,0 +1,341 @@
+//! What is held: renewals beside releases and losses, guards in several threads, re-entry, panics.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, take_with, thread, until};
+use distlock_schedules::sync::channel::TryRecvError;
+use distlock_schedules::sync::time;
+use distlock_schedules::{DistLock, LockOptions, LossCause};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lock is held over several renewals, released beside one, and taken by the next.
+#[test]
+fn renewal_and_release() {
+    explore("renewal_and_release", 600, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let threads: Vec<_> = (0..2)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let guard = take(&lock);
+                    let losses = guard.losses();
+                    // Until a renewal is due, or just after: a third of the lease, less up to a
+                    // twelfth of it, in steps of the wheel.
+                    let time = LEASE / 3 - ms(25) + ms(fastrand::u64(..30));
+                    let was_valid = shared.stay(&guard, time * (number + 1));
+                    assert!(was_valid || !is_punctual(), "lost although nothing was late");
+                    let token = guard.fencing_token();
+                    match guard.unlock() {
+                        Ok(()) => assert!(
+                            matches!(losses.try_recv(), Err(TryRecvError::Disconnected)),
+                            "a loss of {token:?} was told, and then it was released"
+                        ),
+                        Err(error) => {
+                            assert!(error.is_lost() && !is_punctual(), "{error}");
+                            let loss = losses.try_recv().expect("a loss is told");
+                            // The store's lease may be over before anything here looks at the clock.
+                            let cause = loss.cause();
+                            assert!(matches!(cause, LossCause::Expired | LossCause::Gone));
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        drop(lock);
+        until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+        assert!(!is_punctual() || world.judge.losses() == 0, "lost although nothing was late");
+    });
+}
+
+/// A renewal that fails is tried again in time.
+#[test]
+fn failed_renewal() {
+    explore("failed_renewal", 300, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let guard = take(&lock);
+        world.net.fail_renewals(fastrand::usize(1..4));
+        let was_valid = world.stay(&guard, LEASE * 2);
+        assert!(was_valid || !is_punctual(), "it was not renewed again");
+        give(guard);
+    });
+}
+
+/// An answer to a renewal that comes at the deadline makes nothing valid again.
+#[test]
+fn validity_is_final() {
+    explore("validity_is_final", 1_500, |world| {
+        let client = world.client();
+        let lock = client.owned_mutex(NAME).expect("a lock");
+        let guard = Arc::new(take(&lock));
+        world.net.slow_renewals(fastrand::usize(..100));
+        let looking = {
+            let (guard, shared) = (Arc::clone(&guard), Arc::clone(world));
+            thread::spawn(move || {
+                for _ in 0..10 {
+                    sleep(LEASE / 10);
+                    shared.judge.look(&*guard);
+                }
+            })
+        };
+        let was_valid = world.stay(&*guard, LEASE * 2);
+        assert!(was_valid || !is_punctual(), "it was not renewed");
+        looking.join().expect("no panic");
+        give(Arc::into_inner(guard).expect("nobody else has it"));
+    });
+}
+
+/// The lock is handed on again and again while renewals of it are slow.
+#[test]
+fn hand_off_beside_renewals() {
+    explore("hand_off_beside_renewals", 300, |world| {
+        let client = world.client_with(|config| config.with_hand_off(ms(1_000)));
+        let lock = client.mutex(NAME).expect("a lock");
+        world.net.slow_renewals(30);
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    for _ in 0..12 {
+                        let guard = take(&lock);
+                        let was_valid = shared.stay(&guard, ms(12));
+                        assert!(was_valid || !is_punctual(), "lost although nothing was late");
+                        give(guard);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+/// The store loses a lock beside a renewal, a question, an extension and the release.
+#[test]
+fn loss() {
+    explore("loss", 800, |world| {
+        let client = world.client();
+        let lock = client.owned_mutex(NAME).expect("a lock");
+        let options = match fastrand::u8(..3) {
+            0 => LockOptions::new().lease(ms(120)),
+            1 => LockOptions::new().watched_at_most(LEASE, 1),
+            _ => LockOptions::new(),
+        };
+        let guard = Arc::new(take_with(&lock, &options));
+        let losses = guard.losses();
+        let is_lost = fastrand::bool();
+        let losing = {
+            let shared = Arc::clone(world);
+            thread::spawn(move || {
+                sleep(LEASE / 3 - ms(25) + ms(fastrand::u64(..30)));
+                if is_lost {
+                    shared.lose();
+                }
+            })
+        };
+        let asking = {
+            let (guard, shared) = (Arc::clone(&guard), Arc::clone(world));
+            let extends = fastrand::bool();
+            thread::spawn(move || {
+                sleep(LEASE / 3 - ms(5));
+                let answer = if extends { guard.extend(LEASE) } else { guard.verify().map(drop) };
+                shared.judge.look(&*guard);
+                if let Err(error) = answer {
+                    assert!(error.is_lost() || !is_punctual(), "{error}");
+                }
+            })
+        };
+        let waiting = {
+            let (lock, shared) = (lock.clone(), Arc::clone(world));
+            thread::spawn(move || {
+                let guard = take(&lock);
+                shared.stay(&guard, Duration::ZERO);
+                guard.unlock().is_ok()
+            })
+        };
+        world.stay(&*guard, LEASE / 3 + ms(fastrand::u64(..10)));
+        asking.join().expect("no panic");
+        let ended = Arc::into_inner(guard).expect("nobody else has it").unlock();
+        let told = losses.recv();
+        match &ended {
+            Ok(()) => {
+                let is_used_up = |cause| cause == LossCause::RenewalsUsedUp;
+                let only_used_up = told.as_ref().map_or(true, |loss| is_used_up(loss.cause()));
+                assert!(only_used_up, "{told:?} was told, and then it was released");
+            }
+            Err(error) => assert!(error.is_lost() && told.is_ok(), "{error}, {told:?}"),
+        }
+        assert!(losses.recv().is_err(), "a loss is told once");
+        losing.join().expect("no panic");
+        // A lock that another guard had by then was lost, too.
+        let _was_ours = waiting.join().expect("no panic");
+        assert!(world.judge.losses() <= 2, "a loss is told once");
+    });
+}
+
+/// Guards that were sent away, dropped and unlocked elsewhere, and holds without a guard.
+#[test]
+fn sent_and_detached() {
+    explore("sent_and_detached", 600, |world| {
+        let client = world.client();
+        let owned = client.owned_mutex(NAME).expect("a lock");
+        let lock = client.mutex(NAME).expect("a lock");
+        let guard = take(&owned);
+        let dropping = {
+            let shared = Arc::clone(world);
+            thread::spawn(move || {
+                shared.stay(&guard, Duration::ZERO);
+                drop(guard);
+            })
+        };
+        let detaching: Vec<_> = (0..2)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let guard = take(&lock);
+                    shared.stay(&guard, Duration::ZERO);
+                    guard.detach();
+                    assert_eq!(lock.hold_count(), 1);
+                    if number == 0 {
+                        let ended = lock.unlock();
+                        assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                        assert!(lock.unlock().expect_err("it ended").is_not_held());
+                    } // the other one ends, and leaves its hold behind
+                })
+            })
+            .collect();
+        dropping.join().expect("no panic");
+        detaching.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        // The watchdog finds out by the next look that the thread has ended.
+        let start = time::peek();
+        let last = take(&lock);
+        in_time("the end of a thread that held it", start, LEASE / 3 + ms(30));
+        world.stay(&last, Duration::ZERO);
+        give(last);
+        drop((lock, owned));
+        // A hold that was lost before it was left behind goes with the next such, or the client.
+        if is_punctual() {
+            until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+        }
+    });
+}
+
+/// Nested holds of several threads, some of which need a longer lease.
+#[test]
+fn reentry() {
+    explore("reentry", 600, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let outer = take(&lock);
+                    let options = match number {
+                        0 => LockOptions::new(),
+                        1 => LockOptions::new().lease(LEASE * 2),
+                        _ => LockOptions::new().watched(LEASE * 2),
+                    };
+                    let inner = match lock.try_lock_with(&options) {
+                        Ok(inner) => inner.expect("a thread is never busy for itself"),
+                        Err(error) => {
+                            // Lost, or an extension that was not confirmed in time.
+                            let is_late = error.is_lost() || error.is_unavailable();
+                            assert!(is_late && !is_punctual(), "{error}");
+                            assert_eq!(lock.hold_count(), 1);
+                            return;
+                        }
+                    };
+                    assert_eq!(lock.hold_count(), 2);
+                    assert_eq!(inner.fencing_token(), outer.fencing_token());
+                    let ended = inner.unlock();
+                    assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                    assert_eq!(lock.hold_count(), 1);
+                    let is_valid = shared.stay(&outer, Duration::ZERO);
+                    assert!(is_valid || !is_punctual(), "lost with the inner hold");
+                    drop(outer);
+                    assert_eq!(lock.hold_count(), 0);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        // A thread that held it once can have it again, lost or not.
+        give(take(&lock));
+    });
+}
+
+/// A panic inside releases, and the next thread goes on.
+#[test]
+fn panic_inside() {
+    explore("panic_inside", 600, |world| {
+        let client = world.client_with(|config| config.with_watchdog(ms(30_000)));
+        let lock = client.mutex(NAME).expect("a lock");
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let caught = catch_unwind(AssertUnwindSafe(|| {
+                        let guard = take(&lock);
+                        shared.stay(&guard, Duration::ZERO);
+                        if number != 1 {
+                            resume_unwind(Box::new("on purpose"));
+                        }
+                        give(guard);
+                    }));
+                    assert_eq!(caught.is_ok(), number == 1);
+                    assert_eq!(lock.hold_count(), 0);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        in_time("three turns", Duration::ZERO, ms(200));
+    });
+}
+
+/// A lock is taken at the very moment at which the idle watchdog's thread ends.
+#[test]
+fn idle_watchdog() {
+    explore("idle_watchdog", 500, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        give(take(&lock));
+        // The timer fires once more, at a third of the lease or up to a twelfth earlier, in steps of
+        // the wheel; its thread stays for ten seconds from then on.
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                let idle = ms(10_000) + LEASE / 3 - ms(10 * fastrand::u64(..3));
+                thread::spawn(move || {
+                    sleep(idle);
+                    let guard = take(&lock);
+                    let was_valid = shared.stay(&guard, LEASE * 2);
+                    assert!(was_valid || !is_punctual(), "it was not renewed");
+                    let ended = guard.unlock();
+                    assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+/// A renewal is due at the very moment at which the idle thread that sends them ends.
+#[test]
+fn idle_lane() {
+    explore("idle_lane", 500, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        for _ in 0..2 {
+            // The first renewal of a name is always as long after the grant; the thread stays for
+            // thirty seconds after it.
+            let guard = take(&lock);
+            let began = time::peek();
+            let was_valid = world.stay(&guard, LEASE * 2 / 5);
+            assert!(was_valid || !is_punctual(), "it was not renewed");
+            give(guard);
+            sleep(ms(30_000).saturating_sub(time::peek() - began));
+        }
+    });
+}

@@ -1,0 +1,106 @@
+//! The end of a client, while its threads wait, renew and release.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{LEASE, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread};
+use distlock_schedules::DistLock;
+use distlock_schedules::sync::time;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The last handle goes while others still wait, hold and release.
+#[test]
+fn last_handle() {
+    explore("last_handle", 600, |world| {
+        let client = world.client();
+        let other = world.client();
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let lock = client.mutex(NAME).expect("a lock");
+                let shared = Arc::clone(world);
+                thread::spawn(move || {
+                    let guard = take(&lock);
+                    drop(lock); // the guard is the last that this thread has of the client
+                    let time = if number == 0 { LEASE / 3 } else { Duration::ZERO };
+                    shared.stay(&guard, time);
+                    if number == 1 {
+                        guard.detach();
+                        shared.judge.is_detached();
+                    } else if number == 2 {
+                        drop(guard);
+                    } else {
+                        let ended = guard.unlock();
+                        assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+                    }
+                })
+            })
+            .collect();
+        drop(client);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        let start = time::peek();
+        let lock = other.mutex(NAME).expect("a lock");
+        let guard = take(&lock);
+        in_time("a lock of a client that is gone", start, ms(60));
+        world.stay(&guard, Duration::ZERO);
+        give(guard);
+        drop((lock, other));
+        let gone = time::peek();
+        while time::threads() > 0 {
+            in_time("the end of the threads", gone, ms(30));
+            sleep(ms(1));
+        }
+    });
+}
+
+/// The client goes while a release is not confirmed: it is tried once more before that ends.
+#[test]
+fn unconfirmed_release() {
+    explore("unconfirmed_release", 600, |world| {
+        let client = world.client();
+        world.net.trouble(2);
+        let threads: Vec<_> = (0..2)
+            .map(|number| {
+                let lock = client.mutex(NAME).expect("a lock");
+                let shared = Arc::clone(world);
+                thread::spawn(move || {
+                    let guard = match lock.lock() {
+                        Ok(guard) => guard,
+                        Err(error) => return assert!(error.is_unavailable(), "{error}"),
+                    };
+                    shared.stay(&guard, Duration::ZERO);
+                    if number == 0 { drop(guard) } else { drop(guard.unlock()) }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        world.net.trouble(0);
+        // Nothing that is under way began at the moment at which the client goes.
+        sleep(ms(fastrand::u64(..100)) + Duration::from_micros(10));
+        let start = time::peek();
+        drop(client);
+        // What hung when the client went may take one more time-out, and nothing else does.
+        in_time("the end of the client", start, TIMEOUT + ms(5));
+        assert!(!world.is_held() || !is_punctual(), "nothing was tried once more");
+        sleep(LEASE + TIMEOUT);
+    });
+}
+
+/// What is in doubt is settled at the moment at which somebody begins to wait for that.
+#[test]
+fn settled_at_once() {
+    explore("settled_at_once", 600, |world| {
+        let client = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let dropping = {
+            let lock = lock.clone();
+            thread::spawn(move || drop(take(&lock)))
+        };
+        for _ in 0..2 {
+            drop(take(&lock));
+            let start = time::peek();
+            let settled = client.settle(LEASE * 10);
+            assert!(settled.is_ok() || !is_punctual(), "{settled:?}");
+            in_time("the answers", start, ms(10));
+        }
+        dropping.join().expect("no panic");
+    });
+}

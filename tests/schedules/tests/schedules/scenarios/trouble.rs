@@ -1,0 +1,122 @@
+//! A network that loses, delays and repeats, replicas that fall short, a backend that panics.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{LEASE, NAME, World, give, in_time, ms, sleep, take, thread, until};
+use distlock_schedules::sync::time;
+use distlock_schedules::{Client, DistLock, Interrupt, LockOptions, OnShortfall, Replication};
+use std::sync::Arc;
+
+/// A thread that takes the lock in one way or another, and gives it back in one or another.
+fn work(world: &World, client: &Client, stop: &Interrupt) {
+    for _ in 0..2 {
+        let lock = client.mutex(NAME).expect("a lock");
+        let options = match fastrand::u8(..4) {
+            0 => LockOptions::new().wait(ms(150)),
+            1 => LockOptions::new().wait(ms(3_000)).interrupt(stop),
+            _ => LockOptions::new().wait(ms(3_000)),
+        };
+        match lock.try_lock_with(&options) {
+            Ok(Some(guard)) => {
+                world.stay(&guard, ms(fastrand::u64(..4) * 60));
+                let ended = if fastrand::bool() { guard.unlock() } else { Ok(drop(guard)) };
+                if let Err(error) = ended {
+                    assert!(error.is_lost() || error.is_unavailable(), "{error}");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => assert!(
+                error.is_unavailable() || error.is_interrupted() || error.is_shortfall(),
+                "{error}"
+            ),
+        }
+    }
+}
+
+/// Afterwards, on a network that works, nothing is left behind.
+fn settled(world: &World, clients: &[Client]) {
+    world.net.trouble(0);
+    world.net.replicas(false);
+    let start = time::peek();
+    for client in clients {
+        while let Err(error) = client.settle(LEASE * 4) {
+            assert!(!is_punctual(), "{error}");
+        }
+        assert_eq!(client.waiting(NAME).expect("a name"), 0);
+    }
+    in_time("the clean-up", start, ms(1_300));
+    until("all requests have arrived", ms(1_000), || world.net.under_way() == 0);
+    assert!(!is_punctual() || !world.is_held(), "the store has a holder that no client knows of");
+    let lock = clients[0].mutex(NAME).expect("a lock");
+    give(take(&lock));
+    drop(lock);
+    let in_use = || clients.iter().map(Client::names_in_use).sum::<usize>();
+    until("the name is forgotten", LEASE, || in_use() == 0);
+}
+
+#[test]
+fn faulty_network() {
+    explore("faulty_network", 400, |world| {
+        let clients = [world.client(), world.client()];
+        let stop = Interrupt::new();
+        world.net.trouble(4);
+        let threads: Vec<_> = (0..4)
+            .map(|number| {
+                let (client, stop) = (clients[number % 2].clone(), stop.clone());
+                let shared = Arc::clone(world);
+                thread::spawn(move || work(&shared, &client, &stop))
+            })
+            .collect();
+        sleep(ms(100));
+        stop.fire();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        settled(world, &clients);
+    });
+}
+
+#[test]
+fn replicas_fall_short() {
+    explore("replicas_fall_short", 400, |world| {
+        let policy = match fastrand::u8(..3) {
+            0 => OnShortfall::Fail,
+            1 => OnShortfall::Accept,
+            _ => OnShortfall::Retry,
+        };
+        let replication = Replication::replicas(1).timeout(ms(20)).on_shortfall(policy);
+        let client = || world.client_with(|config| config.with_replication(replication));
+        let clients = [client(), client()];
+        let stop = Interrupt::new();
+        world.net.replicas(true);
+        world.net.trouble(if fastrand::bool() { 0 } else { 8 });
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let (client, stop) = (clients[number % 2].clone(), stop.clone());
+                let shared = Arc::clone(world);
+                thread::spawn(move || work(&shared, &client, &stop))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        settled(world, &clients);
+    });
+}
+
+/// A grant that too few replicas confirm is taken back, and that is not confirmed either.
+#[test]
+fn taken_back_in_doubt() {
+    explore("taken_back_in_doubt", 600, |world| {
+        let replication = Replication::replicas(1).timeout(ms(20)).on_shortfall(OnShortfall::Retry);
+        let client = world.client_with(|config| config.with_replication(replication));
+        world.net.replicas(true);
+        world.net.lose_releases(fastrand::usize(2..5));
+        let lock = client.mutex(NAME).expect("a lock");
+        let options = LockOptions::new().wait(LEASE * 10);
+        if let Ok(Some(guard)) = lock.try_lock_with(&options) {
+            world.net.replicas(false);
+            let was_valid = world.stay(&guard, LEASE);
+            assert!(was_valid || !is_punctual(), "it was given back under its holder");
+            world.net.lose_releases(0);
+            give(guard);
+        }
+        drop(lock);
+        settled(world, &[client]);
+    });
+}

@@ -1,0 +1,141 @@
+//! Waits that an interrupt ends, and a lock that is lost before the next waiter comes for it.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{NAME, give, in_time, ms, sleep, take, thread, until};
+use distlock_schedules::sync::time;
+use distlock_schedules::{DistLock, Interrupt};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An interrupt comes at any point of three waits: in the queue, at the store, at the hand-off.
+#[test]
+fn interrupt() {
+    explore("interrupt", 800, |world| {
+        let long = ms(30_000);
+        let client = world.client_with(|config| config.with_watchdog(long));
+        let other = world.client_with(|config| config.with_watchdog(long));
+        let lock = client.mutex(NAME).expect("a lock");
+        let is_ours = fastrand::bool();
+        let holder = if is_ours { lock.clone() } else { other.mutex(NAME).expect("a lock") };
+        let guard = take(&holder);
+        let stop = Interrupt::new();
+        let waiters: Vec<_> = (0..3)
+            .map(|number| {
+                let (lock, stop, shared) = (lock.clone(), stop.clone(), Arc::clone(world));
+                thread::spawn(move || {
+                    let guard =
+                        if number == 2 { lock.lock() } else { lock.lock_interruptibly(&stop) };
+                    match guard {
+                        Ok(guard) => {
+                            shared.stay(&guard, Duration::ZERO);
+                            give(guard);
+                        }
+                        Err(error) => assert!(
+                            number != 2 && error.is_interrupted()
+                                || error.is_unavailable() && !is_punctual(),
+                            "{error}"
+                        ),
+                    }
+                })
+            })
+            .collect();
+        let listener = {
+            let stop = stop.clone();
+            thread::spawn(move || stop.fired().recv().expect("it fires"))
+        };
+        if fastrand::bool() {
+            sleep(ms(10));
+        }
+        // Either the interrupt alone ends two of the waits, or it comes along with the release.
+        let fires_first = fastrand::bool();
+        let firing = thread::spawn({
+            let stop = stop.clone();
+            move || stop.fire()
+        });
+        let start = time::peek();
+        if fires_first {
+            let mut waiters = waiters.into_iter();
+            for waiter in waiters.by_ref().take(2) {
+                waiter.join().expect("no panic");
+            }
+            in_time("an interrupt", start, ms(60));
+            give(guard);
+            waiters.for_each(|waiter| waiter.join().expect("no panic"));
+        } else {
+            give(guard);
+            waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        }
+        listener.join().expect("no panic");
+        firing.join().expect("no panic");
+        in_time("the release behind it", start, ms(200));
+    });
+}
+
+/// An interrupt comes while a waiter asks the store.
+#[test]
+fn interrupt_at_the_store() {
+    explore("interrupt_at_the_store", 1_500, |world| {
+        let long = ms(30_000);
+        let client = world.client_with(|config| config.with_watchdog(long));
+        let other = world.client_with(|config| config.with_watchdog(long));
+        let guard = take(&other.mutex(NAME).expect("a lock"));
+        let stop = Interrupt::new();
+        let firing = thread::spawn({
+            let stop = stop.clone();
+            move || stop.fire()
+        });
+        let start = time::peek();
+        let lock = client.mutex(NAME).expect("a lock");
+        let error = lock.lock_interruptibly(&stop).expect_err("another client holds it");
+        assert!(error.is_interrupted(), "{error}");
+        in_time("an interrupt", start, ms(10));
+        firing.join().expect("no panic");
+        give(guard);
+    });
+}
+
+/// A holding is lost between its hand-off and the waiter's coming for it. Others ask the store
+/// meanwhile, have it, and hand it on, too.
+#[test]
+fn lost_before_it_was_fetched() {
+    explore("lost_before_it_was_fetched", 1_500, |world| {
+        let client = world.client_with(|config| config.with_hand_off(ms(1_000)));
+        let other = world.client();
+        let lock = client.mutex(NAME).expect("a lock");
+        let guard = take(&lock);
+        let waiters: Vec<_> = (0..3)
+            .map(|number| {
+                let (lock, shared) = (lock.clone(), Arc::clone(world));
+                let waiter = thread::spawn(move || {
+                    let guard = take(&lock);
+                    shared.stay(&guard, Duration::ZERO);
+                    let ended = guard.unlock();
+                    assert!(ended.is_ok() || number == 0 || !is_punctual(), "{ended:?}");
+                });
+                until("it queues", ms(50), || {
+                    client.waiting(NAME).expect("a name") > number || !guard.is_valid()
+                });
+                waiter
+            })
+            .collect();
+        // The hand-off asks no store: only the next renewal finds out that there is nothing left.
+        world.lose();
+        let taking = fastrand::bool().then(|| {
+            let (lock, shared) = (other.mutex(NAME).expect("a lock"), Arc::clone(world));
+            thread::spawn(move || {
+                let guard = take(&lock);
+                shared.stay(&guard, ms(60));
+                drop(guard);
+            })
+        });
+        drop(guard);
+        taking.map(|thread| thread.join().expect("no panic"));
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        assert_eq!(client.waiting(NAME).expect("a name"), 0);
+        in_time("four turns", Duration::ZERO, ms(900));
+        // Whatever happened, the lock can be had, soon.
+        let start = time::peek();
+        give(take(&lock));
+        in_time("another turn", start, ms(60));
+    });
+}

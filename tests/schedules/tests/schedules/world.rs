@@ -1,0 +1,325 @@
+//! [`World`]: a store, its clients, and what must hold of them in every order.
+
+use crate::explore::{is_punctual, trace};
+use crate::network::Network;
+use distlock_schedules::backend::Backend;
+use distlock_schedules::sync::time;
+use distlock_schedules::{
+    Client, Clock, Config, DistLock, Error, Event, FencingToken, LockGuard, LockName, LockOptions,
+    MemoryBackend, Moment, Mutex, OwnedGuard, OwnedMutex, Signal, SystemClock, Woken,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{self, Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub(crate) use shuttle::thread;
+
+/// Milliseconds.
+pub(crate) const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The lease that the watchdog keeps where a scenario says nothing else.
+pub(crate) const LEASE: Duration = ms(300);
+
+/// The command time-out of all clients.
+pub(crate) const TIMEOUT: Duration = ms(100);
+
+/// The name of the one lock.
+pub(crate) const NAME: &str = "x";
+
+/// The virtual clock, and a time of day that goes with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Virtual;
+
+impl Clock for Virtual {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1_800_000_000) + time::peek()
+    }
+
+    fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+        SystemClock.wait(signal, until)
+    }
+}
+
+/// Lets this task sleep.
+pub(crate) fn sleep(time: Duration) {
+    Virtual.wait(&Arc::new(Signal::new()), Virtual.now() + time);
+}
+
+/// Waits until `condition` holds, with a look each millisecond.
+pub(crate) fn until(what: &str, within: Duration, mut condition: impl FnMut() -> bool) {
+    let end = time::peek() + within;
+    while !condition() {
+        assert!(time::peek() < end || !is_punctual(), "not within {within:?}: {what}");
+        sleep(ms(1));
+    }
+}
+
+/// Asserts that so much time at most has passed since `start`, where nothing is late.
+pub(crate) fn in_time(what: &str, start: Duration, most: Duration) {
+    let took = time::peek() - start;
+    assert!(took <= most || !is_punctual(), "{what} took {took:?}, and may take {most:?}");
+}
+
+/// What all tasks of an execution share.
+pub(crate) struct World {
+    pub(crate) net: Arc<Network>,
+    pub(crate) judge: Arc<Judge>,
+    store: MemoryBackend,
+    /// Whether a lock was taken away on purpose.
+    is_taken: AtomicBool,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let store = MemoryBackend::new(Arc::new(Virtual));
+        Self {
+            net: Arc::new(Network::new(store.clone())),
+            judge: Arc::default(),
+            store,
+            is_taken: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client_with(|config| config)
+    }
+
+    /// A client with these settings, whose events are judged.
+    pub(crate) fn client_with(&self, configure: impl FnOnce(Config) -> Config) -> Client {
+        let (judge, net) = (Arc::clone(&self.judge), Arc::clone(&self.net));
+        let config = Config::default().with_watchdog(LEASE).with_command_timeout(TIMEOUT);
+        Client::builder()
+            .backend(net)
+            .clock(Arc::new(Virtual))
+            .config(configure(config))
+            .events(Arc::new(move |event: &Event| judge.event(event)))
+            .connect()
+            .expect("a client")
+    }
+
+    /// Whether the store has a holder. Asks it past the network.
+    pub(crate) fn is_held(&self) -> bool {
+        let name = LockName::new(NAME).expect("a name");
+        self.store.inspect(&name, Moment::NEVER).expect("memory").holder.is_some()
+    }
+
+    /// Is inside for `time`, with looks at the guard and the store. Says whether the guard was
+    /// valid all along.
+    pub(crate) fn stay(&self, guard: &impl Held, time: Duration) -> bool {
+        let was_valid = self.judge.stay(guard, time);
+        let is_held = self.is_held();
+        let is_valid = self.judge.look(guard);
+        let is_taken = self.is_taken.load(Ordering::Relaxed);
+        assert!(is_held || is_taken || !is_valid, "a guard is valid, and nothing in the store");
+        was_valid && is_valid
+    }
+
+    /// Takes the lock away behind the holder's back.
+    pub(crate) fn lose(&self) {
+        self.is_taken.store(true, Ordering::Relaxed);
+        self.store.lose(&LockName::new(NAME).expect("a name"));
+    }
+
+    /// All handles and guards are gone: so are threads, watches, and the lock in the store.
+    pub(crate) fn end(&self) {
+        until("the clients' threads end", TIMEOUT, || time::threads() == 0);
+        until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
+        assert_eq!(self.net.watches(), 0, "watches left");
+        // A lease that has ended for its holder lives on in the store for its allowance of drift.
+        while !is_punctual() && self.is_held() {
+            sleep(ms(1));
+        }
+        assert!(!self.is_held(), "the store still has a holder");
+        self.judge.end();
+    }
+}
+
+/// A guard of either kind.
+pub(crate) trait Held: Sized {
+    fn is_valid(&self) -> bool;
+    fn token(&self) -> FencingToken;
+    fn unlock(self) -> Result<(), Error>;
+}
+
+/// A lock of either kind.
+pub(crate) trait Lock {
+    type Guard: Held;
+    fn lock_with(&self, options: &LockOptions) -> Result<Self::Guard, Error>;
+}
+
+impl Lock for Mutex {
+    type Guard = LockGuard;
+
+    fn lock_with(&self, options: &LockOptions) -> Result<LockGuard, Error> {
+        DistLock::lock_with(self, options)
+    }
+}
+
+impl Lock for OwnedMutex {
+    type Guard = OwnedGuard;
+
+    fn lock_with(&self, options: &LockOptions) -> Result<OwnedGuard, Error> {
+        Self::lock_with(self, options)
+    }
+}
+
+/// Takes a lock that is free some time. A thread that is late may get the answer too late.
+pub(crate) fn take<L: Lock>(lock: &L) -> L::Guard {
+    take_with(lock, &LockOptions::new())
+}
+
+/// The same with options.
+pub(crate) fn take_with<L: Lock>(lock: &L, options: &LockOptions) -> L::Guard {
+    loop {
+        match lock.lock_with(options) {
+            Ok(guard) => return guard,
+            Err(error) => assert!(error.is_unavailable() && !is_punctual(), "{error}"),
+        }
+    }
+}
+
+/// Gives a lock back. Where a thread is late it may be lost.
+pub(crate) fn give(guard: impl Held) {
+    let ended = guard.unlock();
+    assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+}
+
+impl Held for LockGuard {
+    fn unlock(self) -> Result<(), Error> {
+        Self::unlock(self)
+    }
+
+    fn is_valid(&self) -> bool {
+        Self::is_valid(self)
+    }
+
+    fn token(&self) -> FencingToken {
+        self.fencing_token().expect("the store makes tokens")
+    }
+}
+
+impl Held for OwnedGuard {
+    fn unlock(self) -> Result<(), Error> {
+        Self::unlock(self)
+    }
+
+    fn is_valid(&self) -> bool {
+        Self::is_valid(self)
+    }
+
+    fn token(&self) -> FencingToken {
+        self.fencing_token().expect("the store makes tokens")
+    }
+}
+
+/// Sees that no two guards are valid at once, that tokens grow, and that every acquisition ends
+/// once. It has no scheduling points of its own.
+#[derive(Default)]
+pub(crate) struct Judge(sync::Mutex<Record>);
+
+#[derive(Default)]
+struct Record {
+    /// Counts the beginnings and ends of looks at guards.
+    step: u64,
+    /// Each look that found a guard valid: its token, and the steps between which it was made.
+    valid: Vec<(FencingToken, u64, u64)>,
+    acquired: usize,
+    released: usize,
+    lost: usize,
+    failed: usize,
+    /// Acquisitions that may end without an event.
+    detached: usize,
+    /// Each look that found a guard invalid: its token, and the step at which it had ended.
+    invalid: Vec<(FencingToken, u64)>,
+}
+
+impl Judge {
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn step(&self) -> u64 {
+        let mut record = self.record();
+        record.step += 1;
+        record.step
+    }
+
+    /// Looks at a guard; says whether it is valid.
+    pub(crate) fn look(&self, guard: &impl Held) -> bool {
+        let (token, before) = (guard.token(), self.step());
+        let is_valid = guard.is_valid();
+        let after = self.step();
+        trace(|| format!("guard {token} is valid: {is_valid}"));
+        if !is_valid {
+            self.record().invalid.push((token, after));
+        } else {
+            let mut record = self.record();
+            let was_lost = record.invalid.iter().any(|it| it.0 == token && it.1 < before);
+            assert!(!was_lost, "{token} was lost, and is valid again");
+            let first = record.valid.iter().filter(|it| it.0 == token).map(|it| it.2).min();
+            for (other, began, ended) in &record.valid {
+                let is_between = first.is_some_and(|first| first < *began) && *ended < before;
+                assert!(
+                    *other == token || !is_between,
+                    "guard {other} was valid while guard {token} was"
+                );
+                let is_later = *ended < before;
+                assert!(!is_later || *other <= token, "{token} is valid after {other} was");
+            }
+            record.valid.push((token, before, after));
+        }
+        is_valid
+    }
+
+    /// Is inside for `time`, with looks at the guard. Says whether it was valid all along.
+    fn stay(&self, guard: &impl Held, time: Duration) -> bool {
+        let mut is_valid = self.look(guard);
+        for _ in 0..3 {
+            if time.is_zero() {
+                thread::yield_now();
+            } else {
+                sleep(time / 3);
+            }
+            is_valid &= self.look(guard);
+        }
+        is_valid
+    }
+
+    fn event(&self, event: &Event) {
+        trace(|| format!("{event:?}"));
+        let mut record = self.record();
+        match event {
+            Event::Acquired { .. } => record.acquired += 1,
+            Event::Released { .. } => record.released += 1,
+            Event::Lost { .. } => record.lost += 1,
+            // A loss that the release found is told as a loss, too.
+            Event::ReleaseFailed { error, .. } if !error.is_lost() => record.failed += 1,
+            _ => {}
+        }
+    }
+
+    /// How many losses were told.
+    pub(crate) fn losses(&self) -> usize {
+        self.record().lost
+    }
+
+    /// One acquisition may end without an event: it was detached, and its client goes.
+    pub(crate) fn is_detached(&self) {
+        self.record().detached += 1;
+    }
+
+    fn end(&self) {
+        let Record { acquired, released, lost, failed, detached, .. } = *self.record();
+        let ended = released + lost + failed;
+        assert!(
+            (ended..=ended + detached).contains(&acquired),
+            "{acquired} were acquired: {released} released, {lost} lost, {failed} unconfirmed"
+        );
+    }
+}
