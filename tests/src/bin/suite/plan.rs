@@ -42,7 +42,9 @@ pub(crate) fn excuses() -> String {
 
 /// What runs in this tier.
 pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
-    let suite = Suite { tier, binaries };
+    let is_format_changed =
+        Job::new("changed formats", &["tests/interop.sh", "changed"]).succeeds();
+    let suite = Suite { tier, binaries, is_format_changed };
     // What mostly sleeps has many threads.
     let conformance = vec![
         vec![suite.tests("conformance", 128).env("DISTLOCK_TEST_SCALE", "4")],
@@ -53,9 +55,13 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
         vec![suite.tests("sentinel", 12), suite.tests("lock_redis", 8)],
         vec![suite.tests("cluster", 12), suite.tests("lock_cluster", 8)],
         vec![suite.tests("quorum", 12), suite.tests("distlock", 4)],
-        vec![suite.tests("project", 8), suite.tests("distlock-benches", 4)],
+        vec![
+            suite.tests("project", 8),
+            suite.tests("lock_core", 8),
+            suite.tests("distlock-benches", 4),
+        ],
     ];
-    let interop = vec![vec![suite.tests("interop", 12)]];
+    let interop = vec![vec![suite.interop()]];
     let resources = vec![vec![suite.tests("resources", 1)]];
     let phases = [
         ("conformance", conformance),
@@ -71,6 +77,8 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
 struct Suite<'a> {
     tier: Tier,
     binaries: &'a Binaries,
+    /// Whether the change that is tested touches a wire format, a script or the interop tests.
+    is_format_changed: bool,
 }
 
 impl Suite<'_> {
@@ -87,20 +95,26 @@ impl Suite<'_> {
             // Those need a server that is too old: `tests/servers.sh` runs them.
             Tier::All => job.args(&["--include-ignored", "--skip", "age::"]),
         }
-        .env("DISTLOCK_TIER", self.tier_name())
     }
 
-    fn tier_name(&self) -> &'static str {
-        match self.tier {
-            Tier::Default => "default",
-            Tier::All => "all",
-        }
+    /// Other libraries' locks beside ours. Its tests say themselves how many run at a time.
+    fn interop(&self) -> Job {
+        let job = Job::new("interop", &[&self.binaries["interop"].display().to_string()]);
+        job.env("DISTLOCK_TEST_EXCUSES", &excuses()).env("DISTLOCK_TIER", self.interop_tier())
     }
 
     /// Builds the programs around other libraries.
     fn prepare_interop(&self) -> Job {
         Job::new("prepare interop", &["tests/interop.sh", "prepare"])
-            .env("DISTLOCK_TIER", self.tier_name())
+            .env("DISTLOCK_TIER", self.interop_tier())
+    }
+
+    /// A change to what others read and write is judged by all libraries.
+    fn interop_tier(&self) -> &'static str {
+        match (self.tier, self.is_format_changed) {
+            (Tier::Default, false) => "default",
+            (Tier::All, _) | (_, true) => "all",
+        }
     }
 
     /// What the compiler and its tools say.
@@ -123,7 +137,13 @@ impl Suite<'_> {
 
     /// What no busy machine makes late.
     fn on_virtual_time(&self) -> Vec<Job> {
-        let jobs = ["in_memory", "distlock_model", "lock_core"].map(|name| self.tests(name, 32));
+        let jobs = [
+            self.tests("in_memory", 32),
+            self.tests("mutants", 1),
+            self.tests("signal", 1),
+            self.tests("schedules", 2),
+            self.tests("distlock_model", 2),
+        ];
         jobs.into_iter().map(Job::in_background).collect()
     }
 }
