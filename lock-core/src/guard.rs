@@ -109,7 +109,8 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.done && !(std::thread::panicking() && mutant("panic_keeps_it")) {
+        let is_kept = std::thread::panicking() && mutant("panic_keeps_it");
+        if !self.done && !is_kept {
             self.engine.drop_hold(&self.entry, &self.tenure);
         }
     }
