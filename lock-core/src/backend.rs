@@ -36,7 +36,7 @@
 //! [`Failure::NotSent`] means that nothing can have happened, and [`Failure::Unknown`] that it may have. When in doubt,
 //! it is `Unknown`.
 //!
-//! The conformance suite (feature `conformance`) checks all of this against a real store; sit it before you ship.
+//! The conformance suite (feature `conformance`) checks all of this against a real store; run it before you ship.
 
 use crate::clock::Moment;
 use crate::error::Error;

@@ -1,4 +1,5 @@
-//! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits through it.
+//! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits
+//! through it.
 
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -35,7 +36,8 @@ impl Moment {
     }
 }
 
-/// Adds, and stays at [`Moment::NEVER`] where the sum is too large: an absurd wait is no wait's end, not a panic.
+/// Adds, and stays at [`Moment::NEVER`] where the sum is too large: an absurd wait is no wait's
+/// end, not a panic.
 impl Add<Duration> for Moment {
     type Output = Self;
 
@@ -45,7 +47,8 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A flag that one thread waits for and any thread raises; it stays up until the waiter takes it down.
+/// A flag that one thread waits for and any thread raises; it stays up until the waiter takes it
+/// down.
 ///
 /// Because it stays up, raising it before the other side waits is never lost.
 #[derive(Debug, Default)]
@@ -105,26 +108,29 @@ pub enum Woken {
 
 /// A clock that never goes back, and the parking that goes with it.
 ///
-/// Leases count on it, so it must run while the machine sleeps. Open for tests: see [`ManualClock`].
+/// Leases count on it, so it must run while the machine sleeps. Open for tests: see
+/// [`ManualClock`].
 pub trait Clock: Send + Sync + fmt::Debug {
     /// What time it is.
     fn now(&self) -> Moment;
 
-    /// The time of day, since 1970. Only tokens of the in-memory store are made from it; it may jump.
+    /// The time of day, since 1970. Only tokens of the in-memory store are made from it; it may
+    /// jump.
     fn unix_time(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
-    /// Blocks until `signal` is raised or `until` has come. Returns at once if the signal is up already, and takes it
-    /// down then.
+    /// Blocks until `signal` is raised or `until` has come. Returns at once if the signal is up
+    /// already, and takes it down then.
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken;
 }
 
 /// The machine's clock: `CLOCK_BOOTTIME` on Linux and Android, the monotonic clock elsewhere.
 ///
-/// [`std::time::Instant`] stands still while a Linux machine is suspended, so a lease would seem to live on for as long
-/// as the machine slept. Condition variables run on that same clock; a wait is therefore cut into slices of at most
-/// [`SystemClock::SLICE`], after each of which the clock is read again.
+/// [`std::time::Instant`] stands still while a Linux machine is suspended, so a lease would seem to
+/// live on for as long as the machine slept. Condition variables run on that same clock; a wait is
+/// therefore cut into slices of at most [`SystemClock::SLICE`], after each of which the clock is
+/// read again.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct SystemClock;
@@ -158,7 +164,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to advance. For tests of anything that has to do with leases.
+/// A clock that stands still until it is told to advance. For tests of anything that has to do with
+/// leases.
 ///
 /// # Examples
 ///
@@ -232,8 +239,8 @@ impl ManualClock {
         self.0.manual.lock().unix = unix;
     }
 
-    /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a thread is parked. One that
-    /// was woken and does not run yet sleeps until now.
+    /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a
+    /// thread is parked. One that was woken and does not run yet sleeps until now.
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
         loop {

@@ -10,7 +10,7 @@
 //! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's memory
 //! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
 //! - time: [`Clock`], which all waiting goes through
-//! - the exam for stores: `conformance`, with the feature of that name
+//! - the tests for stores: `conformance`, with the feature of that name
 //!
 //! Most programs use the `distlock` crate, which is this one with the Redis stores.
 

@@ -1,7 +1,8 @@
-//! Where `tests/interop.sh` has built the programs around other libraries, and which languages it was to leave out. For the
-//! tests, and for the benchmarks.
+//! Where `tests/interop.sh` has built the programs around other libraries, and which languages it
+//! was to leave out. For the tests, and for the benchmarks.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Names the languages that are left out, as in `java,go`.
 pub(crate) const SKIP: &str = "DISTLOCK_INTEROP_SKIP";
@@ -12,13 +13,29 @@ pub(crate) fn is_skipped(language: &str) -> bool {
     skip.split([',', ' ']).any(|skipped| skipped == language)
 }
 
+/// Whether this program is built. Its stamp is written last.
+pub(crate) fn is_built(target: &Path, folder: &str) -> bool {
+    target.join("interop").join(folder).join("stamp").exists()
+}
+
+/// Whether the programs of this language can be built and run here, as `tests/interop.sh` knows.
+#[allow(dead_code, reason = "the benchmarks build what is missing")]
+pub(crate) fn is_installed(language: &str) -> bool {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let script = folders.find_map(|it| Some(it.join("tests/interop.sh")).filter(|it| it.exists()));
+    let mut command = Command::new(script.expect("the package lies in the repository"));
+    let status = command.args(["has", language]).stdout(Stdio::null()).status();
+    status.expect("there is a shell").success()
+}
+
 /// What is to be run. Panics if it is not there, and says how to build it.
 pub(crate) fn program(target: &Path, folder: &str, language: &str) -> PathBuf {
+    let is_built = is_built(target, folder);
     let folder = target.join("interop").join(folder);
-    // It comes last: without it, something may be missing.
     assert!(
-        folder.join("stamp").exists(),
-        "{} is not built: build the peers with `tests/interop.sh prepare`, or leave the language out with {SKIP}={language}",
+        is_built,
+        "{} is not built: build the peers with `tests/interop.sh prepare`, or leave the language \
+         out with {SKIP}={language}",
         folder.display(),
     );
     folder.join("run")

@@ -1,7 +1,13 @@
 //! The tables of `docs/INTEROP.md` and the README name the versions that are tested.
 
 use crate::pins::{NEIGHBOURS, Pin, redissons};
+use crate::suite::{Suite, case};
 use std::collections::BTreeSet;
+
+pub(crate) fn mount(suite: &mut Suite) {
+    suite.alone(case!(the_docs_name_the_versions_that_are_tested));
+    suite.alone(case!(the_readme_names_the_versions_that_are_tested));
+}
 
 /// The cells of the rows of this document's table of libraries.
 fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -27,13 +33,12 @@ fn pinned() -> BTreeSet<String> {
     NEIGHBOURS.into_iter().map(Pin::says).chain(redissons).collect()
 }
 
-#[test]
 fn the_docs_name_the_versions_that_are_tested() {
     assert_eq!(documented(), pinned());
 }
 
-/// A row there may be of several rows here: of the libraries, or of Redisson's kinds of locks, that it names.
-#[test]
+/// A row there may be of several rows here: of the libraries, or of Redisson's kinds of locks, that
+/// it names.
 fn the_readme_names_the_versions_that_are_tested() {
     let versions = |cell: &'static str| cell.split(", ").collect::<BTreeSet<_>>();
     let mut named = BTreeSet::new();

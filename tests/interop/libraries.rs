@@ -1,8 +1,24 @@
-//! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases mounted on it.
+//! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases
+//! mounted on it.
 
 use crate::built;
-use crate::cases;
+use crate::cases::exact::{
+    both_sides_get_their_share_of_the_lock, no_increment_is_lost_between_their_threads_and_ours,
+};
+use crate::cases::holding::{
+    a_late_unlock_leaves_the_other_sides_lock_alone, a_lock_freed_by_force_is_lost_to_its_holder,
+    nested_holds_are_held_until_the_last, their_unlock_of_our_lock_is_refused,
+};
+use crate::cases::leases::{
+    a_fixed_lease_ends_for_both_sides, the_watchdogs_of_both_keep_their_locks,
+    what_a_killed_program_of_ours_held_is_theirs_after_its_lease,
+    what_a_killed_program_of_theirs_held_is_ours_after_its_lease,
+    what_they_extend_is_theirs_and_ours_they_cannot_extend,
+};
+use crate::cases::waking::{they_get_what_we_released_at_once, we_get_what_they_released_at_once};
+use crate::peer;
 use crate::pins::{self, Pin};
+use crate::suite::{Permit, Suite, case};
 use distlock_tests::time::ms;
 use std::time::Duration;
 
@@ -11,6 +27,8 @@ use std::time::Duration;
 pub(crate) struct Library {
     /// What it is called here.
     pub(crate) name: &'static str,
+    /// The same in the names of tests.
+    pub(crate) id: &'static str,
     /// The folder of its program.
     pub(crate) program: &'static str,
     /// What `DISTLOCK_INTEROP_SKIP` calls it.
@@ -33,10 +51,11 @@ pub(crate) struct Library {
     pub(crate) too_late: Refusal,
     /// What each side has at least where both want the lock all the time, in percent.
     pub(crate) share: u64,
-    /// How often the lock goes from one side to the other at least, but for the first time, where both count to 2,000 under
-    /// it some times.
+    /// How often the lock goes from one side to the other at least, but for the first time, where
+    /// both count to 2,000 under it some times.
     pub(crate) crossings: usize,
-    /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand times, and not ten.
+    /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand
+    /// times, and not ten.
     pub(crate) eager: &'static [&'static str],
     /// Whether it keeps a lock for as long as it lives: then `watchdog=` sets how long that is.
     pub(crate) has_watchdog: bool,
@@ -63,7 +82,8 @@ pub(crate) enum Refusal {
 }
 
 impl Learns {
-    /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the scale) beside its own time.
+    /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the
+    /// scale) beside its own time.
     pub(crate) fn within(self, millis: u64) -> Duration {
         match self {
             Self::Told => ms(millis),
@@ -73,13 +93,25 @@ impl Learns {
 }
 
 impl Library {
-    /// Whether it was left out on purpose, which is said.
-    pub(crate) fn is_skipped(&self) -> bool {
-        let is_skipped = built::is_skipped(self.language);
-        if is_skipped {
-            say!("skipped: {} ({})", self.name, built::SKIP);
-        }
-        is_skipped
+    /// The newest Redisson and redis-py are tested by every run.
+    pub(crate) fn is_in_default_tier(&self) -> bool {
+        self.program == NEWEST.program || self.pin.library == pins::REDIS_PY.library
+    }
+
+    /// Whether its program is there.
+    pub(crate) fn is_built(&self) -> bool {
+        built::is_built(&peer::target(), self.program)
+    }
+
+    /// Whether its program can connect anew for another test. The others start as quickly.
+    pub(crate) fn can_reopen(&self) -> bool {
+        self.language == "java"
+    }
+
+    /// Whether both sides are told of a release, so that a change of sides is a matter of
+    /// milliseconds.
+    pub(crate) fn is_told(&self) -> bool {
+        self.ours == Learns::Told && self.theirs == Learns::Told
     }
 
     /// The key under which this lock is.
@@ -94,9 +126,10 @@ const NOT_THEIRS: Refusal = Refusal::Says(
 );
 
 /// Redisson of a version.
-const fn redisson(name: &'static str) -> Library {
+const fn redisson(name: &'static str, id: &'static str) -> Library {
     Library {
         name,
+        id,
         program: name,
         language: "java",
         pin: pins::redisson(name),
@@ -114,134 +147,71 @@ const fn redisson(name: &'static str) -> Library {
     }
 }
 
-/// The versions that are tested, as they stand in `peers/java/versions`. From 3.22 on it publishes on sharded channels where there are
-/// some, and from 3.24 to 3.36 an unlock that is sent again is told what the first one did.
-pub(crate) const OLDEST: Library = redisson("redisson-3.12.0");
-pub(crate) const PLAIN: Library = redisson("redisson-3.17.7");
-pub(crate) const WITH_LATCH: Library = redisson("redisson-3.27.2");
-pub(crate) const RECENT: Library = redisson("redisson-3.45.1");
+/// The versions that are tested, as they stand in `peers/java/versions`. From 3.22 on it publishes
+/// on sharded channels where there are some, and from 3.24 to 3.36 an unlock that is sent again is
+/// told what the first one did.
+pub(crate) const OLDEST: Library = redisson("redisson-3.12.0", "redisson_3_12");
+pub(crate) const PLAIN: Library = redisson("redisson-3.17.7", "redisson_3_17");
+pub(crate) const WITH_LATCH: Library = redisson("redisson-3.27.2", "redisson_3_27");
+pub(crate) const RECENT: Library = redisson("redisson-3.45.1", "redisson_3_45");
 /// Must be the last of them.
 pub(crate) const NEWEST: Library =
-    Library { pin: pins::NEWEST_REDISSON, ..redisson("redisson-4.7.0") };
+    Library { pin: pins::NEWEST_REDISSON, ..redisson("redisson-4.7.0", "redisson_newest") };
 
 /// Its lock that is held once. Older versions do not have it.
-const NON_REENTRANT: Library =
-    Library { name: "redisson-4.7.0, non-reentrant", arguments: &["kind=non-reentrant"], ..NEWEST };
+static NON_REENTRANT: Library = Library {
+    name: "redisson-4.7.0, non-reentrant",
+    id: "redisson_non_reentrant",
+    arguments: &["kind=non-reentrant"],
+    ..NEWEST
+};
 
 pub(crate) static ALL_REDISSONS: [Library; 5] = [OLDEST, PLAIN, WITH_LATCH, RECENT, NEWEST];
 
-/// Mounts the cases that every library sits, each as a test of its own, and those that are named behind them.
-macro_rules! sits {
-    ($module:ident, $library:expr $(, $more:ident)*) => {
-        $crate::libraries::sits_in_short!($module, $library, leases $(, $more)*);
-    };
-}
-
-/// The same but for those in which nothing else happens than that a lease ends.
-macro_rules! sits_in_short {
-    ($module:ident, $library:expr $(, $more:ident)*) => {
-        mod $module {
-            use super::*;
-            use distlock_tests::time::retry_if_late;
-
-            static LIBRARY: Library = $library;
-
-            #[test]
-            fn no_increment_is_lost_between_their_threads_and_ours() {
-                cases::exact::no_increment_is_lost(&LIBRARY);
-            }
-
-            #[test]
-            fn both_sides_get_their_share_of_the_lock() {
-                cases::exact::both_get_their_share(&LIBRARY);
-            }
-
-            #[test]
-            fn they_get_what_we_released_at_once() {
-                retry_if_late(|| cases::waking::they_get_what_we_released(&LIBRARY));
-            }
-
-            #[test]
-            fn we_get_what_they_released_at_once() {
-                retry_if_late(|| cases::waking::we_get_what_they_released(&LIBRARY));
-            }
-
-            #[test]
-            fn their_unlock_of_our_lock_is_refused() {
-                cases::holding::they_cannot_free_ours(&LIBRARY);
-            }
-
-            #[test]
-            fn a_late_unlock_leaves_the_other_sides_lock_alone() {
-                cases::steadily(|| {
-                    cases::holding::a_late_unlock_leaves_the_other_sides_lock_alone(&LIBRARY)
-                });
-            }
-
-            #[test]
-            fn the_watchdogs_of_both_keep_their_locks() {
-                cases::steadily(|| cases::leases::the_watchdogs_of_both_keep_their_locks(&LIBRARY));
-            }
-
-            $($crate::libraries::more!($more);)*
-        }
-    };
+/// Mounts on it the cases of every library, and of the others those that it has.
+pub(crate) fn mount_cases(suite: &mut Suite, place: &str, library: &'static Library, has: &[Has]) {
+    // Who asks now and then takes as long as it waits between two attempts, on a busy machine, too.
+    let pace = if library.is_told() { Permit::Exclusive } else { Permit::Shared };
+    let mut add = |permit, case| suite.mounted(place, permit, library, case);
+    add(Permit::Exclusive, case!(no_increment_is_lost_between_their_threads_and_ours));
+    add(Permit::Exclusive, case!(both_sides_get_their_share_of_the_lock));
+    add(pace, case!(they_get_what_we_released_at_once));
+    add(pace, case!(we_get_what_they_released_at_once));
+    add(Permit::Shared, case!(their_unlock_of_our_lock_is_refused));
+    add(Permit::Shared, case!(a_late_unlock_leaves_the_other_sides_lock_alone));
+    add(Permit::Shared, case!(the_watchdogs_of_both_keep_their_locks));
+    if has.contains(&Has::Leases) {
+        add(Permit::Shared, case!(what_a_killed_program_of_ours_held_is_theirs_after_its_lease));
+        add(Permit::Shared, case!(what_a_killed_program_of_theirs_held_is_ours_after_its_lease));
+        add(Permit::Shared, case!(a_fixed_lease_ends_for_both_sides));
+    }
+    if has.contains(&Has::Nesting) {
+        add(Permit::Shared, case!(nested_holds_are_held_until_the_last));
+    }
+    if has.contains(&Has::Force) {
+        add(Permit::Shared, case!(a_lock_freed_by_force_is_lost_to_its_holder));
+    }
+    if has.contains(&Has::Extension) {
+        add(Permit::Shared, case!(what_they_extend_is_theirs_and_ours_they_cannot_extend));
+    }
 }
 
 /// What some libraries can do, and what some versions are not asked again.
-macro_rules! more {
-    (leases) => {
-        #[test]
-        fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease() {
-            cases::steadily(|| {
-                cases::leases::what_a_killed_program_of_ours_held_is_theirs_after_its_lease(
-                    &LIBRARY,
-                )
-            });
-        }
-
-        #[test]
-        fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease() {
-            cases::steadily(|| {
-                cases::leases::what_a_killed_program_of_theirs_held_is_ours_after_its_lease(
-                    &LIBRARY,
-                )
-            });
-        }
-
-        #[test]
-        fn a_fixed_lease_ends_for_both_sides() {
-            cases::steadily(|| cases::leases::a_fixed_lease_ends_for_both(&LIBRARY));
-        }
-    };
-    (reentrant) => {
-        #[test]
-        fn nested_holds_are_held_until_the_last() {
-            cases::holding::nested_holds_are_held_until_the_last(&LIBRARY);
-        }
-    };
-    (extend) => {
-        #[test]
-        fn what_they_extend_is_theirs_and_ours_they_cannot_extend() {
-            cases::steadily(|| cases::leases::what_they_extend_is_theirs(&LIBRARY));
-        }
-    };
-    (force) => {
-        #[test]
-        fn a_lock_freed_by_force_is_lost_to_its_holder() {
-            cases::steadily(|| {
-                cases::holding::a_lock_freed_by_force_is_lost_to_its_holder(&LIBRARY)
-            });
-        }
-    };
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Has {
+    /// The cases in which nothing else happens than that a lease ends.
+    Leases,
+    /// Holds that are nested.
+    Nesting,
+    /// A way to free a lock of another holder.
+    Force,
+    /// A way to extend a lease.
+    Extension,
 }
 
-// A path leads to them also from the modules that stand before.
-pub(crate) use {more, sits, sits_in_short};
-
-sits!(redisson_3_12, OLDEST, reentrant, force);
-sits!(redisson_3_17, PLAIN, reentrant, force);
-sits!(redisson_3_27, WITH_LATCH, reentrant, force);
-sits!(redisson_3_45, RECENT, reentrant, force);
-sits!(redisson_newest, NEWEST, reentrant, force);
-sits_in_short!(redisson_non_reentrant, NON_REENTRANT, force);
+pub(crate) fn mount(suite: &mut Suite) {
+    for redisson in &ALL_REDISSONS {
+        mount_cases(suite, "libraries", redisson, &[Has::Leases, Has::Nesting, Has::Force]);
+    }
+    mount_cases(suite, "libraries", &NON_REENTRANT, &[Has::Force]);
+}

@@ -1,13 +1,15 @@
-//! Other libraries' locks on the same key: real ones, from their registries, each in a program of its own language
-//! (`peers/`), which `tests/interop.sh` builds.
+//! Other libraries' locks on the same key: real ones, from their registries, each in a program of
+//! its own language (`peers/`), which `tests/interop.sh` builds.
 //!
-//! Every library that shares a wire format with us sits the same cases; what it can and cannot do stands in its row.
-//! `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out, and says so.
+//! Every library that shares a wire format with us has the same cases; what it can and cannot do
+//! stands in its row. `DISTLOCK_TIER=all` tests all libraries, otherwise it is the newest Redisson
+//! and redis-py; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are listed at run
+//! time, so that what is left out is counted as ignored.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
-/// Prints a line also where a test's output is kept back: versions, what was left out, and what was measured, are for
-/// whoever reads of a run that passed.
+/// Prints a line also where a test's output is kept back: versions, what was left out, and what was
+/// measured, are for whoever reads of a run that passed.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -24,6 +26,9 @@ mod cases;
 // What the documents say of the versions.
 mod documents;
 
+// Failures that a late machine excuses.
+mod late;
+
 // The libraries, and what each of them can do.
 mod libraries;
 
@@ -39,8 +44,34 @@ mod peer;
 // Which versions of the libraries are tested.
 mod pins;
 
+// Programs that are kept for the next test.
+mod pool;
+
 // What only Redisson has.
 mod redisson;
 
 // One server, one peer and us.
 mod scene;
+
+// The tests of a run, by tier, and how many run at a time.
+mod suite;
+
+use libtest_mimic::Arguments;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(suite::AT_A_TIME);
+    let mut suite = suite::Suite::of_tier();
+    // With the longest tests first, or the last one runs by itself.
+    redisson::mount(&mut suite);
+    libraries::mount(&mut suite);
+    neighbours::mount(&mut suite);
+    documents::mount(&mut suite);
+    suite::mount(&mut suite);
+    let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
+    if !arguments.list {
+        suite::print_slowest();
+    }
+    conclusion.exit_code()
+}

@@ -9,8 +9,9 @@ use std::time::Duration;
 /// What stands in a list `:by` for an increment of ours.
 pub(crate) const LABEL: &str = "distlock";
 
-/// How long all turns of a thread may take. Measured: some seconds. Where nobody is told of releases every turn takes a lease,
-/// and a test that is to fail for that should not go on for hours.
+/// How long all turns of a thread may take. Measured: some seconds. Where nobody is told of
+/// releases every turn takes a lease, and a test that is to fail for that should not go on for
+/// hours.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Our client, and where the data is that the lock protects.
@@ -57,7 +58,8 @@ impl Ours {
     }
 }
 
-/// Adds one under the lock, by two commands to the server on port `data` that only the lock keeps apart.
+/// Adds one under the lock, by two commands to the server on port `data` that only the lock keeps
+/// apart.
 pub(crate) fn count(
     lock: &dyn DistLock,
     data: u16,

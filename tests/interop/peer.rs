@@ -1,11 +1,12 @@
-//! [`Peer`]: a program of another language, which does with its library's locks what it is told, line by line. The
-//! protocol stands in `peers/README.md`.
+//! [`Peer`]: a program of another language, which does with its library's locks what it is told,
+//! line by line. The protocol stands in `peers/README.md`.
 
 use crate::built;
 use crate::libraries::Library;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use distlock_tests::lifeline::LifeLine;
 use distlock_tests::time::scaled;
+use lock_core::conformance::{forget_process, watch_process};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;
@@ -17,20 +18,25 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long a program may take until it is ready. Measured: a second for a JVM, on a machine that is not busy.
+/// How long a program may take until it is ready. Measured: a second for a JVM, on a machine that
+/// is not busy.
 const START: Duration = Duration::from_secs(60);
 
 /// How long any answer may take for which nothing else is said.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
 /// Between its subscription and its sleep a waiter of theirs asks once more; by then it has.
-pub(crate) const SETTLED: Duration = Duration::from_millis(500);
+pub(crate) const SETTLED: Duration = Duration::from_millis(150);
+
+/// Whose lines are for the program itself, and not for one of its threads.
+const MAIN: &str = "main";
 
 /// A running program, killed with us.
 pub(crate) struct Peer {
     what: String,
-    /// What it says that it is: the library and its version.
-    pub(crate) says: String,
+    /// The folder of its program.
+    program: &'static str,
+    can_reopen: bool,
     input: Mutex<Option<ChildStdin>>,
     threads: Arc<Mutex<Threads>>,
     errors: Arc<Mutex<String>>,
@@ -72,7 +78,7 @@ pub(crate) type Answer = Result<String, String>;
 
 impl Peer {
     /// Starts this library's program on a store.
-    pub(crate) fn start(library: &Library, url: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(library: &'static Library, url: &str, arguments: &[&str]) -> Self {
         let program = program(library);
         let mut command = Command::new(&program);
         command.arg(url).args(library.arguments).args(arguments);
@@ -87,6 +93,7 @@ impl Peer {
             panic!("{what} does not start ({error}): build it with `tests/interop.sh prepare`")
         });
         let line = LifeLine::of(&process);
+        watch_process(process.id());
         let input = Mutex::new(process.stdin.take());
         let threads = Arc::<Mutex<Threads>>::default();
         let output = BufReader::new(process.stdout.take().expect("piped"));
@@ -101,11 +108,29 @@ impl Peer {
             }
         });
         let process = Mutex::new(Process { line: Some(line), child: process });
-        let mut peer = Self { what, says: String::new(), input, threads, errors, process };
-        peer.says = peer.next("ready", "the start", START);
-        assert_eq!(peer.says, library.pin.says(), "{} is another one", peer.what);
-        say!("{}: {}", library.name, peer.says);
+        let (program, can_reopen) = (library.program, library.can_reopen());
+        let peer = Self { what, program, can_reopen, input, threads, errors, process };
+        let says = peer.next("ready", "the start", START);
+        assert_eq!(says, library.pin.says(), "{} is another one", peer.what);
+        say!("{}: {says}", library.name);
         peer
+    }
+
+    /// Whether it is a program of this library, in the same version.
+    pub(crate) fn runs(&self, library: &Library) -> bool {
+        self.program == library.program
+    }
+
+    /// Has a [closed](Self::close) program connect to another store.
+    pub(crate) fn open(&self, library: &Library, url: &str, arguments: &[&str]) {
+        let words = [&["open", url], library.arguments, arguments].concat().join(" ");
+        let says = self.tell(MAIN, &words).within(START);
+        assert_eq!(says, library.pin.says(), "{} is another one", self.what);
+    }
+
+    /// Ends its client. False if it cannot be used again.
+    pub(crate) fn close(&self) -> bool {
+        self.can_reopen && self.is_fresh() && self.tell(MAIN, "close").answer(BOUND).is_ok()
     }
 
     /// Gives this thread something to do.
@@ -143,6 +168,7 @@ impl Peer {
         self.signal(Signal::KILL);
         let mut process = self.process.lock();
         process.line = None;
+        forget_process(process.child.id());
         let _reaped = process.child.wait();
     }
 
@@ -248,8 +274,12 @@ fn listen(output: impl BufRead, threads: &Mutex<Threads>) {
 
 /// Where the program is.
 fn program(library: &Library) -> PathBuf {
+    built::program(&target(), library.program, library.language)
+}
+
+/// Where Cargo builds.
+pub(crate) fn target() -> PathBuf {
     // target/<profile>/deps/interop-<hash>
     let own = std::env::current_exe().expect("a program knows where it is");
-    let target = own.ancestors().nth(3).expect("tests lie in target/<profile>/deps");
-    built::program(target, library.program, library.language)
+    own.ancestors().nth(3).expect("tests lie in target/<profile>/deps").to_owned()
 }

@@ -1,5 +1,6 @@
-//! [`Pin`]: which version of a library is tested, and measured by the benchmarks. It stands in the manifests of `peers/` and
-//! nowhere else in the code: the program must say the same when it is ready.
+//! [`Pin`]: which version of a library is tested, and measured by the benchmarks. It stands in the
+//! manifests of `peers/` and nowhere else in the code: the program must say the same when it is
+//! ready.
 
 /// A library in the version that is pinned.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,9 @@
-//! [`Late`]: a test that fails because something came too late, and the measurement that may excuse it.
+//! [`Late`]: a test that fails because something came too late, and the measurement that may excuse
+//! it.
 //!
-//! A test of times runs once more only if it fails by [`Late`], and only if a thread of this process, or a server that
-//! it uses, was ready to run meanwhile and got no processor for longer than the excuse. Any other panic is final.
+//! A test of times runs once more only if it fails by [`Late`], and only if a thread of this
+//! process, or a server that it uses, was ready to run meanwhile and got no processor for longer
+//! than the excuse. Any other panic is final.
 
 use super::matrix;
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
@@ -31,7 +33,8 @@ const BEATS_PER_ACCOUNT: u32 = 20;
 /// The file to which each excuse is appended, one a line.
 const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
 
-/// What a test panics with when a bound passed. Raised by [`late`] only; a wrong answer is an ordinary panic.
+/// What a test panics with when a bound passed. Raised by [`late`] only; a wrong answer is an
+/// ordinary panic.
 #[derive(Clone, Debug)]
 pub struct Late {
     what: String,
@@ -66,8 +69,8 @@ pub fn late(what: impl Into<String>) -> ! {
     panic_any(late)
 }
 
-/// Runs a test, and up to twice more if it fails by [`Late`] while a thread or a watched process was kept from a
-/// processor for more than 20 ms.
+/// Runs a test, and up to twice more if it fails by [`Late`] while a thread or a watched process
+/// was kept from a processor for more than 20 ms.
 ///
 /// # Panics
 ///
@@ -98,7 +101,8 @@ pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) ->
     test()
 }
 
-/// How long at most a thread of this process, or a watched process, was kept from a processor while `work` ran.
+/// How long at most a thread of this process, or a watched process, was kept from a processor while
+/// `work` ran.
 pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let (result, delays) = measured(work);
     (result, delays.longest())
@@ -145,7 +149,7 @@ impl fmt::Display for Delays {
         let Self { wake_up, queued, server } = self;
         write!(
             f,
-            "a wake-up was {wake_up:.1?} late, a thread queued for {queued:.1?}, a server for {server:.1?}"
+            "a wake-up was {wake_up:.1?} late, a thread queued {queued:.1?}, a server {server:.1?}"
         )
     }
 }
@@ -241,7 +245,8 @@ impl Timekeeper {
         self.add(Delays { wake_up, ..Delays::default() });
     }
 
-    /// Sees for how long each was queued since the last look. One that is new since then was queued in this time.
+    /// Sees for how long each was queued since the last look. One that is new since then was queued
+    /// in this time.
     fn read_accounts(&mut self) {
         let is_first = self.accounts.is_empty();
         let accounts = self.all_accounts();
@@ -277,7 +282,8 @@ impl Timekeeper {
 }
 
 impl Account {
-    /// How long it was ready to run and got no processor, in all its life. `None` where that is not counted.
+    /// How long it was ready to run and got no processor, in all its life. `None` where that is not
+    /// counted.
     fn queued(self) -> Option<Duration> {
         let account = match self {
             Self::Thread(number) => format!("/proc/self/task/{number}/schedstat"),

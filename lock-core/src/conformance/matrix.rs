@@ -1,6 +1,6 @@
-//! [`Matrix`]: the exam of the exam. Cases on broken stores.
+//! [`Matrix`]: the tests of the suite. Cases on mutants.
 
-use super::broken::{Broken, Flaw};
+use super::mutant::{Mutant, Mutation};
 use super::{Case, cases, message_of};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -10,59 +10,61 @@ use std::sync::{Arc, Once};
 use std::thread;
 
 /// The name of threads whose panics are the point, and not printed.
-const QUIET: &str = "quiet exam";
+const QUIET: &str = "quiet case";
 
-/// Which cases run on which flaws. Each case that does runs on the sound store, too.
+/// Which cases run on which mutations. Each case that does runs on the sound store, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pairs {
-    /// Every case on the flaw that it exists for.
+    /// Every case on the mutation that it exists for.
     Decisive,
-    /// The core cases that need no replicas on all flaws but those of replicas, and the others on those.
+    /// The core cases that need no replicas on all mutations but those of replicas, and the others
+    /// on those.
     Core,
-    /// Every case on every flaw.
+    /// Every case on every mutation.
     All,
 }
 
 impl Pairs {
-    /// The flaws, and the store without any, on which this case runs.
-    fn of(self, case: &Case) -> impl Iterator<Item = Option<Flaw>> {
+    /// The mutations, and the store without any, on which this case runs.
+    fn of(self, case: &Case) -> impl Iterator<Item = Option<Mutation>> {
         let (own, is_core, needs_replicas) = (case.catches, case.is_core, case.needs_replicas());
-        let is_wanted = move |flaw: &Flaw| match self {
-            Self::Decisive => *flaw == own,
-            // A case may catch flaws of replicas, and do without any.
-            Self::Core if is_core => flaw.is_of_replicas() || !needs_replicas,
+        let is_wanted = move |mutation: &Mutation| match self {
+            Self::Decisive => *mutation == own,
+            // A case may catch mutations of replicas, and do without any.
+            Self::Core if is_core => mutation.is_of_replicas() || !needs_replicas,
             Self::Core => false,
             Self::All => true,
         };
         let sound = (self != Self::Core || is_core).then_some(None);
-        sound.into_iter().chain(Flaw::ALL.iter().copied().filter(is_wanted).map(Some))
+        sound.into_iter().chain(Mutation::ALL.iter().copied().filter(is_wanted).map(Some))
     }
 }
 
-/// What came of cases on flaws, and on the same store without one.
+/// What came of cases on mutations, and on the same store without one.
 #[derive(Debug)]
 pub struct Matrix {
     /// With what each pair failed; those that passed are not in it.
-    failed: HashMap<(&'static str, Option<Flaw>), String>,
+    failed: HashMap<(&'static str, Option<Mutation>), String>,
     pairs: Pairs,
 }
 
 impl Matrix {
-    /// Runs cases on flaws, so many at a time. All of it in virtual time: what comes out does not hang on the machine.
+    /// Runs cases on mutations, so many at a time. All of it in virtual time: what comes out does
+    /// not hang on the machine.
     #[must_use]
     pub fn run(pairs: Pairs, at_a_time: usize) -> Self {
         keep_quiet();
-        let of_case = |case| pairs.of(case).map(move |flaw| (case, flaw));
+        let of_case = |case| pairs.of(case).map(move |mutation| (case, mutation));
         let run: Vec<_> = cases().iter().flat_map(of_case).collect();
         let (rest, failed) = (Mutex::new(run.iter()), Mutex::new(HashMap::new()));
         thread::scope(|scope| {
             for _ in 0..at_a_time.max(1) {
                 scope.spawn(|| {
                     loop {
-                        let Some((case, flaw)) = rest.lock().next().copied() else { return };
-                        if let Err(message) = check(case, flaw) {
-                            failed.lock().insert((case.name, flaw), message);
+                        let Some((case, mutation)) = rest.lock().next().copied() else { return };
+                        if let Err(message) = check(case, mutation) {
+                            failed.lock().insert((case.name, mutation), message);
                         }
                     }
                 });
@@ -71,16 +73,16 @@ impl Matrix {
         Self { failed: failed.into_inner(), pairs }
     }
 
-    /// The flaws that none of these cases catches.
+    /// The mutations that none of these cases catches.
     #[must_use]
-    pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Flaw> {
-        let is_missed = |flaw: &Flaw| {
-            !cases().iter().filter(|case| by(case)).any(|case| self.catches(case, *flaw))
+    pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Mutation> {
+        let is_missed = |mutation: &Mutation| {
+            !cases().iter().filter(|case| by(case)).any(|case| self.catches(case, *mutation))
         };
-        Flaw::ALL.iter().copied().filter(is_missed).collect()
+        Mutation::ALL.iter().copied().filter(is_missed).collect()
     }
 
-    /// That the sound store failed this case, and that the store with its flaw did not.
+    /// That the sound store failed this case, and that the store with its mutation did not.
     fn complaints_about(&self, case: &Case) -> impl Iterator<Item = String> {
         let message = self.failed.get(&(case.name, None));
         let failed =
@@ -90,24 +92,26 @@ impl Matrix {
         failed.into_iter().chain(missed)
     }
 
-    /// Whether this case failed on this flaw.
+    /// Whether this case failed on this mutation.
     #[must_use]
-    pub fn catches(&self, case: &Case, flaw: Flaw) -> bool {
-        self.failed.contains_key(&(case.name, Some(flaw)))
+    pub fn catches(&self, case: &Case, mutation: Mutation) -> bool {
+        self.failed.contains_key(&(case.name, Some(mutation)))
     }
 
-    /// What is wrong with the exam; nothing if each case that was run fails on the flaw that it names, every flaw is caught,
-    /// and the sound store passes.
+    /// What is wrong with the suite; nothing if each case that was run fails on the mutation that
+    /// it names, every mutation is caught, and the sound store passes.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let was_run = |case: &&Case| self.pairs != Pairs::Core || case.is_core;
         let of_cases = cases().iter().filter(was_run).flat_map(|case| self.complaints_about(case));
-        let of_flaws =
-            self.missed_by(|_| true).into_iter().map(|flaw| format!("nothing catches {flaw:?}"));
+        let of_flaws = self
+            .missed_by(|_| true)
+            .into_iter()
+            .map(|mutation| format!("nothing catches {mutation:?}"));
         of_cases.chain(of_flaws).collect()
     }
 
-    /// With what each case failed on the flaw that it names.
+    /// With what each case failed on the mutation that it names.
     pub fn reasons(&self) -> impl Iterator<Item = String> {
         cases().iter().filter_map(|case| {
             let message = self.failed.get(&(case.name, Some(case.catches)))?;
@@ -116,24 +120,25 @@ impl Matrix {
     }
 }
 
-/// One line for each case, one column for each flaw: `X` where it failed on the flaw that it names, `x` where on another.
+/// One line for each case, one column for each mutation: `X` where it failed on the mutation that
+/// it names, `x` where on another.
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = cases().iter().map(|case| case.name.len()).max().unwrap_or(0);
-        for (number, flaw) in Flaw::ALL.iter().enumerate() {
-            writeln!(f, "{:>3} {flaw:?}", number + 1)?;
+        for (number, mutation) in Mutation::ALL.iter().enumerate() {
+            writeln!(f, "{:>3} {mutation:?}", number + 1)?;
         }
         for digit in [10, 1] {
-            let numbers = 1..=Flaw::ALL.len();
+            let numbers = 1..=Mutation::ALL.len();
             let digits: String =
                 numbers.map(|n| char::from(b'0' + (n / digit % 10) as u8)).collect();
             writeln!(f, "{:width$} {digits}", "")?;
         }
         for case in cases() {
-            let marks: String = Flaw::ALL
+            let marks: String = Mutation::ALL
                 .iter()
-                .map(|&flaw| match self.catches(case, flaw) {
-                    true if flaw == case.catches => 'X',
+                .map(|&mutation| match self.catches(case, mutation) {
+                    true if mutation == case.catches => 'X',
                     true => 'x',
                     false => '.',
                 })
@@ -144,8 +149,8 @@ impl fmt::Display for Matrix {
     }
 }
 
-fn check(case: &Case, flaw: Option<Flaw>) -> Result<(), String> {
-    let subject = flaw.map_or_else(Broken::sound, Broken::new);
+fn check(case: &Case, mutation: Option<Mutation>) -> Result<(), String> {
+    let subject = mutation.map_or_else(Mutant::sound, Mutant::new);
     case.check(Arc::new(subject), QUIET).map_err(|panic| message_of(panic.as_ref()))
 }
 

@@ -1,6 +1,6 @@
-//! The conformance suite: the exam for whoever writes a [`Backend`](crate::Backend).
+//! The conformance suite: the tests of every implementation of a [`Backend`](crate::Backend).
 //!
-//! A store sits it in ten lines, in an integration test of its own crate:
+//! A store runs it in ten lines, in an integration test of its own crate:
 //!
 //! ```
 //! use lock_core::conformance::{NEEDS_REPLICAS, Seen, Subject};
@@ -22,23 +22,25 @@
 //! mod conformance {
 //!     lock_core::conformance_tests!(super::start());
 //! }
-//! # fn main() { lock_core::conformance::sit("releases_on_drop", start()) }
+//! # fn main() { lock_core::conformance::run_case("releases_on_drop", start()) }
 //! ```
 //!
-//! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a store that hangs it
-//! fails. Its time is that of the subject's [clock](Subject::clock): real, or [virtual](VirtualTime) where the store lives
-//! in this process. Every time is multiplied with `DISTLOCK_TEST_SCALE`, for slow machines.
+//! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a
+//! store that hangs it fails. Its time is that of the subject's [clock](Subject::clock): real, or
+//! [virtual](VirtualTime) where the store lives in this process. Every time is multiplied with
+//! `DISTLOCK_TEST_SCALE`, for slow machines.
 //!
-//! Some cases ask the backend directly for what its contract says ([`backend`](crate::backend)); the others go through
-//! the engine, and ask for what a program sees. What every case is worth is shown by [`Broken`], a store with one
-//! [`Flaw`] at a time: [`Matrix::run`] lets each case fail on the flaw that it exists for.
+//! Some cases ask the backend directly for what its contract says ([`backend`](crate::backend));
+//! the others go through the engine, and ask for what a program sees. What every case is worth is
+//! shown by [`Mutant`], a store with one [`Mutation`] at a time: [`Matrix::run`] lets each case
+//! fail on the mutation that it exists for.
 
-mod broken;
 mod cases;
-mod desk;
+mod faulty;
+mod fixture;
 mod lateness;
 mod matrix;
-mod mischief;
+mod mutant;
 mod owner;
 mod replicas;
 mod single;
@@ -47,11 +49,11 @@ mod table;
 mod tokens;
 mod virtual_time;
 
-pub use broken::{Broken, Flaw};
 pub use lateness::{
     Late, forget_process, late, retry_if_late, retry_if_late_beyond, watch_process, with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
+pub use mutant::{Mutant, Mutation};
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
@@ -60,7 +62,7 @@ pub use tokens::NEEDS_TOKENS;
 pub use virtual_time::VirtualTime;
 
 use crate::clock::{Signal, Woken};
-use desk::World;
+use fixture::World;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -71,12 +73,13 @@ use std::thread;
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,
-    catches: Flaw,
+    catches: Mutation,
     is_core: bool,
     check: fn(&dyn Subject),
 }
 
-/// The longest that a case may take, in milliseconds before the scale. The longest takes about three seconds.
+/// The longest that a case may take, in milliseconds before the scale. The longest takes about
+/// three seconds.
 const BOUND: u64 = 20_000;
 
 impl Case {
@@ -86,14 +89,15 @@ impl Case {
         self.name
     }
 
-    /// The flaw that it exists for.
+    /// The mutation that it exists for.
     #[must_use]
-    pub fn catches(&self) -> Flaw {
+    pub fn catches(&self) -> Mutation {
         self.catches
     }
 
-    /// Whether it is one of the few that catch every flaw together: every flaw of a store without replicas those that
-    /// [need none](Self::needs_replicas), and every flaw in dealing with replicas the others.
+    /// Whether it is one of the few that catch every mutation together: every mutation of a store
+    /// without replicas those that [need none](Self::needs_replicas), and every mutation in dealing
+    /// with replicas the others.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.is_core
@@ -139,8 +143,9 @@ impl Case {
             let (ended, result, clock) =
                 (Arc::clone(&ended), Arc::clone(&result), Arc::clone(&clock));
             move || {
-                desk::enter(World { clock, tags: subject.has_tags() });
-                // The subject goes with the panic, so that what it owns can see that the case has failed.
+                fixture::enter(World { clock, tags: subject.has_tags() });
+                // The subject goes with the panic, so that what it owns can see that the case has
+                // failed.
                 let outcome = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
                 *result.lock() = Some(outcome);
                 ended.raise();
@@ -148,7 +153,7 @@ impl Case {
         };
         let spawned = thread::Builder::new().name(thread.to_owned()).spawn(case);
         spawned.expect("a thread can be started");
-        let bound = desk::ms(BOUND);
+        let bound = fixture::ms(BOUND);
         // In virtual time, a case in which every thread waits for another ends here at once.
         let _woken: Woken = clock.wait(&ended, clock.now() + bound);
         let result = result.lock().take();
@@ -164,13 +169,15 @@ pub fn cases() -> &'static [Case] {
     ALL
 }
 
-/// Runs one case on `subject`, and once more if it is [late](retry_if_late) on a machine that has no time for it. A case that
-/// the subject says it [cannot](Subject::cannot) sit is printed and left out.
+/// Runs one case on `subject`, and once more if it is [late](retry_if_late) on a machine that has
+/// no time for it. A case that the subject says it [cannot](Subject::cannot) run is printed and
+/// left out.
 ///
 /// # Panics
 ///
-/// If the promise is broken, or not kept in time; if there is no such case, here or among those that it cannot sit.
-pub fn sit(case: &str, subject: impl Subject + 'static) {
+/// If the promise is broken, or not kept in time; if there is no such case, here or among those
+/// that it cannot run.
+pub fn run_case(case: &str, subject: impl Subject + 'static) {
     let find = |name: &str| {
         let found = cases().iter().find(|case| case.name == name);
         found.unwrap_or_else(|| panic!("there is no case `{name}`"))
@@ -178,7 +185,7 @@ pub fn sit(case: &str, subject: impl Subject + 'static) {
     let case = find(case);
     for (cannot, why) in subject.cannot() {
         if find(cannot).name == case.name {
-            println!("{} cannot sit {cannot}: {why}", subject.name());
+            println!("{} cannot run {cannot}: {why}", subject.name());
             return;
         }
     }

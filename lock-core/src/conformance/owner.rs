@@ -1,7 +1,7 @@
 //! What can only be asked of a store that knows who holds a lock, and tells of releases.
 
-/// The cases that a store cannot sit whose locks have no owner, and that tells nobody of a release, each with the reason. All
-/// others it must.
+/// The cases that a store cannot run whose locks have no owner, and that tells nobody of a release,
+/// each with the reason. All others it must.
 pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("a_batch_is_answered_in_its_order", KEEP),
     ("a_batch_is_renewed_one_by_one", KEEP),

@@ -1,4 +1,4 @@
-//! [`ReplicaSet`]: the replicas of a store that sits the exam; and the cases that need them.
+//! [`ReplicaSet`]: the replicas of a store that runs the suite; and the cases that need them.
 
 use super::subject::Seen;
 use crate::name::LockName;
@@ -8,15 +8,17 @@ pub trait ReplicaSet {
     /// How many there are: one at least.
     fn count(&self) -> u32;
 
-    /// From when this returns, the first so many of them take nothing in, and confirm nothing. The others go on; those
-    /// that were held back before catch up, soon. They are still replicas: the store must not hold them for gone.
+    /// From when this returns, the first so many of them take nothing in, and confirm nothing. The
+    /// others go on; those that were held back before catch up, soon. They are still replicas: the
+    /// store must not hold them for gone.
     fn hold_back(&self, replicas: u32);
 
-    /// Looks at the lock as this one of them has it, counted from zero. Only asked of one that is not held back.
+    /// Looks at the lock as this one of them has it, counted from zero. Only asked of one that is
+    /// not held back.
     fn probe(&self, replica: u32, lock: &LockName) -> Seen;
 }
 
-/// The cases that a store without replicas cannot sit, each with the reason. All others it must.
+/// The cases that a store without replicas cannot run, each with the reason. All others it must.
 pub const NEEDS_REPLICAS: &[(&str, &str)] = &[
     ("a_confirmed_grant_is_on_the_replicas", NONE),
     ("a_grant_that_too_few_confirm_is_the_owners_and_says_so", NONE),
@@ -40,7 +42,8 @@ pub const NEEDS_REPLICAS: &[(&str, &str)] = &[
     ("a_lost_grant_is_confirmed_when_it_is_found", NONE),
 ];
 
-/// The cases that a store cannot sit which counts the replicas that confirm, and does not know how many there should be.
+/// The cases that a store cannot run which counts the replicas that confirm, and does not know how
+/// many there should be.
 pub const NEEDS_A_LIST_OF_REPLICAS: &[(&str, &str)] = &[(
     "all_are_those_that_should_be_there",
     "it does not know how many there should be, so `all` is refused",

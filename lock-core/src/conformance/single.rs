@@ -1,6 +1,6 @@
 //! What only a single store can be asked, and no lock that is made of several.
 
-/// The cases that no lock of several stores can sit, each with the reason. All others it must.
+/// The cases that no lock of several stores can run, each with the reason. All others it must.
 pub const SINGLE_STORE_ONLY: &[(&str, &str)] = &[
     ("an_owned_guard_unlocks_on_another_thread", OWNED),
     ("an_owned_mutex_is_never_reentrant", OWNED),

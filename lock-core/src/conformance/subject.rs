@@ -1,4 +1,4 @@
-//! [`Subject`]: a store that sits the exam.
+//! [`Subject`]: a store that runs the suite.
 
 use super::replicas::ReplicaSet;
 use crate::backend::Backend;
@@ -11,10 +11,11 @@ use crate::scheme::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store that sits the exam: how to get to it, and how to look at it without going through the backend.
+/// A store that runs the suite: how to get to it, and how to look at it without going through the
+/// backend.
 ///
-/// A value of it stands for *one* store. It is made anew for every case, and may start a server of its own or share
-/// one; every case takes lock names that nobody else has.
+/// A value of it stands for *one* store. It is made anew for every case, and may start a server of
+/// its own or share one; every case takes lock names that nobody else has.
 pub trait Subject: Send + Sync {
     /// What it is called in reports.
     fn name(&self) -> String;
@@ -28,7 +29,8 @@ pub trait Subject: Send + Sync {
     /// Opens the store, as another process would: what two of these share is the store alone.
     fn backend(&self, context: &Context) -> Arc<dyn Backend>;
 
-    /// A client on a backend of its own. Override it where there is more between the two, such as a scheme and its URL.
+    /// A client on a backend of its own. Override it where there is more between the two, such as a
+    /// scheme and its URL.
     fn client(&self, context: &Context) -> ClientBuilder {
         Client::builder().clock(Arc::clone(&context.clock)).backend(self.backend(context))
     }
@@ -38,38 +40,42 @@ pub trait Subject: Send + Sync {
         config
     }
 
-    /// The clients of one process, on backends of their own: one, but where the exam is sat by locks that are made of
-    /// others.
+    /// The clients of one process, on backends of their own: one, but where the suite runs on locks
+    /// that are made of others.
     fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
         vec![self.client(context)]
     }
 
-    /// The lock of this name, of those clients. Override it together with [`clients`](Self::clients).
+    /// The lock of this name, of those clients. Override it together with
+    /// [`clients`](Self::clients).
     fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
         let [client] = clients else { panic!("several clients, and nothing said of their locks") };
         client.mutex(name).expect("a good name").into()
     }
 
-    /// Looks at the lock with other eyes than the backend's: its own connection, its own reading of the format.
+    /// Looks at the lock with other eyes than the backend's: its own connection, its own reading of
+    /// the format.
     fn probe(&self, lock: &LockName) -> Seen;
 
-    /// Takes away everything that the store keeps of this lock, its token counter too, behind everybody's back and
-    /// without waking anybody, as a restart without persistence does. (Waking somebody by accident is no harm.)
+    /// Takes away everything that the store keeps of this lock, its token counter too, behind
+    /// everybody's back and without waking anybody, as a restart without persistence does. (Waking
+    /// somebody by accident is no harm.)
     fn lose(&self, lock: &LockName);
 
-    /// Whether the exam's locks have hash tags in their names. A store that keeps locks by their slots sits it with them and
-    /// without.
+    /// Whether the locks of the suite have hash tags in their names. A store that keeps locks by
+    /// their slots runs it with them and without.
     fn has_tags(&self) -> bool {
         false
     }
 
-    /// Its replicas; without any, the cases in [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS) are among those that it
-    /// [cannot](Self::cannot) sit.
+    /// Its replicas; without any, the cases in [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS) are among
+    /// those that it [cannot](Self::cannot) run.
     fn replicas(&self) -> Option<&dyn ReplicaSet> {
         None
     }
 
-    /// The cases that this store cannot sit, each with the reason; they are printed, never left out in silence.
+    /// The cases that this store cannot run, each with the reason; they are printed, never left out
+    /// in silence.
     fn cannot(&self) -> &[(&str, &str)] {
         &[]
     }

@@ -1,7 +1,8 @@
-//! The table of all cases: each once, with the flaw that it exists for. Adding a line mounts it everywhere.
+//! The table of all cases: each once, with the mutation that it exists for. Adding a line mounts it
+//! everywhere.
 //!
-//! The cases marked `core` catch every flaw together: `lock-core/tests/mutants.rs` proves it. Among those that do, these
-//! take little time on a real server.
+//! The cases marked `core` catch every mutation together: `lock-core/tests/mutants.rs` proves it.
+//! Among those that do, these take little time on a real server.
 
 /// Calls `then!` with the table.
 #[doc(hidden)]
@@ -191,10 +192,10 @@ macro_rules! __conformance_table {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_list {
-    (() $($room:ident { $($case:ident: $flaw:ident $($core:ident)?,)* })*) => {
+    (() $($room:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
         &[$($(Case {
             name: stringify!($case),
-            catches: Flaw::$flaw,
+            catches: Mutation::$mutation,
             is_core: !concat!("" $(, stringify!($core))?).is_empty(),
             check: cases::$room::$case,
         },)*)*]
@@ -205,11 +206,11 @@ macro_rules! __conformance_list {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_mount {
-    (($subject:expr) $($room:ident { $($case:ident: $flaw:ident $($core:ident)?,)* })*) => {
+    (($subject:expr) $($room:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
         $($(
             #[test]
             fn $case() {
-                $crate::conformance::sit(stringify!($case), $subject);
+                $crate::conformance::run_case(stringify!($case), $subject);
             }
         )*)*
     };
@@ -219,7 +220,7 @@ macro_rules! __conformance_mount {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_mount_core {
-    (($subject:expr) $($room:ident { $($case:ident: $flaw:ident $($core:ident)?,)* })*) => {
+    (($subject:expr) $($room:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
         $($($(
             $crate::__conformance_test! { $core $case $subject }
         )?)*)*
@@ -233,15 +234,16 @@ macro_rules! __conformance_test {
     (core $case:ident $subject:expr) => {
         #[test]
         fn $case() {
-            $crate::conformance::sit(stringify!($case), $subject);
+            $crate::conformance::run_case(stringify!($case), $subject);
         }
     };
 }
 
-/// Mounts every case as a `#[test]` of its own, on a [`Subject`](crate::conformance::Subject) that the expression makes
-/// anew for each.
+/// Mounts every case as a `#[test]` of its own, on a [`Subject`](crate::conformance::Subject) that
+/// the expression makes anew for each.
 ///
-/// Best in a module of its own: `mod conformance { lock_core::conformance_tests!(super::MySubject::start()); }`.
+/// Best in a module of its own: `mod conformance {
+/// lock_core::conformance_tests!(super::MySubject::start()); }`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($subject:expr $(,)?) => {

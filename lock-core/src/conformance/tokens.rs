@@ -1,6 +1,7 @@
 //! What can only be asked of a store that gives fencing tokens.
 
-/// The cases that a store cannot sit whose tokens are switched off, each with the reason. All others it must.
+/// The cases that a store cannot run whose tokens are switched off, each with the reason. All
+/// others it must.
 pub const NEEDS_TOKENS: &[(&str, &str)] = &[
     ("reentry_keeps_the_token", OFF),
     ("fencing_grows", OFF),

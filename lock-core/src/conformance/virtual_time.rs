@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 /// The time of one store that lives in this process, and of everything that uses it.
 ///
-/// Its clock stands still while any thread of this process runs. When all of them sleep, it jumps to the moment that
-/// the earliest sleeper on it waits for. So a case takes as long as its threads compute, a wait of an hour costs
-/// nothing, and no load of the machine makes a thread late.
+/// Its clock stands still while any thread of this process runs. When all of them sleep, it jumps
+/// to the moment that the earliest sleeper on it waits for. So a case takes as long as its threads
+/// compute, a wait of an hour costs nothing, and no load of the machine makes a thread late.
 ///
-/// Each value has a clock of its own; all of them jump at the same time. A clock on which no thread waits for a moment
-/// that comes stands still.
+/// Each value has a clock of its own; all of them jump at the same time. A clock on which no thread
+/// waits for a moment that comes stands still.
 ///
-/// A thread that waits for another process or for a real timer looks as if it slept, and time passes meanwhile. So this
-/// is for test binaries in which no thread does: none with real servers.
+/// A thread that waits for another process or for a real timer looks as if it slept, and time
+/// passes meanwhile. So this is for test binaries in which no thread does: none with real servers.
 ///
 /// Only Linux tells whether threads sleep. Elsewhere this is the machine's clock.
 ///
@@ -33,7 +33,8 @@ use std::sync::Arc;
 /// # fn main() -> Result<(), lock_core::Error> {
 /// let time = VirtualTime::new();
 /// let store = Arc::new(MemoryBackend::new(time.clock()));
-/// let client = || Client::builder().clock(time.clock()).backend(Arc::clone(&store) as _).connect();
+/// let builder = || Client::builder().clock(time.clock());
+/// let client = || builder().backend(Arc::clone(&store) as _).connect();
 /// let (one, other) = (client()?, client()?);
 /// let hour = LockOptions::new().lease(Duration::from_secs(3_600));
 /// one.mutex("orders")?.lock_with(&hour)?.detach();

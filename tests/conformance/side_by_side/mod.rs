@@ -12,7 +12,7 @@ mod stores;
 mod world;
 
 use command::{Command, Deed, Terms, commands};
-use lock_core::conformance::{Broken, Flaw};
+use lock_core::conformance::{Mutant, Mutation};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;
@@ -119,29 +119,29 @@ fn memory_and_redis_give_the_same_answers() {
     }
 }
 
-/// The comparison is worth something: a store with a flaw is found out. (Those that make somebody wait in vain are, too,
+/// The comparison is worth something: a store with a mutation is found out. (Those that make somebody wait in vain are, too,
 /// but each costs its bound for every shorter list that is tried.)
 #[test]
-fn a_broken_store_is_found_out() {
-    for flaw in [
-        Flaw::AlwaysGrants,
-        Flaw::TokenRepeats,
-        Flaw::InspectSaysFree,
-        Flaw::InspectMisnames,
-        Flaw::RenewalDoesNothing,
-        Flaw::ForceKeeps,
-        Flaw::ForceAlwaysTrue,
-        Flaw::ReleaseDenies,
-        Flaw::ShortLease,
+fn a_mutant_is_found_out() {
+    for mutation in [
+        Mutation::AlwaysGrants,
+        Mutation::TokenRepeats,
+        Mutation::InspectSaysFree,
+        Mutation::InspectMisnames,
+        Mutation::RenewalDoesNothing,
+        Mutation::ForceKeeps,
+        Mutation::ForceAlwaysTrue,
+        Mutation::ReleaseDenies,
+        Mutation::ShortLease,
     ] {
         let memory = Arc::new(Store::memory());
-        let broken = Arc::new(Store::broken(Broken::new(flaw)));
+        let mutant = Arc::new(Store::mutant(Mutant::new(mutation)));
         let config = Config { cases: CASES, max_shrink_iters: 40, ..Config::default() };
-        match compare(&memory, &broken, 1, config, &Seen::default()) {
+        match compare(&memory, &mutant, 1, config, &Seen::default()) {
             Err(TestError::Fail(why, commands)) => {
-                println!("{flaw:?}: {commands:?}\n{why}");
+                println!("{mutation:?}: {commands:?}\n{why}");
             }
-            other => panic!("{flaw:?} was not found out: {other:?}"),
+            other => panic!("{mutation:?} was not found out: {other:?}"),
         }
     }
 }
@@ -181,19 +181,19 @@ fn one_interrupt_ends_all_waits_that_share_it() {
 fn what_is_done_seldom_shows_a_difference_too() {
     let mine = |deed| Command { actor: 0, lock: 0, deed };
     let detached = [Deed::Lock(Terms::Default), Deed::Detach(0), Deed::ReplaceClient];
-    for (flaw, deeds, last) in [
-        (Flaw::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
-        (Flaw::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
-        (Flaw::ReleaseForgets, &detached, "ReplaceClient"),
+    for (mutation, deeds, last) in [
+        (Mutation::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
+        (Mutation::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
+        (Mutation::ReleaseForgets, &detached, "ReplaceClient"),
     ] {
         let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
-        let compare = |flawed: Broken| {
-            let (memory, flawed) = (Arc::new(Store::memory()), Arc::new(Store::broken(flawed)));
-            case(&memory, &flawed, &commands, &Seen::default())
+        let compare = |mutant: Mutant| {
+            let (memory, mutant) = (Arc::new(Store::memory()), Arc::new(Store::mutant(mutant)));
+            case(&memory, &mutant, &commands, &Seen::default())
         };
-        compare(Broken::sound()).unwrap();
-        let why = compare(Broken::new(flaw)).expect_err("the difference is found");
-        println!("{flaw:?}: {why}");
+        compare(Mutant::sound()).unwrap();
+        let why = compare(Mutant::new(mutation)).expect_err("the difference is found");
+        println!("{mutation:?}: {why}");
         assert!(why.contains(&format!("{last}, ")), "not sooner: {why}");
     }
 }
@@ -202,7 +202,7 @@ fn what_is_done_seldom_shows_a_difference_too() {
 #[test]
 fn a_sound_store_is_not_found_out() {
     let memory = Arc::new(Store::memory());
-    let sound = Arc::new(Store::broken(Broken::sound()));
+    let sound = Arc::new(Store::mutant(Mutant::sound()));
     let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };
     compare(&memory, &sound, fastrand::u64(..), config, &Seen::default()).unwrap();
 }

@@ -6,7 +6,7 @@ use distlock_tests::subjects::format::REDISSON;
 use distlock_tests::subjects::memory::MemorySubject;
 use distlock_tests::subjects::store::{Single, Store as RedisStore};
 use distlock_tests::time_of_day::TimeOfDay;
-use lock_core::conformance::{Broken, Subject};
+use lock_core::conformance::{Mutant, Subject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -73,8 +73,8 @@ impl Store {
         Self { subject, clients: Arc::default(), server: Some(clock) }
     }
 
-    pub(super) fn broken(broken: Broken) -> Self {
-        Self { subject: Arc::new(broken), clients: Arc::default(), server: None }
+    pub(super) fn mutant(mutant: Mutant) -> Self {
+        Self { subject: Arc::new(mutant), clients: Arc::default(), server: None }
     }
 
     /// What a new client of this store is made in.

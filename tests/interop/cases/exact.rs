@@ -1,6 +1,6 @@
 //! Nobody is inside beside anybody else.
 
-use crate::libraries::{Learns, Library};
+use crate::libraries::Library;
 use crate::ours::{LABEL, LONG, Until, count};
 use crate::peer::{Peer, Pending};
 use crate::scene::Scene;
@@ -10,17 +10,19 @@ use std::thread;
 use std::time::Duration;
 
 const THREADS: usize = 4;
-const TIMES: u64 = 500;
+const TIMES: u64 = 200;
 
-/// Between two increments of a thread: time for the others to get in, and so short that somebody waits all the time.
+/// Between two increments of a thread: time for the others to get in, and so short that somebody
+/// waits all the time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long both sides want the lock all the time, to see who gets it.
-const CONTEST: Duration = Duration::from_secs(3);
+const CONTEST: Duration = Duration::from_secs(2);
 
-/// Where somebody asks now and then, it is chance who finds the lock free: so often they try whether the two sides meet, and
-/// whether both get their share. That nobody is inside beside anybody else must be so each time. Who wants the lock all the
-/// time may leave it to nobody who only asks: to meet, they pause for twice as long each time, so that it is free more often.
+/// Where somebody asks now and then, it is chance who finds the lock free: so often they try
+/// whether the two sides meet, and whether both get their share. That nobody is inside beside
+/// anybody else must be so each time. Who wants the lock all the time may leave it to nobody who
+/// only asks: to meet, they pause for twice as long each time, so that it is free more often.
 const ROUNDS: usize = 5;
 
 /// How long they pause in each round.
@@ -29,14 +31,15 @@ fn pauses() -> impl Iterator<Item = Duration> {
 }
 
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
-pub(crate) fn no_increment_is_lost(library: &'static Library) {
-    let Some(scene) = Scene::with(library, "", library.eager) else { return };
+pub(crate) fn no_increment_is_lost_between_their_threads_and_ours(library: &'static Library) {
+    let scene = Scene::with(library, "", library.eager);
     let lock = scene.ours.mutex("lock");
     add_up(library.name, &scene.peer, &lock, "lock", &scene.server, (TIMES, library.crossings));
     assert!(!scene.probe().exists(&library.key("lock")), "the lock is free in the end");
 }
 
-/// A JVM loads what it needs at its first requests: on a busy machine that takes as long as all increments of ours.
+/// A JVM loads what it needs at its first requests: on a busy machine that takes as long as all
+/// increments of ours.
 fn warm_up(peer: &Peer, name: &str, data: &RedisServer) {
     for pending in all(peer, &format!("count {name} warm 1 0 0")) {
         pending.within(LONG);
@@ -49,7 +52,8 @@ fn all<'a>(peer: &'a Peer, line: &str) -> Vec<Pending<'a>> {
     (0..THREADS).map(|thread| peer.tell(&format!("t{thread}"), line)).collect()
 }
 
-/// The same for whatever lock is one for both: ours, and the name that they know it by. What it protects is on `data`.
+/// The same for whatever lock is one for both: ours, and the name that they know it by. What it
+/// protects is on `data`.
 pub(crate) fn add_up(
     what: &str,
     peer: &Peer,
@@ -101,14 +105,14 @@ fn add_up_once(
 }
 
 /// Both want the lock for some seconds, with as many threads: neither starves.
-pub(crate) fn both_get_their_share(library: &'static Library) {
-    let Some(scene) = Scene::of(library) else { return };
+pub(crate) fn both_sides_get_their_share_of_the_lock(library: &'static Library) {
+    let scene = Scene::of(library);
     warm_up(&scene.peer, "lock", &scene.server);
-    // From 0 to 100 where nothing is promised: they hear of their own releases only, and one side may go on until it is done.
+    // From 0 to 100 where nothing is promised: they hear of their own releases only, and one side
+    // may go on until it is done.
     let fair = library.share..=100 - library.share;
-    let is_told = library.ours == Learns::Told && library.theirs == Learns::Told;
     // A JVM that has just begun comes late when it is woken.
-    let rounds = if is_told { 2 } else { ROUNDS };
+    let rounds = if library.is_told() { 2 } else { ROUNDS };
     let is_fair = (0..rounds).any(|_| fair.contains(&share(&scene, library)));
     assert!(is_fair, "one side starves each time");
 }

@@ -1,12 +1,16 @@
 //! What one side sees of the other's lock, and may not do to it.
 
+use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, Refusal};
-use crate::peer::{BOUND, Peer};
+use crate::peer::{BOUND, Peer, SETTLED};
 use crate::scene::Scene;
 use distlock::{DistLock, LockGuard, LossCause};
 use distlock_tests::probe::Probe;
-use distlock_tests::time::{always, eventually, let_pass, ms};
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
 use std::time::Duration;
+
+/// Between two looks at a lock that must stay what it is.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What the store has under a key, all of it but its end.
 fn stored(probe: &mut Probe, key: &str) -> String {
@@ -26,15 +30,36 @@ pub(crate) fn unlock_is_refused(peer: &Peer, as_it_does: Refusal) {
     assert!(is_so, "{as_it_does:?} it should be, and was {said:?}");
 }
 
-/// Our guard is good for the whole of this time, by the store's word, too.
+/// Our guard is good for the whole of this time, by the store's word, too. Its lease is longer than
+/// that.
 #[track_caller]
 pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
     always("ours stays ours", time, || guard.is_valid() && guard.verify().is_ok());
 }
 
+/// The same where renewals keep it.
+pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
+    let since = Stopwatch::start();
+    while since.elapsed() < scaled(time) {
+        timely!(guard.is_valid() && guard.verify().is_ok(), "ours was not renewed: {guard:?}");
+        let_pass(LOOK_AGAIN);
+    }
+}
+
+/// Waits until a waiter of theirs sleeps on its channel or its list. It asks once more behind its
+/// subscription.
+pub(crate) fn until_it_sleeps(scene: &Scene) {
+    let mut probe = scene.probe();
+    eventually("a waiter of theirs sleeps", BOUND, || {
+        let is_blocked = probe.info_field("clients", "blocked_clients").is_some_and(|it| it != "0");
+        is_blocked || !probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty()
+    });
+    let_pass(SETTLED);
+}
+
 /// Their unlock of our lock is refused and changes nothing.
-pub(crate) fn they_cannot_free_ours(library: &'static Library) {
-    let Some(scene) = Scene::of(library) else { return };
+pub(crate) fn their_unlock_of_our_lock_is_refused(library: &'static Library) {
+    let scene = Scene::of(library);
     let (key, mut probe) = (library.key("lock"), scene.probe());
     let guard = scene.ours.mutex("lock").lock().unwrap();
     let before = stored(&mut probe, &key);
@@ -51,32 +76,35 @@ pub(crate) fn they_cannot_free_ours(library: &'static Library) {
 
 /// Our unlock of a lock that is theirs by now is an error and changes nothing; and theirs of ours.
 pub(crate) fn a_late_unlock_leaves_the_other_sides_lock_alone(library: &'static Library) {
-    let Some(scene) = Scene::of(library) else { return };
-    let (key, mut probe) = (library.key("lock"), scene.probe());
-    let lock = scene.ours.mutex("lock");
-    // An operator deletes our lock, and they take it.
-    let guard = lock.lock().unwrap();
-    probe.command(&["DEL", &key]);
-    assert!(scene.peer.ask("t", "try lock 1000 0").starts_with("held"));
-    let theirs = stored(&mut probe, &key);
-    assert!(guard.is_valid(), "it has not heard of it yet");
-    let error = guard.unlock().unwrap_err();
-    assert!(error.is_lost(), "{error:?}");
-    assert_eq!(stored(&mut probe, &key), theirs);
-    assert!(lock.try_lock().unwrap().is_none());
-    // And theirs, and we take it.
-    probe.command(&["DEL", &key]);
-    let guard = lock.lock().unwrap();
-    let before = stored(&mut probe, &key);
-    unlock_is_refused(&scene.peer, library.too_late);
-    assert_eq!(stored(&mut probe, &key), before);
-    guard.verify().unwrap();
-    guard.unlock().unwrap();
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::of(library);
+        let (key, mut probe) = (library.key("lock"), scene.probe());
+        let lock = scene.ours.mutex("lock");
+        // An operator deletes our lock, and they take it.
+        let guard = lock.lock().unwrap();
+        probe.command(&["DEL", &key]);
+        assert!(scene.peer.ask("t", "try lock 1000 0").starts_with("held"));
+        let theirs = stored(&mut probe, &key);
+        timely!(guard.is_valid(), "a renewal was there first");
+        let error = guard.unlock().unwrap_err();
+        assert!(error.is_lost(), "{error:?}");
+        timely!(probe.exists(&key), "their lease is over");
+        assert_eq!(stored(&mut probe, &key), theirs);
+        assert!(lock.try_lock().unwrap().is_none());
+        // And theirs, and we take it.
+        probe.command(&["DEL", &key]);
+        let guard = lock.lock().unwrap();
+        let before = stored(&mut probe, &key);
+        unlock_is_refused(&scene.peer, library.too_late);
+        assert_eq!(stored(&mut probe, &key), before);
+        guard.verify().unwrap();
+        guard.unlock().unwrap();
+    });
 }
 
 /// Ours, nested: one hold in the store until the last guard goes. Theirs: as often as they hold it.
 pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
-    let Some(scene) = Scene::of(library) else { return };
+    let scene = Scene::of(library);
     let (key, mut probe) = (library.key("lock"), scene.probe());
     let lock = scene.ours.mutex("lock");
     let outer = lock.lock().unwrap();
@@ -104,9 +132,10 @@ pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// Whoever is freed by force learns of it: our guard at its next renewal, they at their unlock.
+/// A holder that is freed by force learns of it: our guard at its next renewal, they at their
+/// unlock.
 pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Library) {
-    let Some(scene) = Scene::with(library, "watchdog=1s", &[]) else { return };
+    let scene = Scene::with(library, "watchdog=1s", &[]);
     let lock = scene.ours.mutex("lock");
     let guard = lock.lock().unwrap();
     let losses = guard.losses();
@@ -119,8 +148,7 @@ pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Libr
 
     scene.peer.ask("t", "lock lock 0");
     let waiting = scene.peer.tell("other", "lock lock 0");
-    // A JVM that subscribes for the first time takes its time, and asks again behind that.
-    let_pass(ms(1_000));
+    until_it_sleeps(&scene);
     assert!(!waiting.is_there());
     assert!(lock.force_unlock().unwrap());
     // Long before the lease ends, where it waits to be told.

@@ -2,31 +2,49 @@
 
 use super::{REDIS_PY, SHEDLOCK};
 use crate::cases::exact::add_up;
-use crate::cases::holding::must_stay_ours;
+use crate::cases::holding::must_be_renewed;
 use crate::cases::leases::must_be_in_time;
-use crate::cases::steadily;
+use crate::late::{self, retry_if_late, timely};
 use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
+use crate::suite::{Permit, Suite, case};
 use distlock::{Counters, DistLock, LockGuard, LossCause};
 use distlock_tests::time::{Stopwatch, eventually, ms};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// As it is by default: its unlock deletes the key, whoever has it.
-static UNSAFE: Library = Library { name: "shedlock", arguments: &["kind=shedlock"], ..SHEDLOCK };
+static UNSAFE: Library =
+    Library { name: "shedlock", id: "unsafe", arguments: &["kind=shedlock"], ..SHEDLOCK };
 
-static SAFE: Library = SHEDLOCK;
+static SAFE: Library = Library { id: "safe", ..SHEDLOCK };
 
 /// As it is by default: its lock has no end.
 static WITHOUT_END: Library = Library { arguments: &["kind=redis-py"], ..REDIS_PY };
 
-/// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can prevent that; but our
-/// guard does not believe in its lock for longer than until its next renewal, and says why.
-#[test]
-fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told() {
-    let Some(scene) = Scene::with(&UNSAFE, "watchdog=1s", &[]) else { return };
-    let (lock, key) = (scene.ours.mutex("job"), UNSAFE.key("job"));
+pub(crate) fn mount(suite: &mut Suite) {
+    let late = case!(shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told);
+    suite.shared(&UNSAFE, late);
+    let at_least = case!(what_shedlock_keeps_at_least_is_busy_until_then);
+    suite.each(Permit::Shared, [&UNSAFE, &SAFE], at_least);
+    let written = case!(shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told);
+    suite.shared(&UNSAFE, written);
+    let safe = case!(with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock);
+    suite.shared(&SAFE, safe);
+    let endless = case!(a_lock_of_redis_py_without_an_end_is_waited_for_and_named);
+    suite.shared(&WITHOUT_END, endless);
+    let format = case!(a_format_that_was_forgotten_is_an_error_and_lets_nobody_in);
+    suite.shared(&REDIS_PY, format);
+    suite.shared(&REDIS_PY, case!(without_tokens_of_ours_no_increment_is_lost_either));
+}
+
+/// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can
+/// prevent that; but our guard does not believe in its lock for longer than until its next renewal,
+/// and says why.
+fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told(library: &'static Library) {
+    let scene = Scene::with(library, "watchdog=1s", &[]);
+    let (lock, key) = (scene.ours.mutex("job"), library.key("job"));
     scene.peer.ask("t", "lock job 300");
     let guard = lock.try_lock_for(BOUND).unwrap().expect("its lease ends");
     let losses = guard.losses();
@@ -42,31 +60,30 @@ fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told() {
     scene.peer.ask("other", "unlock job");
 }
 
-/// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then. It is busy for us for as long,
-/// and then it is ours.
-#[test]
-fn what_shedlock_keeps_at_least_is_busy_until_then() {
-    steadily(|| {
-        for library in [&UNSAFE, &SAFE] {
-            let Some(scene) = Scene::with(library, "", &["at-least=1500"]) else { return };
-            let lock = scene.ours.mutex("job");
-            // Its first request takes a good part of that time.
-            scene.peer.ask("t", "lock warm 30000");
-            scene.peer.ask("t", "lock job 30000");
-            scene.peer.ask("t", "unlock job");
-            let clock = Stopwatch::start();
-            let left = scene.probe().pttl(&library.key("job")).expect("its lock is there yet");
-            assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
-            assert!(lock.try_lock().unwrap().is_none());
-            let guard = lock.try_lock_for(BOUND).unwrap().expect("it ends");
-            let what = format!("{}: what it keeps at least", library.name);
-            must_be_in_time(&what, library.ours, left, clock.elapsed());
-            guard.unlock().unwrap();
-        }
+/// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then.
+/// It is busy for us for as long, and then it is ours.
+fn what_shedlock_keeps_at_least_is_busy_until_then(library: &'static Library) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "", &["at-least=1500"]);
+        let lock = scene.ours.mutex("job");
+        // Its first request takes a good part of that time.
+        scene.peer.ask("t", "lock warm 30000");
+        scene.peer.ask("t", "lock job 30000");
+        scene.peer.ask("t", "unlock job");
+        let clock = Stopwatch::start();
+        let left = scene.probe().pttl(&library.key("job"));
+        let Some(left) = left else { late::late("its lock is over") };
+        assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
+        timely!(lock.try_lock().unwrap().is_none(), "its lock is over");
+        let guard = lock.try_lock_for(BOUND).unwrap().expect("it ends");
+        let what = format!("{}: what it keeps at least", library.name);
+        must_be_in_time(&what, library.ours, left, clock.elapsed());
+        guard.unlock().unwrap();
     });
 }
 
-/// A job of ShedLock's that has the lock for a while at least, was freed by force, and is done only now that the lock is ours.
+/// A job of ShedLock's that has the lock for a while at least, was freed by force, and is done only
+/// now that the lock is ours.
 fn released_too_late(scene: &Scene) -> LockGuard {
     let lock = scene.ours.mutex("job");
     // A JVM loads what it needs at its first requests, which take long.
@@ -79,12 +96,11 @@ fn released_too_late(scene: &Scene) -> LockGuard {
     guard
 }
 
-/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it wants: over ours, too. Our
-/// guard sees that at its next renewal, and leaves alone what is theirs.
-#[test]
-fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told() {
-    let Some(scene) = Scene::with(&UNSAFE, "watchdog=6s", &["at-least=10000"]) else { return };
-    let (mut probe, key) = (scene.probe(), UNSAFE.key("job"));
+/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it
+/// wants: over ours, too. Our guard sees that at its next renewal, and leaves alone what is theirs.
+fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told(library: &'static Library) {
+    let scene = Scene::with(library, "watchdog=6s", &["at-least=10000"]);
+    let (mut probe, key) = (scene.probe(), library.key("job"));
     let guard = released_too_late(&scene);
     let losses = guard.losses();
     let theirs = probe.get(&key).expect("it is there");
@@ -108,22 +124,21 @@ fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told() {
 }
 
 /// With `safeUpdate` it compares, as for a release, and ours stays ours.
-#[test]
-fn with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock() {
-    steadily(|| {
-        let Some(scene) = Scene::with(&SAFE, "watchdog=1s", &["at-least=10000"]) else { return };
+fn with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock(library: &'static Library) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "watchdog=1s", &["at-least=10000"]);
         let guard = released_too_late(&scene);
         // Over more than two of our renewals.
-        must_stay_ours(&guard, Duration::from_secs(1));
+        must_be_renewed(&guard, Duration::from_secs(1));
         guard.unlock().unwrap();
-        assert!(!scene.probe().exists(&SAFE.key("job")));
+        assert!(!scene.probe().exists(&library.key("job")));
     });
 }
 
-/// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and may free it by force.
-#[test]
-fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named() {
-    let Some(scene) = Scene::of(&WITHOUT_END) else { return };
+/// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and
+/// may free it by force.
+fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named(library: &'static Library) {
+    let scene = Scene::of(library);
     let told = Arc::new(Counters::new());
     let builder = distlock::builder().url(&scene.ours.url("")).unwrap();
     let client = builder.events(Arc::clone(&told) as _).connect().unwrap();
@@ -144,10 +159,10 @@ fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named() {
     guard.unlock().unwrap();
 }
 
-/// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is ours in another format.
-#[test]
-fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in() {
-    let Some(scene) = Scene::of(&REDIS_PY) else { return };
+/// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is
+/// ours in another format.
+fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in(library: &'static Library) {
+    let scene = Scene::of(library);
     let client = distlock::connect(&scene.server.url()).unwrap();
     let lock = client.mutex("lock").unwrap();
     scene.peer.ask("t", "lock lock 0");
@@ -165,9 +180,8 @@ fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in() {
 }
 
 /// With `tokens=off` ours is a plain `SET`, as theirs.
-#[test]
-fn without_tokens_of_ours_no_increment_is_lost_either() {
-    let Some(scene) = Scene::with(&REDIS_PY, "tokens=off", REDIS_PY.eager) else { return };
+fn without_tokens_of_ours_no_increment_is_lost_either(library: &'static Library) {
+    let scene = Scene::with(library, "tokens=off", library.eager);
     let lock = scene.ours.mutex("lock");
     add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, (200, 2));
     assert_eq!(scene.probe().keys("*"), [""; 0], "no counter of ours is left");

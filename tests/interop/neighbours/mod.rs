@@ -1,6 +1,7 @@
-//! Those that have their lock in a plain string, under their own token (our `format=token`): all but Redisson. None of
-//! them tells anybody of a release but others of its own kind, so whoever waits asks again; but for those that our releases
-//! wake by their own signals, if we are told to (`wakes=`).
+//! Those that have their lock in a plain string, under their own token (our `format=token`): all
+//! but Redisson. None of them tells anybody of a release but others of its own kind, so whoever
+//! waits asks again; but for those that our releases wake by their own signals, if we are told to
+//! (`wakes=`).
 
 // What only one of them does.
 mod alone;
@@ -11,14 +12,15 @@ mod quorums;
 // Those that tell their own kind.
 mod signals;
 
-use crate::cases;
-use crate::libraries::{Learns, Library, Refusal, sits, sits_in_short};
+use crate::libraries::{Has, Learns, Library, Refusal, mount_cases};
 use crate::pins;
+use crate::suite::Suite;
 use std::time::Duration;
 
 /// What they have in common.
 const NEIGHBOUR: Library = Library {
     name: "",
+    id: "",
     program: "",
     language: "",
     pin: pins::REDIS_PY,
@@ -43,6 +45,7 @@ const SPRING: Library = Library { language: "java", program: "spring", ..NEIGHBO
 
 const REDIS_PY: Library = Library {
     name: "redis-py",
+    id: "redis_py",
     pin: pins::REDIS_PY,
     arguments: &["kind=redis-py", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(100)),
@@ -53,6 +56,7 @@ const REDIS_PY: Library = Library {
 
 const PYTHON_REDIS_LOCK: Library = Library {
     name: "python-redis-lock",
+    id: "python_redis_lock",
     has_watchdog: true,
     pin: pins::PYTHON_REDIS_LOCK,
     options: "format=token,poll=5ms",
@@ -70,6 +74,7 @@ const PYTHON_REDIS_LOCK: Library = Library {
 
 const REDLOCK_4: Library = Library {
     name: "redlock-4",
+    id: "redlock_4",
     pin: pins::REDLOCK_4,
     arguments: &["kind=redlock4", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(300)),
@@ -80,6 +85,7 @@ const REDLOCK_4: Library = Library {
 
 const REDLOCK_5: Library = Library {
     name: "redlock-5",
+    id: "redlock_5",
     pin: pins::REDLOCK_5,
     arguments: &["kind=redlock", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(300)),
@@ -90,6 +96,7 @@ const REDLOCK_5: Library = Library {
 
 const REDSYNC: Library = Library {
     name: "redsync",
+    id: "redsync",
     program: "go",
     language: "go",
     pin: pins::REDSYNC,
@@ -101,6 +108,7 @@ const REDSYNC: Library = Library {
 
 const RSLOCK: Library = Library {
     name: "rslock",
+    id: "rslock",
     pin: pins::RSLOCK,
     arguments: &["kind=rslock", "lease=10000"],
     theirs: Learns::Asks(Duration::from_millis(200)),
@@ -109,6 +117,7 @@ const RSLOCK: Library = Library {
 
 const RLOCK: Library = Library {
     name: "rlock",
+    id: "rlock",
     has_watchdog: true,
     pin: pins::RLOCK,
     arguments: &["kind=rlock"],
@@ -119,6 +128,7 @@ const RLOCK: Library = Library {
 
 const SHEDLOCK: Library = Library {
     name: "shedlock-safe",
+    id: "shedlock",
     pin: pins::SHEDLOCK,
     arguments: &["kind=shedlock-safe"],
     never_held: Refusal::CannotBeAsked,
@@ -130,6 +140,7 @@ const SHEDLOCK: Library = Library {
 
 const REGISTRY: Library = Library {
     name: "spring-registry",
+    id: "spring_registry",
     has_watchdog: true,
     pin: pins::SPRING,
     arguments: &["kind=registry", "lease=10000"],
@@ -142,6 +153,7 @@ const REGISTRY: Library = Library {
 
 const REGISTRY_TOLD: Library = Library {
     name: "spring-registry-told",
+    id: "spring_registry_told",
     has_watchdog: true,
     options: "format=token,poll=5ms",
     pin: pins::SPRING,
@@ -150,17 +162,19 @@ const REGISTRY_TOLD: Library = Library {
     share: 0,
     // It hears of its own releases only, and then it is its own turn for as long as it goes on.
     crossings: 2,
-    // It sleeps on a channel that only its own kind publishes on, for as long as the registry's lease.
+    // It sleeps on a channel that only its own kind publishes on, for as long as the registry's
+    // lease.
     theirs: Learns::Asks(Duration::from_secs(1)),
     never_held: Refusal::Says("You do not own lock"),
     too_late: Refusal::Says("Lock was released in the store"),
     ..SPRING
 };
 
-/// With the setting by which our release pushes to its list. Its own says nothing to us: who asks seldom finds a lock that
-/// it hands on by that list hardly ever free.
+/// With the setting by which our release pushes to its list. Its own says nothing to us: who asks
+/// seldom finds a lock that it hands on by that list hardly ever free.
 const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     name: "python-redis-lock-woken",
+    id: "python_redis_lock_woken",
     arguments: &["kind=python-redis-lock", "lease=10000"],
     options: "format=token,wakes=python-redis-lock,poll=5ms",
     share: 3,
@@ -170,9 +184,11 @@ const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     ..PYTHON_REDIS_LOCK
 };
 
-/// With the setting by which both tell each other on its channel: we ask too seldom to get it by that.
+/// With the setting by which both tell each other on its channel: we ask too seldom to get it by
+/// that.
 const REGISTRY_WOKEN: Library = Library {
     name: "spring-registry-woken",
+    id: "spring_registry_woken",
     arguments: &["kind=registry-pubsub", "lease=10000"],
     options: "format=token,wakes=spring-integration,poll=10s",
     share: 5,
@@ -183,16 +199,33 @@ const REGISTRY_WOKEN: Library = Library {
     ..REGISTRY_TOLD
 };
 
-sits!(redis_py, REDIS_PY, extend);
-sits!(python_redis_lock, PYTHON_REDIS_LOCK, extend, force);
-sits!(redlock_4, REDLOCK_4, extend);
-sits!(redlock_5, REDLOCK_5, extend);
-sits!(redsync, REDSYNC, extend);
-sits!(rslock, RSLOCK, extend);
-sits!(rlock, RLOCK);
-sits!(shedlock, SHEDLOCK, extend);
-sits!(spring_registry, REGISTRY, extend);
-sits_in_short!(spring_registry_told, REGISTRY_TOLD, extend);
-// In which nobody is woken by the end of a lease.
-sits_in_short!(python_redis_lock_woken, PYTHON_REDIS_LOCK_WOKEN, extend, force);
-sits_in_short!(spring_registry_woken, REGISTRY_WOKEN, extend);
+/// Those that are asked everything.
+static ALL: [Library; 9] =
+    [REDIS_PY, PYTHON_REDIS_LOCK, REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK, RLOCK, SHEDLOCK, REGISTRY];
+
+/// Those of which no waiter is woken by the end of a lease, or that are there already.
+static IN_SHORT: [Library; 3] = [REGISTRY_TOLD, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_WOKEN];
+
+impl Library {
+    fn has_force(&self) -> bool {
+        self.pin.library == pins::PYTHON_REDIS_LOCK.library
+    }
+
+    fn has_extension(&self) -> bool {
+        self.pin.library != pins::RLOCK.library
+    }
+}
+
+pub(crate) fn mount(suite: &mut Suite) {
+    let leases = ALL.iter().map(|library| (library, true));
+    for (library, has_leases) in leases.chain(IN_SHORT.iter().map(|library| (library, false))) {
+        let force = library.has_force().then_some(Has::Force);
+        let extension = library.has_extension().then_some(Has::Extension);
+        let leases = has_leases.then_some(Has::Leases);
+        let has: Vec<_> = [leases, force, extension].into_iter().flatten().collect();
+        mount_cases(suite, "neighbours", library, &has);
+    }
+    alone::mount(suite);
+    quorums::mount(suite);
+    signals::mount(suite);
+}

@@ -1,13 +1,26 @@
-//! Redlock over independent servers, as Antirez' text has it, by those that have it: beside our `redlock://` on the same servers.
+//! Redlock over independent servers, as Antirez' text has it, by those that have it: beside our
+//! `redlock://` on the same servers.
 
 use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
 use crate::cases::exact::add_up;
 use crate::cases::holding::unlock_is_refused;
 use crate::cases::waking;
+use crate::late::{self, retry_if_late};
 use crate::libraries::Library;
 use crate::scene::Independent;
+use crate::suite::{Suite, case};
 use distlock::DistLock;
-use distlock_tests::time::retry_if_late;
+
+pub(crate) fn mount(suite: &mut Suite) {
+    let redsync = case!(redsync_on_three_servers_and_our_quorum_exclude_each_other);
+    suite.shared(&REDSYNC, redsync);
+    let redlock_4 = case!(redlock_4_on_three_servers_and_our_quorum_exclude_each_other);
+    suite.shared(&REDLOCK_4, redlock_4);
+    let redlock_5 = case!(redlock_5_on_three_servers_and_our_quorum_exclude_each_other);
+    suite.shared(&REDLOCK_5_SELDOM, redlock_5);
+    let rslock = case!(rslock_on_three_servers_and_our_quorum_exclude_each_other);
+    suite.shared(&RSLOCK, rslock);
+}
 
 const TIMES: u64 = 60;
 
@@ -22,50 +35,46 @@ const PLAIN: &str = "format=token,poll=20ms&max_lease=10m&tokens=off";
 
 const LEASE: &str = "lease=1000";
 
-/// redlock 5 gives back what it got of a vote that nobody won when it gives up, and not before it tries again. Then nobody has the lock
-/// until the leases of those votes are over: so these are short, and it does not try all the time.
+/// redlock 5 gives back what it got of a vote that nobody won when it gives up, and not before it
+/// tries again. Then nobody has the lock until the leases of those votes are over: so these are
+/// short, and it does not try all the time.
 static REDLOCK_5_SELDOM: Library = Library { eager: &["retry=20", "lease=500"], ..REDLOCK_5 };
 
-#[test]
-fn redsync_on_three_servers_and_our_quorum_exclude_each_other() {
-    meet(&REDSYNC, SETTINGS, TIMES);
-    meet(&REDSYNC, PLAIN, TIMES);
+fn redsync_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+    meet(library, SETTINGS, TIMES);
+    meet(library, PLAIN, TIMES);
 }
 
-#[test]
-fn redlock_4_on_three_servers_and_our_quorum_exclude_each_other() {
-    meet(&REDLOCK_4, SETTINGS, TIMES);
+fn redlock_4_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+    meet(library, SETTINGS, TIMES);
 }
 
-#[test]
-fn redlock_5_on_three_servers_and_our_quorum_exclude_each_other() {
-    meet(&REDLOCK_5_SELDOM, SETTINGS, SOME_TIMES);
+fn redlock_5_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+    meet(library, SETTINGS, SOME_TIMES);
 }
 
-#[test]
-fn rslock_on_three_servers_and_our_quorum_exclude_each_other() {
-    meet(&RSLOCK, SETTINGS, TIMES);
+fn rslock_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+    meet(library, SETTINGS, TIMES);
 }
 
-/// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is there.
+/// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is
+/// there.
 fn meet(library: &'static Library, settings: &str, times: u64) {
-    retry_if_late(|| {
-        let arguments = [&[LEASE], library.eager].concat();
-        let Some(scene) = Independent::start(library, settings, &arguments) else { return };
-        let (peer, client) = (&scene.peer, scene.servers.client());
-        let lock = client.mutex("lock").unwrap();
-        let what = format!("{} on three servers, {settings}", library.name);
-        add_up(&what, peer, &lock, "lock", scene.data(), (times, library.crossings));
+    let arguments = [&[LEASE], library.eager].concat();
+    let scene = Independent::start(library, settings, &arguments);
+    let (peer, client) = (&scene.peer, scene.servers.client());
+    let lock = client.mutex("lock").unwrap();
+    let what = format!("{} on three servers, {settings}", library.name);
+    add_up(&what, peer, &lock, "lock", scene.data(), (times, library.crossings));
 
-        let guard = lock.lock().unwrap();
-        assert!(peer.ask("t", "try lock 100 10000").starts_with("busy"));
-        unlock_is_refused(peer, library.never_held);
-        guard.verify().unwrap();
-        guard.unlock().unwrap();
-        assert!(peer.ask("t", "try lock 1000 10000").starts_with("held"));
-        assert!(lock.try_lock().unwrap().is_none());
-        peer.ask("t", "unlock lock");
-        waking::they_are_soon(&what, peer, &lock, "lock", library.theirs);
-        waking::we_are_soon(&what, peer, &lock, "lock", library.ours);
-    });
+    let guard = lock.lock().unwrap();
+    assert!(peer.ask("t", "try lock 100 10000").starts_with("busy"));
+    unlock_is_refused(peer, library.never_held);
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+    assert!(peer.ask("t", "try lock 1000 10000").starts_with("held"));
+    assert!(lock.try_lock().unwrap().is_none());
+    peer.ask("t", "unlock lock");
+    retry_if_late(late::TURN, || waking::they_are_soon(&what, peer, &lock, "lock", library.theirs));
+    retry_if_late(late::TURN, || waking::we_are_soon(&what, peer, &lock, "lock", library.ours));
 }

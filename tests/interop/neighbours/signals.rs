@@ -1,18 +1,20 @@
-//! Those that tell their own kind of a release and nobody else: python-redis-lock by a list, Spring's registry (in its mode
-//! PUB_SUB_LOCK) on a channel. Our release is no signal to them, unless `wakes=` names them. Whoever waits there sleeps until
-//! its own bound: the lease that it asked for, or, of python-redis-lock without one, for ever.
+//! Those that tell their own kind of a release and nobody else: python-redis-lock by a list,
+//! Spring's registry (in its mode PUB_SUB_LOCK) on a channel. Our release is no signal to them,
+//! unless `wakes=` names them. Whoever waits there sleeps until its own bound: the lease that it
+//! asked for, or, of python-redis-lock without one, for ever.
 
 use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};
 use crate::libraries::Library;
 use crate::peer::{BOUND, Pending, SETTLED};
 use crate::scene::Scene;
+use crate::suite::{Suite, case};
 use distlock::{DistLock, LockGuard};
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::time::Duration;
 
 /// For so long they sleep beside a lock that is free, to show it. Their bound is longer.
-const ASLEEP: Duration = Duration::from_secs(2);
+const ASLEEP: Duration = Duration::from_millis(1_500);
 
 /// Without a lease: for ever.
 static WITHOUT_LEASE: Library =
@@ -26,25 +28,38 @@ static USUAL_LEASE: Library = Library { arguments: &["kind=registry-pubsub"], ..
 static WOKEN_WITH_USUAL_LEASE: Library =
     Library { arguments: USUAL_LEASE.arguments, ..REGISTRY_WOKEN };
 
-#[test]
-fn a_waiter_of_python_redis_lock_hears_a_push_to_its_list_and_not_our_release() {
-    hears_only(&WITHOUT_LEASE, is_blocked, &["LPUSH", "lock-signal:lock", "1"]);
+pub(crate) fn mount(suite: &mut Suite) {
+    let push = case!(a_waiter_of_python_redis_lock_hears_a_push_to_its_list_and_not_our_release);
+    suite.shared(&WITHOUT_LEASE, push);
+    let woken = case!(a_waiter_of_python_redis_lock_hears_our_release_if_we_are_told_to_wake_it);
+    suite.shared(&WOKEN_WITHOUT_LEASE, woken);
+    let channel = case!(a_waiter_of_springs_registry_hears_its_channel_and_not_our_release);
+    suite.shared(&USUAL_LEASE, channel);
+    let told = case!(a_waiter_of_springs_registry_hears_our_release_if_we_are_told_to_wake_it);
+    suite.shared(&WOKEN_WITH_USUAL_LEASE, told);
 }
 
-#[test]
-fn a_waiter_of_python_redis_lock_hears_our_release_if_we_are_told_to_wake_it() {
-    hears_us(&WOKEN_WITHOUT_LEASE, is_blocked);
+fn a_waiter_of_python_redis_lock_hears_a_push_to_its_list_and_not_our_release(
+    library: &'static Library,
+) {
+    hears_only(library, is_blocked, &["LPUSH", "lock-signal:lock", "1"]);
 }
 
-#[test]
-fn a_waiter_of_springs_registry_hears_its_channel_and_not_our_release() {
+fn a_waiter_of_python_redis_lock_hears_our_release_if_we_are_told_to_wake_it(
+    library: &'static Library,
+) {
+    hears_us(library, is_blocked);
+}
+
+fn a_waiter_of_springs_registry_hears_its_channel_and_not_our_release(library: &'static Library) {
     let signal = ["PUBLISH", "registry-channel:registry:lock", "registry:lock"];
-    hears_only(&USUAL_LEASE, is_listening, &signal);
+    hears_only(library, is_listening, &signal);
 }
 
-#[test]
-fn a_waiter_of_springs_registry_hears_our_release_if_we_are_told_to_wake_it() {
-    hears_us(&WOKEN_WITH_USUAL_LEASE, is_listening);
+fn a_waiter_of_springs_registry_hears_our_release_if_we_are_told_to_wake_it(
+    library: &'static Library,
+) {
+    hears_us(library, is_listening);
 }
 
 fn is_blocked(probe: &mut Probe) -> bool {
@@ -68,7 +83,7 @@ fn asleep(scene: &Scene, is_asleep: fn(&mut Probe) -> bool) -> (LockGuard, Pendi
 
 /// A waiter of theirs sleeps through our release, and is there at once after this command.
 fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, signal: &[&str]) {
-    let Some(scene) = Scene::of(library) else { return };
+    let scene = Scene::of(library);
     let mut probe = scene.probe();
     let (guard, waiting) = asleep(&scene, is_asleep);
     guard.unlock().unwrap();
@@ -90,14 +105,15 @@ fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, sign
     scene.peer.ask("t", "unlock lock");
 }
 
-/// A waiter of theirs is there at once after our release, and after we have freed the lock by force.
+/// A waiter of theirs is there at once after our release, and after we have freed the lock by
+/// force.
 fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
     let ways: [fn(&Scene, LockGuard); 2] = [
         |_, guard| guard.unlock().unwrap(),
         |scene, _guard| assert!(scene.ours.mutex("lock").force_unlock().unwrap()),
     ];
     for free in ways {
-        let Some(scene) = Scene::of(library) else { return };
+        let scene = Scene::of(library);
         let (guard, waiting) = asleep(&scene, is_asleep);
         let freed = Stopwatch::start();
         free(&scene, guard);
@@ -105,8 +121,5 @@ fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
         waiting.within(ASLEEP);
         say!("{}: there {:?} after we have freed it", library.name, freed.elapsed());
         scene.peer.ask("t", "unlock lock");
-        // Once it has listened it does so for ever: the next way needs one of which it can be seen that it sleeps.
-        scene.peer.kill();
-        eventually("it is gone", BOUND, || !scene.peer.is_fresh());
     }
 }

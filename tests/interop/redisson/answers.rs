@@ -1,12 +1,14 @@
-//! An answer to one of Redisson's scripts is lost: it sends the script again, or believes the opposite of what happened.
+//! An answer to one of Redisson's scripts is lost: it sends the script again, or believes the
+//! opposite of what happened.
 
 use super::{NEWEST, OLDEST};
 use crate::cases::holding::must_stay_ours;
-use crate::cases::steadily;
+use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::ours::Ours;
-use crate::peer::{BOUND, Peer};
-use crate::scene::Turn;
+use crate::peer::BOUND;
+use crate::pool::Lent;
+use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
@@ -16,6 +18,15 @@ use distlock_tests::time::{eventually, ms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+static VERSIONS: [Library; 3] = [NEWEST, WITH_LATCH, OLDEST];
+
+pub(crate) fn mount(suite: &mut Suite) {
+    let unlock = case!(an_unlock_that_they_send_again_does_not_free_ours);
+    suite.each(Permit::Shared, &VERSIONS, unlock);
+    let twice = case!(a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it);
+    suite.each(Permit::Shared, &VERSIONS, twice);
+}
 
 /// What swallows one answer to a script when it is told to.
 #[derive(Default)]
@@ -31,32 +42,30 @@ impl Plan for OneAnswer {
 
 /// A peer behind a network that can lose an answer, and we on the server itself.
 struct Lossy {
-    peer: Peer,
+    peer: Lent,
     plan: Arc<OneAnswer>,
     ours: Ours,
     _proxy: Proxy,
     server: RedisServer,
-    _turn: Turn,
 }
 
 impl Lossy {
-    fn start(library: &'static Library) -> Option<Self> {
-        let turn = Turn::of(library)?;
+    fn start(library: &'static Library) -> Self {
         let server = RedisServer::start();
         let plan = Arc::<OneAnswer>::default();
         let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let peer = Peer::start(library, &url, &["timeout=700"]);
+        let peer = Lent::start(library, &url, &["timeout=700"]);
         let ours = Ours::connect(library, &server.url(), "", server.port());
-        // The first of a script may be by its hash, and asked again as a text; and a JVM loads what it needs for it, which may take
-        // longer than an answer may.
+        // The first of a script may be by its hash, and asked again as a text; and a JVM loads what
+        // it needs for it, which may take longer than an answer may.
         let is_warm = || {
             let said = peer.tell("t", "try warm 0 60000").answer(BOUND);
             let given_back = peer.tell("t", "unlock warm").answer(BOUND);
             said.is_ok_and(|it| it.starts_with("held")) && given_back.is_ok()
         };
         eventually("it is warm", BOUND, is_warm);
-        Some(Self { peer, plan, ours, _proxy: proxy, server, _turn: turn })
+        Self { peer, plan, ours, _proxy: proxy, server }
     }
 
     fn lose_one_answer(&self) {
@@ -68,51 +77,51 @@ impl Lossy {
     }
 }
 
-/// The answer to their unlock is lost. Older ones send it again, the oldest one as something new, and newer ones say that it timed
-/// out; we have the lock by then, and keep it.
-#[test]
-fn an_unlock_that_they_send_again_does_not_free_ours() {
-    steadily(|| {
-        for (library, is_told) in [(&NEWEST, false), (&WITH_LATCH, true), (&OLDEST, false)] {
-            let Some(scene) = Lossy::start(library) else { return };
-            scene.peer.ask("t", "lock lock 0");
-            scene.lose_one_answer();
-            let pending = scene.peer.tell("t", "unlock lock");
-            let guard =
-                scene.ours.mutex("lock").try_lock_for(BOUND).unwrap().expect("it was freed");
-            let said = pending.answer(BOUND);
-            say!("{}: an unlock whose answer is lost: {said:?}", library.name);
-            assert_eq!(said.is_ok(), is_told, "docs/INTEROP.md says otherwise");
-            must_stay_ours(&guard, ms(500));
-            guard.unlock().unwrap();
-        }
+/// The answer to their unlock is lost. Older ones send it again, the oldest one as something new,
+/// and newer ones say that it timed out; we have the lock by then, and keep it.
+fn an_unlock_that_they_send_again_does_not_free_ours(library: &'static Library) {
+    let is_told = library.id == WITH_LATCH.id;
+    retry_if_late(late::LEASE, || {
+        let scene = Lossy::start(library);
+        scene.peer.ask("t", "lock lock 0");
+        scene.lose_one_answer();
+        let pending = scene.peer.tell("t", "unlock lock");
+        let guard = scene.ours.mutex("lock").try_lock_for(BOUND).unwrap().expect("it was freed");
+        let said = pending.answer(BOUND);
+        say!("{}: an unlock whose answer is lost: {said:?}", library.name);
+        must_stay_ours(&guard, ms(500));
+        // Another answer that is later than their time-out is lost to them, too.
+        timely!(said.is_ok() == is_told, "docs/INTEROP.md says otherwise: {said:?}");
+        guard.unlock().unwrap();
     });
 }
 
-/// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a lease; older ones ask again and
-/// count themselves twice, so that their unlock does not free it. We wait for what is stored, and can free it.
-#[test]
-fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it() {
-    steadily(|| {
-        for (library, holds) in [(&NEWEST, 1), (&WITH_LATCH, 2), (&OLDEST, 2)] {
-            let Some(scene) = Lossy::start(library) else { return };
-            let lock = scene.ours.mutex("lock");
-            scene.lose_one_answer();
-            let said = scene.peer.tell("t", "lock lock 0").answer(BOUND);
-            say!("{}: a lock whose answer is lost: {said:?}", library.name);
-            assert_eq!(said.is_ok(), holds == 2, "{said:?}");
-            assert_eq!(lock.inspect().unwrap().holder.expect("they have it").holds, holds);
-            if holds == 2 {
-                scene.peer.ask("t", "unlock lock");
-            }
-            assert!(lock.try_lock().unwrap().is_none(), "it is in the store");
-            let left = scene.probe().pttl("lock").expect("and has an end");
-            assert!(left <= Duration::from_secs(30));
-            assert!(lock.force_unlock().unwrap());
-            let guard = lock.lock().unwrap();
-            scene.peer.refusal("t", "unlock lock");
-            must_stay_ours(&guard, ms(200));
-            guard.unlock().unwrap();
+/// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a
+/// lease; older ones ask again and count themselves twice, so that their unlock does not free it.
+/// We wait for what is stored, and can free it.
+fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it(
+    library: &'static Library,
+) {
+    let holds = if library.id == NEWEST.id { 1 } else { 2 };
+    retry_if_late(late::LEASE, || {
+        let scene = Lossy::start(library);
+        let lock = scene.ours.mutex("lock");
+        scene.lose_one_answer();
+        let said = scene.peer.tell("t", "lock lock 0").answer(BOUND);
+        say!("{}: a lock whose answer is lost: {said:?}", library.name);
+        let seen = lock.inspect().unwrap().holder.expect("they have it").holds;
+        // Another answer that is later than their time-out is lost to them, too.
+        timely!((said.is_ok(), seen) == (holds == 2, holds), "{seen} holds: {said:?}");
+        if holds == 2 {
+            scene.peer.ask("t", "unlock lock");
         }
+        assert!(lock.try_lock().unwrap().is_none(), "it is in the store");
+        let left = scene.probe().pttl("lock").expect("and has an end");
+        assert!(left <= Duration::from_secs(30));
+        assert!(lock.force_unlock().unwrap());
+        let guard = lock.lock().unwrap();
+        scene.peer.refusal("t", "unlock lock");
+        must_stay_ours(&guard, ms(200));
+        guard.unlock().unwrap();
     });
 }

@@ -1,16 +1,20 @@
-//! RFencedLock has a counter beside the lock, `redisson_lock_token:{name}`; ours are on the same one.
+//! RFencedLock has a counter beside the lock, `redisson_lock_token:{name}`; ours are on the same
+//! one.
 
 use super::{FENCED, with};
-use crate::cases::{self, steadily};
+use crate::cases::exact::no_increment_is_lost_between_their_threads_and_ours;
+use crate::cases::waking::{they_get_what_we_released_at_once, we_get_what_they_released_at_once};
+use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::peer::BOUND;
 use crate::scene::Scene;
+use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
 use distlock_tests::probe::{Probe, Value};
-use distlock_tests::time::{always, eventually, retry_if_late};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, scaled};
 use std::time::Duration;
 
-static EARLY: Library = with(WITH_LATCH, &["kind=fenced"]);
+static VERSIONS: [Library; 2] = [FENCED, with(WITH_LATCH, &["kind=fenced"])];
 
 const COUNTER: &str = "redisson_lock_token:{lock}";
 const ROUNDS: usize = 50;
@@ -37,27 +41,35 @@ fn stays(probe: &mut Probe) -> bool {
     probe.command(&["PTTL", COUNTER]) == Value::Int(-1)
 }
 
-#[test]
-fn tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end() {
-    for library in [&FENCED, &EARLY] {
-        let Some(scene) = Scene::of(library) else { return };
-        let tokens = tokens_by_turns(&scene);
-        assert_eq!(tokens[0], 1, "they were first, and theirs are plain numbers");
-        assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
-        assert!(stays(&mut scene.probe()));
-        say!(
-            "{}: {} tokens, from {} to {}",
-            library.name,
-            tokens.len(),
-            tokens[0],
-            tokens.last().unwrap()
-        );
-    }
+pub(crate) fn mount(suite: &mut Suite) {
+    use Permit::{Exclusive, Shared};
+    let grow = case!(tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end);
+    suite.each(Shared, &VERSIONS, grow);
+    suite.shared(&FENCED, case!(with_tokens_kept_a_counter_of_ours_has_no_end_either));
+    suite.shared(&FENCED, case!(without_tokens_kept_a_counter_that_we_made_ends));
+    suite.shared(&FENCED, case!(a_nested_hold_keeps_our_token_and_changes_theirs));
+    suite.shared(&FENCED, case!(a_counter_that_they_delete_does_not_take_ours_back));
+    suite.shared(&FENCED, case!(a_counter_that_they_give_an_end_does_not_take_ours_back));
+    suite.shared(&FENCED, case!(a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us));
+    suite.each(Exclusive, &VERSIONS, case!(no_increment_is_lost_under_a_fenced_lock));
+    let soon = case!(whoever_waits_gets_what_the_other_side_released_at_once);
+    suite.each(Exclusive, &VERSIONS, soon);
 }
 
-#[test]
-fn with_tokens_kept_a_counter_of_ours_has_no_end_either() {
-    let Some(scene) = Scene::with(&FENCED, "tokens=keep", &[]) else { return };
+fn tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end(
+    library: &'static Library,
+) {
+    let scene = Scene::of(library);
+    let tokens = tokens_by_turns(&scene);
+    assert_eq!(tokens[0], 1, "they were first, and theirs are plain numbers");
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    assert!(stays(&mut scene.probe()));
+    let (first, last) = (tokens[0], tokens.last().unwrap());
+    say!("{}: {} tokens, from {first} to {last}", library.name, tokens.len());
+}
+
+fn with_tokens_kept_a_counter_of_ours_has_no_end_either(library: &'static Library) {
+    let scene = Scene::with(library, "tokens=keep", &[]);
     let ours = scene.ours.mutex("lock").lock().unwrap();
     let first = ours.fencing_token().unwrap().get();
     assert!(stays(&mut scene.probe()));
@@ -69,19 +81,18 @@ fn with_tokens_kept_a_counter_of_ours_has_no_end_either() {
     assert!(stays(&mut scene.probe()));
 }
 
-/// Without it a counter that we made has an end, a day after our last grant, and then theirs begin at 1.
-#[test]
-fn without_tokens_kept_a_counter_that_we_made_ends() {
-    let Some(scene) = Scene::of(&FENCED) else { return };
+/// Without it a counter that we made has an end, a day after our last grant, and then theirs begin
+/// at 1.
+fn without_tokens_kept_a_counter_that_we_made_ends(library: &'static Library) {
+    let scene = Scene::of(library);
     scene.ours.mutex("lock").lock().unwrap().unlock().unwrap();
     assert!(!stays(&mut scene.probe()));
 }
 
-/// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one is then fenced out. And
-/// `getToken` tells the counter, whoever holds the lock.
-#[test]
-fn a_nested_hold_keeps_our_token_and_changes_theirs() {
-    let Some(scene) = Scene::of(&FENCED) else { return };
+/// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one
+/// is then fenced out. And `getToken` tells the counter, whoever holds the lock.
+fn a_nested_hold_keeps_our_token_and_changes_theirs(library: &'static Library) {
+    let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
     let (outer, inner) = (lock.lock().unwrap(), lock.lock().unwrap());
     let ours = outer.fencing_token().unwrap();
@@ -95,10 +106,10 @@ fn a_nested_hold_keeps_our_token_and_changes_theirs() {
     assert!(lock.lock().unwrap().fencing_token().unwrap().get() > theirs + 1);
 }
 
-/// Their `delete` takes the counter, too: theirs begin again at 1. Ours go on, by the server's clock.
-#[test]
-fn a_counter_that_they_delete_does_not_take_ours_back() {
-    let Some(scene) = Scene::of(&FENCED) else { return };
+/// Their `delete` takes the counter, too: theirs begin again at 1. Ours go on, by the server's
+/// clock.
+fn a_counter_that_they_delete_does_not_take_ours_back(library: &'static Library) {
+    let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
     let token = || lock.lock().unwrap().fencing_token().unwrap();
     let before = token();
@@ -109,27 +120,26 @@ fn a_counter_that_they_delete_does_not_take_ours_back() {
     assert!(token() > before);
 }
 
-/// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one on a member that is fenced, which
-/// sets the lease that it was asked for. When the counter is gone theirs begin again at 1; ours go on, by the server's clock.
-#[test]
-fn a_counter_that_they_give_an_end_does_not_take_ours_back() {
-    counter_ends(&[], |scene| {
+/// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one
+/// on a member that is fenced, which sets the lease that it was asked for. When the counter is gone
+/// theirs begin again at 1; ours go on, by the server's clock.
+fn a_counter_that_they_give_an_end_does_not_take_ours_back(library: &'static Library) {
+    counter_ends(library, &[], |scene| {
         scene.peer.ask("t", "fenced lock 0");
-        scene.peer.ask("t", "expire lock 3000");
+        scene.peer.ask("t", "expire lock 1500");
         scene.peer.ask("t", "unlock lock");
     });
     for kind in ["kind=multi", "kind=red"] {
-        counter_ends(&["members=fenced", kind], |scene| {
-            assert!(scene.peer.ask("t", "try lock,other 5000 3000").starts_with("held"), "{kind}");
+        counter_ends(library, &["members=fenced", kind], |scene| {
+            assert!(scene.peer.ask("t", "try lock,other 5000 1500").starts_with("held"), "{kind}");
             scene.peer.ask("t", "unlock lock,other");
         });
     }
 }
 
 /// What they do gives the counter an end: our tokens are greater before and after it.
-#[track_caller]
-fn counter_ends(arguments: &[&str], theirs: impl Fn(&Scene)) {
-    let Some(scene) = Scene::with(&FENCED, "", arguments) else { return };
+fn counter_ends(library: &'static Library, arguments: &[&str], theirs: impl Fn(&Scene)) {
+    let scene = Scene::with(library, "", arguments);
     let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
     let token = || lock.lock().unwrap().fencing_token().unwrap();
     let first = token();
@@ -143,14 +153,18 @@ fn counter_ends(arguments: &[&str], theirs: impl Fn(&Scene)) {
     assert!(third > second, "{second:?}, {third:?}");
 }
 
-/// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as for any holder.
-#[test]
-fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us() {
-    steadily(|| {
-        let Some(scene) = Scene::with(&FENCED, "", &["watchdog=1000"]) else { return };
+/// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as
+/// for any holder.
+fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us(library: &'static Library) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "", &["watchdog=1000"]);
         let lock = scene.ours.mutex("lock");
         let token: u64 = scene.peer.ask("t", "fenced lock 300").parse().unwrap();
-        always("it is renewed", Duration::from_secs(3), || lock.try_lock().unwrap().is_none());
+        let since = Stopwatch::start();
+        while since.elapsed() < scaled(Duration::from_secs(2)) {
+            timely!(lock.try_lock().unwrap().is_none(), "it was not renewed");
+            let_pass(Duration::from_millis(10));
+        }
         scene.peer.ask("t", "unlock lock");
         let guard = lock.lock().unwrap();
         assert!(guard.fencing_token().unwrap().get() > token);
@@ -158,19 +172,11 @@ fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us() {
     });
 }
 
-#[test]
-fn no_increment_is_lost_under_a_fenced_lock() {
-    for library in [&FENCED, &EARLY] {
-        cases::exact::no_increment_is_lost(library);
-    }
+fn no_increment_is_lost_under_a_fenced_lock(library: &'static Library) {
+    no_increment_is_lost_between_their_threads_and_ours(library);
 }
 
-#[test]
-fn whoever_waits_gets_what_the_other_side_released_at_once() {
-    for library in [&FENCED, &EARLY] {
-        retry_if_late(|| {
-            cases::waking::they_get_what_we_released(library);
-            cases::waking::we_get_what_they_released(library);
-        });
-    }
+fn whoever_waits_gets_what_the_other_side_released_at_once(library: &'static Library) {
+    they_get_what_we_released_at_once(library);
+    we_get_what_they_released_at_once(library);
 }

@@ -1,45 +1,59 @@
 //! A thread of theirs that is interrupted while it waits for a lock of ours: `lockInterruptibly`.
 
-use super::{NEWEST, OLDEST};
-use crate::peer::{BOUND, SETTLED};
+use super::ENDS;
+use crate::cases::holding::until_it_sleeps;
+use crate::late::{self, retry_if_late, timely};
+use crate::libraries::Library;
+use crate::peer::BOUND;
 use crate::scene::Scene;
+use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
-use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
+use distlock_tests::time::{Stopwatch, eventually, ms};
 
-/// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who waits there, at once.
-#[test]
-fn a_waiter_of_theirs_that_is_interrupted_does_not_keep_our_release_from_the_next() {
-    for library in [&NEWEST, &OLDEST] {
-        let Some(scene) = Scene::with(library, "", &["interruptibly=yes"]) else { return };
-        let lock = scene.ours.mutex("lock");
+pub(crate) fn mount(suite: &mut Suite) {
+    let next =
+        case!(a_waiter_of_theirs_that_is_interrupted_does_not_keep_our_release_from_the_next);
+    suite.each(Permit::Shared, &ENDS, next);
+}
+
+/// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who
+/// waits there, at once.
+fn a_waiter_of_theirs_that_is_interrupted_does_not_keep_our_release_from_the_next(
+    library: &'static Library,
+) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "", &["interruptibly=yes"]);
         // By itself, and beside another; with a lease of its own, and without one.
         for (lease, has_next) in [(0, false), (60_000, false), (0, true), (60_000, true)] {
-            let guard = lock.lock().unwrap();
-            let waiting = scene.peer.tell("t", &format!("lock lock {lease}"));
-            let next = has_next.then(|| scene.peer.tell("next", "lock lock 0"));
-            eventually("they listen", BOUND, || has_listeners(&scene));
-            let_pass(SETTLED);
-            scene.peer.shout("t", "interrupt");
-            let said = waiting.answer(BOUND).expect_err("it was interrupted");
-            assert!(said.contains("InterruptedException"), "{said}");
-            if let Some(next) = next {
-                assert!(!next.is_there(), "the lock is ours");
-                let freed = Stopwatch::start();
-                guard.unlock().unwrap();
-                next.ok();
-                assert!(freed.elapsed() < ms(2_000), "it was not told: {:?}", freed.elapsed());
-                scene.peer.ask("next", "unlock lock");
-            } else {
-                eventually("nobody listens", BOUND, || !has_listeners(&scene));
-                guard.unlock().unwrap();
-            }
-            eventually("nobody listens", BOUND, || !has_listeners(&scene));
-            // The thread itself is as good as before.
-            assert!(scene.peer.ask("t", "try lock 0 0").starts_with("held"));
-            scene.peer.ask("t", "unlock lock");
-            assert!(!scene.probe().exists("lock"));
+            interrupt(&scene, lease, has_next);
         }
+    });
+}
+
+fn interrupt(scene: &Scene, lease: u64, has_next: bool) {
+    let guard = scene.ours.mutex("lock").lock().unwrap();
+    let waiting = scene.peer.tell("t", &format!("lock lock {lease}"));
+    let next = has_next.then(|| scene.peer.tell("next", "lock lock 0"));
+    until_it_sleeps(scene);
+    scene.peer.shout("t", "interrupt");
+    let said = waiting.answer(BOUND).expect_err("it was interrupted");
+    assert!(said.contains("InterruptedException"), "{said}");
+    if let Some(next) = next {
+        assert!(!next.is_there(), "the lock is ours");
+        let freed = Stopwatch::start();
+        guard.unlock().unwrap();
+        next.ok();
+        timely!(freed.elapsed() < ms(2_000), "it was not told: {:?}", freed.elapsed());
+        scene.peer.ask("next", "unlock lock");
+    } else {
+        eventually("its subscription ends", BOUND, || !has_listeners(scene));
+        guard.unlock().unwrap();
     }
+    eventually("their subscriptions end", BOUND, || !has_listeners(scene));
+    // The thread itself is as good as before.
+    assert!(scene.peer.ask("t", "try lock 0 0").starts_with("held"));
+    scene.peer.ask("t", "unlock lock");
+    assert!(!scene.probe().exists("lock"));
 }
 
 /// Whether one of them hears releases: we have the lock and do not wait.

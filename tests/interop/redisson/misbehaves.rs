@@ -1,72 +1,91 @@
-//! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock that it has not, or has one
-//! that it does not know of, ours stays what it was.
+//! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock
+//! that it has not, or has one that it does not know of, ours stays what it was.
 //!
-//! Those around lost answers, around what nobody hears, around several locks, tokens and replicas stand beside this. What does not
-//! show on a shared key, or cannot be brought about from outside, stands with its reason in `docs/INTEROP.md`.
+//! Those around lost answers, around what nobody hears, around several locks, tokens and replicas
+//! stand beside this. What does not show on a shared key, or cannot be brought about from outside,
+//! stands with its reason in `docs/INTEROP.md`.
 
-use super::{NEWEST, OLDEST, REFUSED};
-use crate::cases::holding::must_stay_ours;
-use crate::cases::steadily;
+use super::{ENDS, NEWEST, REFUSED};
+use crate::cases::holding::{must_be_renewed, must_stay_ours};
+use crate::late::{self, retry_if_late, timely};
+use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
+use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
-use distlock_tests::time::{always, eventually, let_pass, ms};
+use distlock_tests::time::{eventually, let_pass, ms};
 use std::time::Duration;
 
-/// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes later. It believes in two holds
-/// and has none.
-#[test]
-fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone() {
-    steadily(|| {
-        for library in [&NEWEST, &OLDEST] {
-            let Some(scene) = Scene::with(library, "", &["watchdog=3000"]) else { return };
-            // What a JVM does for the first time takes long.
-            scene.peer.ask("t", "lock warm 0");
-            scene.peer.ask("t", "lock warm 300");
-            scene.peer.ask("t", "lock lock 0");
-            scene.peer.ask("t", "lock lock 300");
-            let lock = scene.ours.mutex("lock");
-            let guard = lock.try_lock_for(ms(900)).unwrap().expect("their lease was 300 ms");
-            // Over more than two of their renewals.
-            must_stay_ours(&guard, Duration::from_millis(2_200));
-            assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
-            must_stay_ours(&guard, ms(100));
-            guard.unlock().unwrap();
-        }
+/// More than two periods of renewals of a second's leases, and more than one such lease.
+const RENEWALS: Duration = Duration::from_millis(1_500);
+
+pub(crate) fn mount(suite: &mut Suite) {
+    let shortened =
+        case!(a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone);
+    suite.each(Permit::Shared, &ENDS, shortened);
+    let inner = case!(a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses);
+    suite.each(Permit::Shared, &ENDS, inner);
+    let orphan =
+        case!(a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it);
+    suite.shared(&NEWEST, orphan);
+    let lapsed = case!(locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before);
+    suite.each(Permit::Shared, &ENDS, lapsed);
+}
+
+/// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes
+/// later. It believes in two holds and has none.
+fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone(
+    library: &'static Library,
+) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "", &["watchdog=3000"]);
+        // What a JVM does for the first time takes long.
+        scene.peer.ask("t", "lock warm 0");
+        scene.peer.ask("t", "lock warm 300");
+        scene.peer.ask("t", "lock lock 0");
+        scene.peer.ask("t", "lock lock 300");
+        let lock = scene.ours.mutex("lock");
+        let taken = lock.try_lock_for(ms(900)).unwrap();
+        let Some(guard) = taken else { late::late("a renewal was there first") };
+        // Over more than two of their renewals.
+        must_stay_ours(&guard, Duration::from_millis(2_200));
+        assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
+        must_stay_ours(&guard, ms(100));
+        guard.unlock().unwrap();
     });
 }
 
-/// `lock()`, in it `lock(900 ms)`, and the inner one is given back: with it went the renewal of both. It believes in a hold that is
-/// over soon.
-#[test]
-fn a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses() {
-    steadily(|| {
-        for library in [&NEWEST, &OLDEST] {
-            let Some(scene) = Scene::with(library, "", &["watchdog=1000"]) else { return };
-            scene.peer.ask("t", "lock lock 0");
-            scene.peer.ask("t", "lock lock 900");
-            scene.peer.ask("t", "unlock lock");
-            let lock = scene.ours.mutex("lock");
-            let got = lock.try_lock_for(Duration::from_secs(3)).unwrap();
-            say!("{}: after an inner lock with a lease: {}", library.name, got.is_some());
-            let guard = got.expect("nobody renews it");
-            must_stay_ours(&guard, Duration::from_secs(1));
-            assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
-            must_stay_ours(&guard, ms(100));
-            guard.unlock().unwrap();
-        }
+/// `lock()`, in it `lock(900 ms)`, and the inner one is given back: with it went the renewal of
+/// both. It believes in a hold that is over soon.
+fn a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses(library: &'static Library) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "", &["watchdog=1000"]);
+        scene.peer.ask("t", "lock lock 0");
+        scene.peer.ask("t", "lock lock 900");
+        let said = scene.peer.tell("t", "unlock lock").answer(BOUND);
+        timely!(said.is_ok(), "its lease was over: {said:?}");
+        let lock = scene.ours.mutex("lock");
+        let got = lock.try_lock_for(Duration::from_secs(3)).unwrap();
+        say!("{}: after an inner lock with a lease: {}", library.name, got.is_some());
+        let guard = got.expect("it is not renewed");
+        must_stay_ours(&guard, RENEWALS);
+        assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
+        must_stay_ours(&guard, ms(100));
+        guard.unlock().unwrap();
     });
 }
 
-/// A thread is interrupted while its request is under way: it hears of an error, and the lock is taken all the same, and
-/// renewed for ever. We wait, as for any holder; `force_unlock` ends it.
-#[test]
-fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it() {
-    steadily(|| {
-        let Some(scene) = Scene::with(&NEWEST, "", &["watchdog=1000"]) else { return };
+/// A thread is interrupted while its request is under way: it hears of an error, and the lock is
+/// taken all the same, and renewed for ever. We wait, as for any holder; `force_unlock` ends it.
+fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
+    library: &'static Library,
+) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "", &["watchdog=1000"]);
         scene.peer.ask("t", "try warm 0 1");
         scene.server.pause();
         let pending = scene.peer.tell("t", "lock lock 0");
+        // Nothing shows from outside that the request is on its way.
         let_pass(ms(300));
         scene.peer.shout("t", "interrupt");
         let said = pending.answer(BOUND);
@@ -74,61 +93,54 @@ fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
         let said = said.expect_err("the thread was interrupted");
         let lock = scene.ours.mutex("lock");
         eventually("it is locked nevertheless", BOUND, || lock.is_locked().unwrap());
-        always("for nobody, and renewed", Duration::from_secs(3), || {
-            lock.try_lock().unwrap().is_none()
-        });
+        let waited = lock.try_lock_for(RENEWALS).unwrap();
+        timely!(waited.is_none(), "the orphan was not renewed");
         say!("an orphan that is renewed for ever; its thread was told: {said}");
         assert!(lock.force_unlock().unwrap());
         let guard = lock.lock().unwrap();
-        must_stay_ours(&guard, Duration::from_secs(3));
+        must_stay_ours(&guard, RENEWALS);
         guard.unlock().unwrap();
     });
 }
 
-/// One of their locks was overwritten by something else: the newest renews what stands behind it in its batch no more, and loses
-/// it without a word. We take what has lapsed and nothing else, and ours, overwritten likewise, costs no other of ours.
-#[test]
-fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before() {
-    steadily(|| {
-        // Behind the first one in a Java hash map, whose order is that of their batch.
-        const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
-        for (library, renews_the_others) in [(&NEWEST, false), (&OLDEST, true)] {
-            let Some(scene) = Scene::with(library, "watchdog=1s", &["watchdog=1000"]) else {
-                return;
-            };
-            let mut probe = scene.probe();
-            scene.peer.ask("a", "lock a 0");
-            OTHERS.iter().for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
-            let (hit, spared) = (
-                scene.ours.mutex("hit").lock().unwrap(),
-                scene.ours.mutex("spared").lock().unwrap(),
-            );
-            let losses = hit.losses();
-            for name in ["a", "hit"] {
-                probe.command(&["SET", name, "something else"]);
-            }
-            losses.recv_timeout(BOUND).expect("we are told");
-            must_stay_ours(&spared, Duration::from_secs(3));
-            let mut lapsed = 0;
-            for name in OTHERS {
-                let is_theirs = probe.exists(name);
-                let taken = scene.ours.mutex(name).try_lock().unwrap();
-                assert_eq!(taken.is_some(), !is_theirs, "{name}");
-                if let Some(guard) = taken {
-                    lapsed += 1;
-                    assert!(scene.peer.refusal(name, &format!("unlock {name}")).contains(REFUSED));
-                    must_stay_ours(&guard, ms(100));
-                } else {
-                    scene.peer.ask(name, &format!("unlock {name}"));
-                }
-            }
-            say!(
-                "{}: beside an overwritten lock {lapsed} of {} were renewed no more",
-                library.name,
-                OTHERS.len()
-            );
-            assert_eq!(lapsed == 0, renews_the_others);
-            probe.command(&["DEL", "a", "hit"]);
+/// One of their locks was overwritten by something else: the newest renews what stands behind it in
+/// its batch no more, and loses it without a word. We take what has lapsed and nothing else, and
+/// ours, overwritten likewise, costs no other of ours.
+fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before(
+    library: &'static Library,
+) {
+    // Behind the first one in a Java hash map, whose order is that of their batch.
+    const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
+    let renews_the_others = library.id != NEWEST.id;
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "watchdog=1s", &["watchdog=1000"]);
+        let mut probe = scene.probe();
+        scene.peer.ask("a", "lock a 0");
+        OTHERS.iter().for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
+        let [hit, spared] = ["hit", "spared"].map(|name| scene.ours.mutex(name).lock().unwrap());
+        let losses = hit.losses();
+        for name in ["a", "hit"] {
+            probe.command(&["SET", name, "something else"]);
         }
+        losses.recv_timeout(BOUND).expect("we are told");
+        must_be_renewed(&spared, RENEWALS);
+        let mut lapsed = 0;
+        for name in OTHERS {
+            let is_theirs = probe.exists(name);
+            let taken = scene.ours.mutex(name).try_lock().unwrap();
+            timely!(taken.is_some() || is_theirs, "{name} was free");
+            timely!(taken.is_none() || !is_theirs, "{name} was held, and lapsed just now");
+            if let Some(guard) = taken {
+                lapsed += 1;
+                assert!(scene.peer.refusal(name, &format!("unlock {name}")).contains(REFUSED));
+                must_be_renewed(&guard, ms(100));
+            } else {
+                scene.peer.ask(name, &format!("unlock {name}"));
+            }
+        }
+        let (name, all) = (library.name, OTHERS.len());
+        say!("{name}: beside an overwritten lock {lapsed} of {all} were renewed no more");
+        timely!((lapsed == 0) == renews_the_others, "docs/INTEROP.md says otherwise");
+        probe.command(&["DEL", "a", "hit"]);
     });
 }

@@ -6,7 +6,8 @@ mod answers;
 // RFencedLock and our tokens.
 mod fenced;
 
-// RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what only seems to.
+// RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what
+// only seems to.
 mod kinds;
 
 // A waiter that gives up.
@@ -28,13 +29,30 @@ mod topologies;
 mod unheard;
 
 use crate::libraries::{Library, NEWEST, OLDEST};
+use crate::suite::Suite;
 
-static FENCED: Library = with(NEWEST, &["kind=fenced"]);
+const FENCED: Library = with(NEWEST, &["kind=fenced"]);
+
+/// The versions that are asked most: the newest one and the first one.
+static ENDS: [Library; 2] = [NEWEST, OLDEST];
+
+pub(crate) fn mount(suite: &mut Suite) {
+    topologies::mount(suite);
+    members::mount(suite);
+    fenced::mount(suite);
+    misbehaves::mount(suite);
+    unheard::mount(suite);
+    kinds::mount(suite);
+    answers::mount(suite);
+    several::mount(suite);
+    interrupted::mount(suite);
+}
 
 /// The same version with another kind of lock, or another setting.
 const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
     Library { arguments, ..library }
 }
 
-/// What it throws when it is to unlock what it does not hold, and where a lock that is held once is taken again.
+/// What it throws when it is to unlock what it does not hold, and where a lock that is held once is
+/// taken again.
 const REFUSED: &str = "IllegalMonitorStateException";

@@ -2,97 +2,128 @@
 
 use super::{NEWEST, OLDEST, REFUSED, with};
 use crate::cases::holding::must_stay_ours;
-use crate::cases::{exact, steadily, waking};
+use crate::cases::{exact, waking};
+use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Learns, Library, PLAIN, WITH_LATCH};
 use crate::ours::Ours;
-use crate::peer::{BOUND, Peer};
-use crate::scene::Turn;
+use crate::peer::BOUND;
+use crate::pool::Lent;
+use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::Group;
-use distlock_tests::time::{eventually, let_pass, ms, retry_if_late};
+use distlock_tests::time::{eventually, let_pass, ms};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 static NOT_SHARDED: Library = with(NEWEST, &["sharded=OFF"]);
 
+static SHARDED: [Library; 2] = [NEWEST, WITH_LATCH];
+
+static ON_CLUSTER: [Library; 3] = [NEWEST, WITH_LATCH, PLAIN];
+
+/// Those that wait for replicas, and leave their lock taken where no replica answers, or give it
+/// back. The watchdog's lease is longer than they wait.
+static WITH_REPLICAS: [Library; 3] = [
+    Library { id: "newest_fenced", ..with(NEWEST, &["kind=fenced", "watchdog=2500"]) },
+    with(PLAIN, &["watchdog=2500"]),
+    with(NEWEST, &["watchdog=2500", "attempts=0"]),
+];
+
+/// A lease that is longer than it takes to be told that no replica answered, and to try again.
+static RENEWS: Library = with(NEWEST, &["watchdog=4000", "attempts=0"]);
+
 const TIMES: u64 = 100;
+
+pub(crate) fn mount(suite: &mut Suite) {
+    use Permit::{Exclusive, Shared};
+    let sums = case!(on_a_cluster_both_exclude_each_other);
+    suite.each(Shared, &ON_CLUSTER, sums);
+    let newer = case!(on_a_cluster_newer_ones_and_we_share_sharded_channels);
+    suite.each(Exclusive, &SHARDED, newer);
+    let older = case!(on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told);
+    suite.exclusive(&PLAIN, older);
+    let both = case!(on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told);
+    suite.exclusive(&NOT_SHARDED, both);
+    let apart = case!(on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll);
+    suite.shared(&PLAIN, apart);
+    suite.exclusive(&NEWEST, case!(with_sentinel_both_wait_for_replicas));
+    let failed =
+        case!(with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over);
+    suite.each(Shared, &WITH_REPLICAS, failed);
+    let lapsed = case!(with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses);
+    suite.shared(&RENEWS, lapsed);
+    suite.exclusive(&OLDEST, case!(with_sentinel_the_oldest_shares_a_lock_with_us));
+}
 
 /// Both sides on a store that is not one server, and one on which they count.
 struct Elsewhere {
-    peer: Peer,
+    peer: Lent,
     ours: Ours,
     data: RedisServer,
-    _turn: Turn,
 }
 
 impl Elsewhere {
-    fn start(
-        library: &'static Library,
-        theirs: &str,
-        url: &str,
-        settings: &str,
-        turn: Turn,
-    ) -> Self {
+    fn start(library: &'static Library, theirs: &str, url: &str, settings: &str) -> Self {
         let data = RedisServer::start();
         let (address, topology) =
             (format!("data={}", data.url_as("")), format!("topology={theirs}"));
-        let peer = Peer::start(library, &without_login(url), &[&topology, &address]);
+        let peer = Lent::start(library, &without_login(url), &[&topology, &address]);
         let ours = Ours::connect(library, url, settings, data.port());
-        Self { peer, ours, data, _turn: turn }
+        Self { peer, ours, data }
     }
 
-    fn add_up(&self, what: &str) {
-        let lock = self.ours.mutex("lock");
-        exact::add_up(what, &self.peer, &lock, "lock", &self.data, (TIMES, 5));
+    /// The cluster is shared: each test has a name of its own.
+    fn add_up(&self, what: &str, name: &str) {
+        let lock = self.ours.mutex(name);
+        exact::add_up(what, &self.peer, &lock, name, &self.data, (TIMES, 5));
     }
 
     fn wake(&self, what: &str) {
         let lock = self.ours.mutex("lock");
-        retry_if_late(|| waking::both_are_soon(what, &self.peer, &lock, "lock"));
+        retry_if_late(late::TURN, || waking::both_are_soon(what, &self.peer, &lock, "lock"));
     }
 }
 
-/// Peers are nobody in particular.
+/// Peers log in as the default user.
 fn without_login(url: &str) -> String {
     let (scheme, rest) = url.split_once("//").expect("a URL");
     let hosts = rest.split_once('@').map_or(rest, |(_, hosts)| hosts);
     format!("{scheme}//{hosts}")
 }
 
-fn on_cluster(library: &'static Library, settings: &str) -> Option<(Elsewhere, Arc<Cluster>)> {
-    let turn = Turn::of(library)?;
+fn on_cluster(library: &'static Library, settings: &str) -> (Elsewhere, Arc<Cluster>) {
     static KEPT: Mutex<Option<Arc<Cluster>>> = Mutex::new(None);
     let cluster = Arc::clone(KEPT.lock().get_or_insert_with(Cluster::shared));
-    let scene = Elsewhere::start(library, "cluster", &cluster.url(), settings, turn);
-    Some((scene, cluster))
+    let scene = Elsewhere::start(library, "cluster", &cluster.url(), settings);
+    (scene, cluster)
+}
+
+fn on_a_cluster_both_exclude_each_other(library: &'static Library) {
+    let settings = if library.id == PLAIN.id { "channels=plain" } else { "" };
+    let (scene, _cluster) = on_cluster(library, settings);
+    scene.add_up(&format!("cluster, {}", library.name), library.id);
 }
 
 /// Since 3.22.
-#[test]
-fn on_a_cluster_newer_ones_and_we_share_sharded_channels() {
-    for library in [&NEWEST, &WITH_LATCH] {
-        let Some((scene, cluster)) = on_cluster(library, "") else { return };
-        let owner = cluster.node(cluster.owner_of("lock"));
-        scene.add_up(&format!("cluster, {}", library.name));
-        owner.probe().reset_stats();
-        scene.wake(&format!("cluster, {}", library.name));
-        let mut probe = owner.probe();
-        // There are none before Redis 7, and then both use plain ones, without being told.
-        let has_any = !matches!(probe.command(&["PUBSUB", "SHARDNUMSUB"]), Value::Error(_));
-        let [sharded, plain] = ["spublish", "publish"].map(|it| probe.command_calls(it) > 0);
-        assert_eq!((sharded, plain), (has_any, !has_any));
-    }
+fn on_a_cluster_newer_ones_and_we_share_sharded_channels(library: &'static Library) {
+    let (scene, cluster) = on_cluster(library, "");
+    let owner = cluster.node(cluster.owner_of("lock"));
+    owner.probe().reset_stats();
+    scene.wake(&format!("cluster, {}", library.name));
+    let mut probe = owner.probe();
+    // There are none before Redis 7, and then both use plain ones, without being told.
+    let has_any = !matches!(probe.command(&["PUBSUB", "SHARDNUMSUB"]), Value::Error(_));
+    let [sharded, plain] = ["spublish", "publish"].map(|it| probe.command_calls(it) > 0);
+    assert_eq!((sharded, plain), (has_any, !has_any));
 }
 
-#[test]
-fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told() {
-    let Some((scene, cluster)) = on_cluster(&PLAIN, "channels=plain") else { return };
+fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told(library: &'static Library) {
+    let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
-    scene.add_up("cluster, 3.17 with channels=plain");
     owner.probe().reset_stats();
     scene.wake("cluster, 3.17 with channels=plain");
     let mut probe = owner.probe();
@@ -100,9 +131,8 @@ fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told() {
 }
 
 /// Where newer and older ones are together, all have to use what the older ones use.
-#[test]
-fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told() {
-    let Some((scene, cluster)) = on_cluster(&NOT_SHARDED, "channels=plain") else { return };
+fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told(library: &'static Library) {
+    let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
     owner.probe().reset_stats();
     scene.wake("cluster, newest with sharded channels off");
@@ -110,44 +140,44 @@ fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told() {
     assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
 }
 
-/// On different kinds of channels neither hears the other: each finds out at the end of the lease that it saw, and we within
-/// `poll=`, where it is set.
-#[test]
-fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll() {
+/// On different kinds of channels neither hears the other: each finds out at the end of the lease
+/// that it saw, and we within `poll=`, where it is set.
+fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll(
+    library: &'static Library,
+) {
     const LEASE: (Duration, u64) = (Duration::from_secs(1), 700);
     const POLL: (Duration, u64) = (Duration::from_millis(100), 300);
     let until = |(time, slack)| Learns::Asks(time).within(slack);
     for (settings, bound) in
         [("watchdog=1s", LEASE), ("watchdog=1s&format=redisson,poll=50ms", POLL)]
     {
-        steadily(|| {
-            let Some((scene, _cluster)) = on_cluster(&PLAIN, settings) else { return };
-            let lock = scene.ours.mutex("lock");
+        retry_if_late(late::LEASE, || {
+            let (scene, _cluster) = on_cluster(library, settings);
+            let lock = scene.ours.mutex("apart");
             let how = Learns::Asks(bound.0);
-            let took = (0..2).map(|_| waking::to_us(&scene.peer, &lock, "lock", how));
+            let took = (0..2).map(|_| waking::to_us(&scene.peer, &lock, "apart", how));
             let worst = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
-            assert!(worst <= until(bound), "{worst:?}");
-            let took = (0..2).map(|_| waking::to_them(&scene.peer, &lock, "lock", Learns::Told));
+            timely!(worst <= until(bound), "{worst:?}");
+            let took = (0..2).map(|_| waking::to_them(&scene.peer, &lock, "apart", Learns::Told));
             let took = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels: they waited {took:?}");
-            assert!(took <= until(LEASE), "{took:?}");
+            timely!(took <= until(LEASE), "{took:?}");
         });
     }
 }
 
-fn on_sentinel(library: &'static Library, settings: &str) -> Option<(Elsewhere, Group)> {
-    let turn = Turn::of(library)?;
+fn on_sentinel(library: &'static Library, settings: &str) -> (Elsewhere, Group) {
     let group = Group::steady();
-    let scene = Elsewhere::start(library, "sentinel", &group.url(), settings, turn);
-    Some((scene, group))
+    let scene = Elsewhere::start(library, "sentinel", &group.url(), settings);
+    (scene, group)
 }
 
-/// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind each grant.
-#[test]
-fn with_sentinel_both_wait_for_replicas() {
-    let Some((scene, group)) = on_sentinel(&NEWEST, "replicas=1") else { return };
-    scene.add_up("sentinel, newest, replicas=1");
+/// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind
+/// each grant.
+fn with_sentinel_both_wait_for_replicas(library: &'static Library) {
+    let (scene, group) = on_sentinel(library, "replicas=1");
+    scene.add_up("sentinel, newest, replicas=1", "lock");
     let mut probe = group.probe();
     probe.reset_stats();
     scene.peer.ask("t", "lock lock 0");
@@ -159,50 +189,47 @@ fn with_sentinel_both_wait_for_replicas() {
     scene.wake("sentinel, newest");
 }
 
-/// No replica answers. Ours gives back what no replica has and says so. Theirs is an error, too, and some of its calls leave the lock
-/// taken all the same: we wait for the end of that lease, and what is ours then stays ours.
-#[test]
-fn with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over() {
-    // Longer than they wait for replicas.
-    static FENCED: Library = with(NEWEST, &["kind=fenced", "watchdog=2500"]);
-    static EARLY: Library = with(PLAIN, &["watchdog=2500"]);
-    static LATE: Library = with(NEWEST, &["watchdog=2500"]);
-    for (library, verb, leaves_it) in
-        [(&FENCED, "fenced", true), (&EARLY, "lock", true), (&LATE, "lock", false)]
-    {
-        let Some((scene, group)) = on_sentinel(library, "replicas=1") else { return };
-        // Connected, and its scripts known: what follows has a second to be answered.
-        scene.peer.ask("t", "lock warm 0");
-        scene.peer.ask("t", "unlock warm");
-        group.servers[1..].iter().for_each(RedisServer::pause);
-        let said = scene.peer.refusal("t", &format!("{verb} lock 0"));
-        let is_left = group.probe().exists("lock");
-        say!("{} `{verb}` that no replica has, left in the store: {is_left}: {said}", library.name);
-        assert_eq!(is_left, leaves_it, "docs/INTEROP.md says otherwise");
-        let lock = scene.ours.mutex("lock");
-        if is_left {
-            assert!(lock.try_lock().unwrap().is_none(), "it is in the store");
-        }
-        let mut probe = group.probe();
-        eventually("its lease ends", BOUND, || !probe.exists("lock"));
-        let error = lock.try_lock_for(Duration::from_secs(1)).unwrap_err();
-        assert!(!probe.exists("lock"), "given back: {error}");
-        group.servers[1..].iter().for_each(RedisServer::resume);
-        let guard = lock.try_lock_for(BOUND).unwrap().expect("nobody has it");
-        scene.peer.refusal("t", "unlock lock");
-        // Over more than one of their renewals.
-        must_stay_ours(&guard, Duration::from_secs(3));
-        guard.unlock().unwrap();
+/// No replica answers. Ours gives back what no replica has and says so. Theirs is an error, too,
+/// and some of its calls leave the lock taken all the same: we wait for the end of that lease, and
+/// what is ours then stays ours.
+fn with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over(
+    library: &'static Library,
+) {
+    let is_fenced = library.arguments.contains(&"kind=fenced");
+    let verb = if is_fenced { "fenced" } else { "lock" };
+    let leaves_it = is_fenced || library.id == PLAIN.id;
+    let (scene, group) = on_sentinel(library, "replicas=1");
+    // Connected, and its scripts known: what follows has a second to be answered.
+    scene.peer.ask("t", "lock warm 0");
+    scene.peer.ask("t", "unlock warm");
+    group.servers[1..].iter().for_each(RedisServer::pause);
+    let said = scene.peer.refusal("t", &format!("{verb} lock 0"));
+    let is_left = group.probe().exists("lock");
+    say!("{} `{verb}` that no replica has, left in the store: {is_left}: {said}", library.name);
+    assert_eq!(is_left, leaves_it, "docs/INTEROP.md says otherwise");
+    let lock = scene.ours.mutex("lock");
+    if is_left {
+        assert!(lock.try_lock().unwrap().is_none(), "it is in the store");
     }
+    let mut probe = group.probe();
+    eventually("its lease ends", BOUND, || !probe.exists("lock"));
+    let error = lock.try_lock_for(Duration::from_secs(1)).unwrap_err();
+    assert!(!probe.exists("lock"), "given back: {error}");
+    group.servers[1..].iter().for_each(RedisServer::resume);
+    let guard = lock.try_lock_for(BOUND).unwrap().expect("it is free");
+    scene.peer.refusal("t", "unlock lock");
+    // Over more than two of their renewals.
+    must_stay_ours(&guard, Duration::from_millis(2_000));
+    guard.unlock().unwrap();
 }
 
-/// No replica answers any more: their renewal is over with the first hundred locks that it asks for, and those behind them lapse while
-/// they are believed in. We take what has lapsed and nothing else.
-#[test]
-fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses() {
-    // Longer than it takes to be told that no replica answered, and to try again.
-    static RENEWS: Library = with(NEWEST, &["watchdog=6000"]);
-    let Some((scene, group)) = on_sentinel(&RENEWS, "") else { return };
+/// No replica answers any more: their renewal is over with the first hundred locks that it asks
+/// for, and those behind them lapse while they are believed in. We take what has lapsed and nothing
+/// else.
+fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses(
+    library: &'static Library,
+) {
+    let (scene, group) = on_sentinel(library, "");
     let names: Vec<_> = (0..120).map(|number| format!("held-{number}")).collect();
     names.iter().for_each(|name| drop(scene.peer.ask("t", &format!("lock {name} 0"))));
     group.servers[1..].iter().for_each(RedisServer::pause);
@@ -219,13 +246,12 @@ fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses() {
         guard.verify().unwrap();
         guard.unlock().unwrap();
     }
-    say!("{}: {lapsed} of {} lapsed while no replica answered", RENEWS.name, names.len());
+    say!("{}: {lapsed} of {} lapsed while no replica answered", library.name, names.len());
     assert!((1..names.len()).contains(&lapsed), "docs/INTEROP.md says otherwise: {lapsed}");
 }
 
-#[test]
-fn with_sentinel_the_oldest_shares_a_lock_with_us() {
-    let Some((scene, _group)) = on_sentinel(&OLDEST, "") else { return };
-    scene.add_up("sentinel, 3.12.0");
+fn with_sentinel_the_oldest_shares_a_lock_with_us(library: &'static Library) {
+    let (scene, _group) = on_sentinel(library, "");
+    scene.add_up("sentinel, 3.12.0", "lock");
     scene.wake("sentinel, 3.12.0");
 }

@@ -46,8 +46,16 @@ fn collect(path: &Path, names: &mut BTreeMap<String, Run>) {
             collect(&entry.unwrap().path(), names);
         }
     } else if path.extension().is_some_and(|extension| extension == "rs") {
-        names.extend(tests_in(&fs::read_to_string(path).unwrap()));
+        let source = fs::read_to_string(path).unwrap();
+        names.extend(tests_in(&source));
+        names.extend(mounted_in(&source));
     }
+}
+
+/// The tests that a source lists at run time: `case!(name)`. What a tier leaves out is not by hand.
+fn mounted_in(source: &str) -> impl Iterator<Item = (String, Run)> {
+    let names = source.split("case!(").skip(1).filter_map(|it| it.split(')').next());
+    names.map(|name| (name.trim().to_owned(), Run::Always))
 }
 
 /// The test functions in a source, each with its attributes, in whatever order they stand.

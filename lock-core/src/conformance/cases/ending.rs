@@ -3,7 +3,7 @@
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::clock::{Clock, Moment, Signal, Woken};
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     client, clock, connect, context, elsewhere, eventually, fresh_name, in_time, is_busy, join,
     kept, let_pass, ms, mutex, mutexes, now, patience, spawn, take, take_soon, take_with, watched,
 };
@@ -54,7 +54,8 @@ pub(crate) fn a_dropped_client_gives_back_what_it_held(subject: &dyn Subject) {
     drop(take_soon(&other));
 }
 
-/// A thread that ends with a lock still detached does not have it renewed: it is given back when it would be.
+/// A thread that ends with a lock still detached does not have it renewed: it is given back when it
+/// would be.
 pub(crate) fn a_lock_of_an_ended_thread_frees(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let lease = ms(3_000);
@@ -79,8 +80,9 @@ fn lead_a_life(subject: &dyn Subject, ours: &Client, name: &LockName) {
     });
 }
 
-/// A clock that keeps a roll of the threads that look at it, and strikes off those that have ended. Every thread of
-/// ours looks at its clock, so it knows them all, also among those of other tests in this process.
+/// A clock that keeps a roll of the threads that look at it, and strikes off those that have ended.
+/// Every thread of ours looks at its clock, so it knows them all, also among those of other tests
+/// in this process.
 #[derive(Clone, Debug)]
 struct Roll {
     clock: Arc<dyn Clock>,

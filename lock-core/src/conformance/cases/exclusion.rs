@@ -1,6 +1,6 @@
 //! One at a time: between threads, between clients, and by force.
 
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Lock, client, elsewhere, fixed, fresh_name, in_time, is_busy, join, let_pass, long, ms, mutex,
     mutexes, now, patience, prompt, spawn, take, take_soon, take_with, take_within,
 };
@@ -67,7 +67,8 @@ pub(crate) fn other_process_is_a_stranger(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// Threads of several clients count under the lock, each reading before it writes: nothing is counted twice.
+/// Threads of several clients count under the lock, each reading before it writes: nothing is
+/// counted twice.
 pub(crate) fn never_two_inside(subject: &dyn Subject) {
     const ROUNDS: u64 = 12;
     let (counter, inside) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -92,7 +93,8 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     assert_eq!(counter.load(Ordering::SeqCst), 6 * ROUNDS);
 }
 
-/// A crowd that only tries: as many get in as unlock, and what is held afterwards is kept by the watchdog.
+/// A crowd that only tries: as many get in as unlock, and what is held afterwards is kept by the
+/// watchdog.
 pub(crate) fn a_crowd_of_tries_leaves_nothing(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
@@ -118,7 +120,8 @@ pub(crate) fn a_crowd_of_tries_leaves_nothing(subject: &dyn Subject) {
     drop(take(&lock));
 }
 
-/// Force ends whoever's holding, and says whether there was one; the holder learns of it when it unlocks.
+/// Force ends whoever's holding, and says whether there was one; the holder learns of it when it
+/// unlocks.
 pub(crate) fn force_unlock_frees_whoever_holds_it(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -166,7 +169,8 @@ pub(crate) fn queries_agree_with_the_store(subject: &dyn Subject) {
     assert!(!elsewhere(|| other.is_locked()).expect("the store answers"));
 }
 
-/// A guard with an owner of its own is one more stranger, and goes to another thread to be unlocked there.
+/// A guard with an owner of its own is one more stranger, and goes to another thread to be unlocked
+/// there.
 pub(crate) fn an_owned_guard_unlocks_on_another_thread(subject: &dyn Subject) {
     let name = fresh_name();
     let (here, there) = (client(subject), client(subject));

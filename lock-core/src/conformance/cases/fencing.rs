@@ -1,6 +1,6 @@
 //! Fencing tokens as holders see them.
 
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Line, Lock, Shown, client, fixed, fresh_name, join, let_pass, long, ms, mutex, mutexes, short,
     shown, spawn, take, take_soon, take_with, take_within,
 };
@@ -49,7 +49,8 @@ pub(crate) fn fencing_grows_in_a_crowd(subject: &dyn Subject) {
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
 }
 
-/// A holder that was paused past its lease has a smaller token than its successor, and cannot know it from the store.
+/// A holder that was paused past its lease has a smaller token than its successor, and cannot know
+/// it from the store.
 pub(crate) fn a_late_holder_has_the_smaller_token(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let late = take_with(&one, &fixed(short()));

@@ -1,6 +1,6 @@
 //! What a guard promises: to release, to know how long it may be trusted, to say when it is lost.
 
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Line, fixed, is_busy, kept, let_pass, long, loss, ms, mutexes, short, take, take_soon,
     take_with, watched,
 };
@@ -36,7 +36,8 @@ pub(crate) fn releases_on_panic(subject: &dyn Subject) {
     one.run(|_| ()).expect("the lock is free");
 }
 
-/// An unlock that the store confirmed says so, and one of a lock that is gone says that it was lost.
+/// An unlock that the store confirmed says so, and one of a lock that is gone says that it was
+/// lost.
 pub(crate) fn unlock_tells_what_became_of_it(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     take(&one).unlock().expect("it was ours, and is free");
@@ -56,7 +57,8 @@ pub(crate) fn late_release_does_not_free_the_next_holder(subject: &dyn Subject) 
     next.unlock().expect("it is ours");
 }
 
-/// One whose holding was taken away behind its back, and given to another, frees nothing of that other's.
+/// One whose holding was taken away behind its back, and given to another, frees nothing of that
+/// other's.
 pub(crate) fn stranger_cannot_release(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -113,7 +115,8 @@ pub(crate) fn validity_ends_before_the_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(600)));
     loop {
-        // In this order: the store said so before what we trust is read, however long its answer took.
+        // In this order: the store said so before what we trust is read, however long its answer
+        // took.
         let (seen, trusted) = (subject.probe(one.name()), guard.remaining());
         if trusted.is_zero() {
             break;

@@ -1,4 +1,5 @@
-//! The cases, one promise each. A case panics when the promise is broken; the table in the parent module lists them.
+//! The cases, one promise each. A case panics when the promise is broken; the table in the parent
+//! module lists them.
 
 pub(super) mod ending;
 pub(super) mod exclusion;

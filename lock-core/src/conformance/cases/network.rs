@@ -1,13 +1,14 @@
-//! What the engine makes of a store that cannot be asked, or does not answer; and that the store plays its part.
+//! What the engine makes of a store that cannot be asked, or does not answer; and that the store
+//! plays its part.
 
 use crate::backend::Closing;
 use crate::client::Client;
-use crate::conformance::desk::{
+use crate::conformance::faulty::FaultyBackend;
+use crate::conformance::fixture::{
     Line, Lock, always, client, connect, context, eventually, fixed, fresh_name, in_time, is_busy,
     join, let_pass, long, loss, ms, mutex, mutexes, now, patience, prompt, short, spawn,
     stays_held, take, take_soon, take_with, watched,
 };
-use crate::conformance::mischief::Mischief;
 use crate::conformance::subject::Subject;
 use crate::engine::tenure::GuardState;
 use crate::interrupt::Interrupt;
@@ -16,9 +17,9 @@ use std::sync::Arc;
 use std::thread;
 
 /// A client with a network that can be tampered with, and its lock.
-fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<Mischief>, Lock) {
+fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<FaultyBackend>, Lock) {
     let context = context();
-    let network = Mischief::on(subject.backend(&context));
+    let network = FaultyBackend::on(subject.backend(&context));
     let client =
         connect(subject, Client::builder().clock(context.clock).backend(Arc::clone(&network) as _));
     (network, mutex(&client, name))
@@ -76,7 +77,8 @@ pub(crate) fn a_lost_release_is_no_loss(subject: &dyn Subject) {
     drop(take(&lock));
 }
 
-/// An attempt that ends without knowing its outcome is undone in the background, long before its lease ends.
+/// An attempt that ends without knowing its outcome is undone in the background, long before its
+/// lease ends.
 pub(crate) fn an_attempt_in_doubt_leaves_nothing(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
@@ -155,7 +157,8 @@ pub(crate) fn an_unlock_that_cannot_be_sent_is_told(subject: &dyn Subject) {
     drop(take_soon(&other));
 }
 
-/// A release between the answer "busy" and the beginning of the watch is told to nobody, and missed by nobody.
+/// A release between the answer "busy" and the beginning of the watch is told to nobody, and missed
+/// by nobody.
 pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
@@ -171,7 +174,8 @@ pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// When nobody waits any more, nothing is watched any more: after a grant, a deadline and an interrupt.
+/// When nobody waits any more, nothing is watched any more: after a grant, a deadline and an
+/// interrupt.
 pub(crate) fn waiting_leaves_no_watch_behind(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);

@@ -1,6 +1,6 @@
 //! Nested locking: counted here, seen by the store as one.
 
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short,
     shown, stays_held, take, take_soon, take_with, watched,
 };
@@ -119,7 +119,8 @@ pub(crate) fn renewal_goes_on_after_reentry(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A nested lock that asks for the watchdog does not start it for a lease that was to end by itself.
+/// A nested lock that asks for the watchdog does not start it for a lease that was to end by
+/// itself.
 pub(crate) fn a_fixed_lease_stays_fixed_inside(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let outer = take_with(&one, &fixed(short()));

@@ -2,12 +2,12 @@
 
 use crate::backend::Replicates;
 use crate::client::Client;
-use crate::conformance::desk::{
+use crate::conformance::faulty::FaultyBackend;
+use crate::conformance::fixture::{
     Lock, client, connect, context, eventually, fresh_name, hold_back, impatient, is_busy, join,
     let_pass, long, loss, ms, mutex, mutexes, patience, patient, poll, replicas, spawn, stays_held,
     take, take_soon, take_with, watched,
 };
-use crate::conformance::mischief::Mischief;
 use crate::conformance::subject::Subject;
 use crate::engine::tenure::GuardState;
 use crate::event::Event;
@@ -25,8 +25,8 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
     mutex(&connect(subject, builder.configure(|config| config.with_replication(policy))), name)
 }
 
-/// Where a store has no replicas, a policy is refused by name, and "all" where it does not know how many it should have.
-/// Nothing is locked then. Elsewhere every policy is taken.
+/// Where a store has no replicas, a policy is refused by name, and "all" where it does not know how
+/// many it should have. Nothing is locked then. Elsewhere every policy is taken.
 pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
@@ -49,7 +49,8 @@ pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject
     }
 }
 
-/// A lock that too few replicas confirmed is no lock, and not busy: it is given back before that is told.
+/// A lock that too few replicas confirmed is no lock, and not busy: it is given back before that is
+/// told.
 pub(crate) fn a_shortfall_is_told_and_leaves_nothing(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
@@ -132,8 +133,8 @@ pub(crate) fn busy_is_a_value_under_a_policy(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A renewal that too few replicas confirm extends nothing: the lock is suspended, and lost at the end of the last lease
-/// that they have.
+/// A renewal that too few replicas confirm extends nothing: the lock is suspended, and lost at the
+/// end of the last lease that they have.
 pub(crate) fn an_unconfirmed_renewal_is_a_loss_in_time(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));
@@ -161,11 +162,12 @@ pub(crate) fn a_renewal_that_is_confirmed_again_goes_on(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A grant whose answer was lost is asked for again. What the first one wrote is no proof that replicas have it.
+/// A grant whose answer was lost is asked for again. What the first one wrote is no proof that
+/// replicas have it.
 pub(crate) fn a_lost_grant_is_confirmed_when_it_is_found(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let context = context();
-    let network = Mischief::on(subject.backend(&context));
+    let network = FaultyBackend::on(subject.backend(&context));
     let policy = impatient(replicas.count()).on_shortfall(OnShortfall::Fail);
     let builder = Client::builder().clock(context.clock).backend(Arc::clone(&network) as _);
     let lock = mutex(

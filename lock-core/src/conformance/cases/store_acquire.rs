@@ -1,7 +1,7 @@
 //! The contract of [`Backend::acquire`](crate::Backend::acquire), asked for directly.
 
 use crate::backend::{Answer, Closing, Release, Withdrawal};
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Line, eventually, fresh_name, grant, in_time, let_pass, long, ms, named, now, patience, prompt,
     short,
 };
@@ -84,7 +84,8 @@ pub(crate) fn a_repeated_attempt_keeps_its_token(subject: &dyn Subject) {
     }
 }
 
-/// When a repeated attempt is granted, a full lease is left: the engine counts from the send that was answered.
+/// When a repeated attempt is granted, a full lease is left: the engine counts from the send that
+/// was answered.
 pub(crate) fn a_repeated_attempt_has_a_full_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, ms(1_000));
@@ -94,7 +95,8 @@ pub(crate) fn a_repeated_attempt_has_a_full_lease(subject: &dyn Subject) {
     assert!(left > ms(700), "{left:?} of 1 s are left");
 }
 
-/// A repeated attempt with a shorter lease leaves the longer one: a late copy may arrive after a renewal.
+/// A repeated attempt with a shorter lease leaves the longer one: a late copy may arrive after a
+/// renewal.
 pub(crate) fn a_repeated_attempt_never_shortens(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, ms(10_000));
@@ -132,7 +134,8 @@ pub(crate) fn names_do_not_collide(subject: &dyn Subject) {
     }
 }
 
-/// A closed owner is turned down, although it held the lock, used it and gave it back: what arrives late is a copy.
+/// A closed owner is turned down, although it held the lock, used it and gave it back: what arrives
+/// late is a copy.
 pub(crate) fn a_closed_owner_is_never_granted_again(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
@@ -141,7 +144,8 @@ pub(crate) fn a_closed_owner_is_never_granted_again(subject: &dyn Subject) {
     refuses(&line, &name, owner, subject);
 }
 
-/// An owner may be closed before its attempt arrives, or after it was released: it holds nothing, and stays closed.
+/// An owner may be closed before its attempt arrives, or after it was released: it holds nothing,
+/// and stays closed.
 pub(crate) fn an_owner_that_holds_nothing_can_be_closed(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (early, gone) = (line.owner(), line.hold(&name, long()));

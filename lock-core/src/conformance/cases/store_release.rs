@@ -1,8 +1,11 @@
 //! The contract of [`Backend::release`](crate::Backend::release),
-//! [`inspect`](crate::Backend::inspect) and [`force_release`](crate::Backend::force_release), asked for directly.
+//! [`inspect`](crate::Backend::inspect) and [`force_release`](crate::Backend::force_release), asked
+//! for directly.
 
 use crate::backend::{Closing, LockInfo, Release};
-use crate::conformance::desk::{Line, eventually, fresh_name, let_pass, long, ms, patience, short};
+use crate::conformance::fixture::{
+    Line, eventually, fresh_name, let_pass, long, ms, patience, short,
+};
 use crate::conformance::subject::Subject;
 
 /// A release frees its own owner's holding and says so.

@@ -1,7 +1,7 @@
 //! The contract of [`Backend::renew`](crate::Backend::renew), asked for directly.
 
 use crate::backend::{Closing, RENEW_BATCH, Release, Renewal};
-use crate::conformance::desk::{Line, fresh_name, let_pass, long, ms, named, short};
+use crate::conformance::fixture::{Line, fresh_name, let_pass, long, ms, named, short};
 use crate::conformance::subject::Subject;
 use crate::name::LockName;
 use crate::owner::OwnerId;

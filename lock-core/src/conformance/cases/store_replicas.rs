@@ -2,7 +2,7 @@
 
 use super::store_renew::hold_many;
 use crate::backend::{Answer, Attempt, Closing, Release, Renewal};
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Line, eventually, fell_short, fresh_name, grant, hold_back, impatient, in_time, join, let_pass,
     long, ms, now, patience, patient, prompt, replicas, short, spawn,
 };
@@ -22,7 +22,8 @@ pub(crate) fn a_confirmed_grant_is_on_the_replicas(subject: &dyn Subject) {
     assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
 }
 
-/// With one replica too few the store has granted the lock all the same, with its token, and says what is missing.
+/// With one replica too few the store has granted the lock all the same, with its token, and says
+/// what is missing.
 pub(crate) fn a_grant_that_too_few_confirm_is_the_owners_and_says_so(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let (count, _held_back) = (replicas.count(), hold_back(replicas, 1));
@@ -35,8 +36,8 @@ pub(crate) fn a_grant_that_too_few_confirm_is_the_owners_and_says_so(subject: &d
     assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
 }
 
-/// It can be released as any other, and nothing of it is left: not in the store, and not on replicas that had it, or
-/// get it late.
+/// It can be released as any other, and nothing of it is left: not in the store, and not on
+/// replicas that had it, or get it late.
 pub(crate) fn an_unconfirmed_grant_can_be_taken_back_completely(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let held_back = hold_back(replicas, 1);
@@ -69,8 +70,8 @@ pub(crate) fn the_number_told_is_how_many_confirmed(subject: &dyn Subject) {
     }
 }
 
-/// The same owner asks again, and the store finds it as it should be and has nothing to write: replicas are asked all the
-/// same.
+/// The same owner asks again, and the store finds it as it should be and has nothing to write:
+/// replicas are asked all the same.
 pub(crate) fn a_repeated_attempt_is_confirmed_anew(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let count = replicas.count();

@@ -1,7 +1,7 @@
 //! Fencing tokens as the store makes them.
 
 use crate::backend::{Closing, Release, Tokens};
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Line, eventually, fresh_name, grant, let_pass, long, ms, patience, short,
 };
 use crate::conformance::subject::Subject;
@@ -9,7 +9,8 @@ use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::token::{FencingToken, TokenRange};
 
-/// More than a clock in microseconds moves on while the case runs, so that the counter, not the time, must answer.
+/// More than a clock in microseconds moves on while the case runs, so that the counter, not the
+/// time, must answer.
 const FAR: u32 = 60_000_000;
 
 /// Every grant that asks for a token has one.
@@ -83,7 +84,8 @@ pub(crate) fn a_repeated_attempt_has_the_same_range(subject: &dyn Subject) {
     assert_eq!(again.tokens, Some(range));
 }
 
-/// The release writes back the last token used, so that the counter does not run ahead of the clock.
+/// The release writes back the last token used, so that the counter does not run ahead of the
+/// clock.
 pub(crate) fn the_last_token_used_is_written_back(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, FAR);

@@ -1,7 +1,7 @@
 //! The contract of [`Backend::watch`](crate::Backend::watch), asked for directly.
 
 use crate::backend::{Closing, Release};
-use crate::conformance::desk::{Line, always, eventually, fresh_name, long, ms, prompt};
+use crate::conformance::fixture::{Line, always, eventually, fresh_name, long, ms, prompt};
 use crate::conformance::subject::Subject;
 
 /// A release rings, whichever client it comes through.
@@ -38,7 +38,8 @@ pub(crate) fn every_watcher_is_woken(subject: &dyn Subject) {
     }
 }
 
-/// From the moment `watch` returns, nothing is missed: the engine looks at the lock once more right after.
+/// From the moment `watch` returns, nothing is missed: the engine looks at the lock once more right
+/// after.
 pub(crate) fn a_watch_begins_when_it_returns(subject: &dyn Subject) {
     let line = Line::open(subject);
     for _ in 0..5 {

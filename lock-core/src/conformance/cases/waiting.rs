@@ -1,7 +1,7 @@
 //! Waiting: woken when it is free, ended by the deadline or the interrupt, and nothing left behind.
 
 use crate::backend::Closing;
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     Line, Lock, always, client, connect, context, eventually, fresh_name, in_time, is_busy, join,
     let_pass, long, ms, mutex, mutexes, now, patience, poll, prompt, short, spawn, take, take_soon,
 };
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for a waiter that has just been started to fall asleep: what wakes it then is a message, not its look
-/// around before sleeping.
+/// Long enough for a waiter that has just been started to fall asleep: what wakes it then is a
+/// message, not its look around before sleeping.
 const ASLEEP: u64 = 150;
 
 /// A waiter is inside soon after the release, long before the holder's lease could have told it.
@@ -237,7 +237,8 @@ pub(crate) fn survives_a_missed_wakeup(subject: &dyn Subject) {
     in_time("looked again", now().since(start), lease + ms(1_000));
 }
 
-/// A waiter that was told nothing looks once more at its deadline, before it says that the lock was busy.
+/// A waiter that was told nothing looks once more at its deadline, before it says that the lock was
+/// busy.
 pub(crate) fn takes_a_lock_freed_at_the_deadline(subject: &dyn Subject) {
     let name = fresh_name();
     Line::open(subject).hold(&name, long());
@@ -292,7 +293,8 @@ pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
     });
 }
 
-/// An interrupt that meets the grant half-way leaves either a guard or nothing: never a lock that is renewed for nobody.
+/// An interrupt that meets the grant half-way leaves either a guard or nothing: never a lock that
+/// is renewed for nobody.
 pub(crate) fn an_interrupt_at_the_grant_leaves_nothing(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for round in 0..6 {

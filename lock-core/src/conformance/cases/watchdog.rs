@@ -1,6 +1,6 @@
 //! Leases: those that end by themselves, and those that the watchdog keeps.
 
-use crate::conformance::desk::{
+use crate::conformance::fixture::{
     always, client, eventually, fixed, is_busy, kept, let_pass, loss, ms, mutex, mutexes, named,
     patience, short, stays_held, take, take_soon, take_with, watched,
 };
@@ -76,11 +76,12 @@ pub(crate) fn one_lost_lock_leaves_the_others(subject: &dyn Subject) {
     }
 }
 
-/// A lock that may be renewed so often is given up after that: the holder is told, and the lease ends.
+/// A lock that may be renewed so often is given up after that: the holder is told, and the lease
+/// ends.
 pub(crate) fn renewals_may_be_used_up(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Longer than elsewhere: the first renewal may have to open a connection, and if both came late, the lease would simply
-    // have ended.
+    // Longer than elsewhere: the first renewal may have to open a connection, and if both came
+    // late, the lease would simply have ended.
     let guard = take_with(&one, &LockOptions::new().watched_at_most(ms(900), 2));
     let loss = loss(&guard.losses());
     assert_eq!(loss.cause(), LossCause::RenewalsUsedUp);

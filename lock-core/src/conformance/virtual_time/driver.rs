@@ -51,7 +51,8 @@ fn drive() {
     }
 }
 
-/// Whether a thread waits for a moment on any clock. `None` if there is no clock, and this thread is to end.
+/// Whether a thread waits for a moment on any clock. `None` if there is no clock, and this thread
+/// is to end.
 fn look() -> Option<bool> {
     let mut driver = DRIVER.lock();
     driver.clocks.retain(|clock| clock.strong_count() > 0);

@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// How long a thread may run without a sleep before its name is printed.
 const SUSPICIOUS: Duration = Duration::from_secs(60);
 
+/// In how many looks in a row the threads may be more or fewer than were found: some start and end.
+const MOST_MISCOUNTS: u32 = 100_000;
+
 /// Whether the kernel counts how often threads run: ours has run, so its number is not zero.
 static HAS_SCHEDSTAT: LazyLock<bool> = LazyLock::new(|| {
     let ours = fs::read_to_string("/proc/thread-self/schedstat");
@@ -26,9 +29,10 @@ static HAS_SCHEDSTAT: LazyLock<bool> = LazyLock::new(|| {
 
 /// The threads of this process, without the one that looks.
 ///
-/// Each is looked at twice. First: how often it ran, then that it is off its processor. Later: that it sleeps, then
-/// that it ran no more often. So it slept from the one look to the other. Between the two rounds the threads are
-/// counted, and none is unknown: at that moment all of them slept, and only a timer or another process can wake one.
+/// Each is looked at twice. First: how often it ran, then that it is off its processor. Later: that
+/// it sleeps, then that it ran no more often. So it slept from the one look to the other. Between
+/// the two rounds the threads are counted, and none is unknown: at that moment all of them slept,
+/// and only a timer or another process can wake one.
 pub(super) struct Threads {
     own: u32,
     known: Vec<Thread>,
@@ -48,7 +52,8 @@ struct Thread {
 enum RunCount {
     /// Time on a processor, time in the queue for one, and how often it got one.
     Schedstat(File),
-    /// Where the kernel keeps no such account: how often it was taken from one, in the last two lines.
+    /// Where the kernel keeps no such account: how often it was taken from one, in the last two
+    /// lines.
     Status(File),
 }
 
@@ -61,9 +66,12 @@ impl Threads {
 
     /// Returns right after a moment at which all threads slept.
     pub(super) fn wait_until_all_sleep(&mut self) {
+        let mut miscounts = 0;
         loop {
             self.known.retain_mut(Thread::wait_until_off_processor);
             if !self.are_all() {
+                miscounts += 1;
+                assert!(miscounts < MOST_MISCOUNTS, "{TASKS} does not count the threads");
                 self.find_new();
             } else if let Some(at) = self.known.iter().position(|thread| !thread.slept_since()) {
                 // It is the one that most likely runs next time: look at it first, and wait there.
@@ -74,7 +82,8 @@ impl Threads {
         }
     }
 
-    /// Whether there is no thread but those that are known. (If one had ended, its next look would tell.)
+    /// Whether there is no thread but those that are known. (If one had ended, its next look would
+    /// tell.)
     fn are_all(&self) -> bool {
         let links = fs::metadata(TASKS).expect("the threads can be counted").st_nlink();
         // The directory, its parent, and this thread.
@@ -105,7 +114,8 @@ impl Thread {
         Ok(Self { id, runs_in, syscall: file("syscall").ok(), stat: file("stat")?, runs: 0 })
     }
 
-    /// Waits until it is off its processor, and remembers how often it ran. `false` if it has ended.
+    /// Waits until it is off its processor, and remembers how often it ran. `false` if it has
+    /// ended.
     fn wait_until_off_processor(&mut self) -> bool {
         let (start, mut looks) = (SystemClock.now(), 0);
         loop {
@@ -131,10 +141,16 @@ impl Thread {
     /// The first look.
     fn is_off_processor(&mut self) -> io::Result<bool> {
         self.runs = self.count_runs()?;
-        match &self.syscall {
-            // A thread that is about to sleep is in the state of a sleeper and still runs: the state is not enough.
-            Some(syscall) => read(syscall, |text| !text.starts_with("running")),
-            None => self.sleeps(),
+        let Some(syscall) = &self.syscall else { return self.sleeps() };
+        // A thread that is about to sleep is in the state of a sleeper and still runs: the state is
+        // not enough.
+        match read(syscall, |text| !text.starts_with("running")) {
+            Err(error) if !is_gone(&error) => {
+                // Not for us: a thread that is not quite asleep yet may be taken for a sleeper.
+                self.syscall = None;
+                self.sleeps()
+            }
+            is_off => is_off,
         }
     }
 

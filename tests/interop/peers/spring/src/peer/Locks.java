@@ -21,22 +21,23 @@ final class Locks {
     final LockProvider provider;
     final RedisLockRegistry registry;
     private final String version;
+    private final LettuceConnectionFactory factory;
+    private final ThreadPoolTaskScheduler scheduler = new ThreadPoolTaskScheduler();
 
     Locks(Options options) throws IOException {
         URI uri = URI.create(options.url);
-        LettuceConnectionFactory factory =
-                new LettuceConnectionFactory(new RedisStandaloneConfiguration(uri.getHost(), uri.getPort()));
+        factory = new LettuceConnectionFactory(new RedisStandaloneConfiguration(uri.getHost(), uri.getPort()));
         factory.afterPropertiesSet();
         factory.start();
         String kind = options.text("kind", "shedlock");
         boolean shed = kind.startsWith("shedlock");
         provider = shed ? new RedisLockProvider.Builder(factory).safeUpdate(kind.endsWith("-safe")).build() : null;
-        registry = shed ? null : registry(factory, options, kind);
+        registry = shed ? null : registry(options, kind);
         version = shed ? "shedlock " + shedlock() : "spring-integration " + spring();
     }
 
     /** Keys are registry:NAME. Renewed by the registry where there is a watchdog=. */
-    private static RedisLockRegistry registry(LettuceConnectionFactory factory, Options options, String kind) {
+    private RedisLockRegistry registry(Options options, String kind) {
         Duration lease = Duration.ofMillis(options.number("watchdog", options.number("lease", SIXTY_SECONDS)));
         RedisLockRegistry registry = new RedisLockRegistry(factory, "registry", lease);
         if (kind.equals("registry-pubsub")) {
@@ -46,12 +47,20 @@ final class Locks {
             registry.setIdleBetweenTries(Duration.ofMillis(options.number("retry", 0)));
         }
         if (options.has("watchdog")) {
-            ThreadPoolTaskScheduler scheduler = new ThreadPoolTaskScheduler();
             scheduler.setDaemon(true);
             scheduler.initialize();
             registry.setRenewalTaskScheduler(scheduler);
         }
         return registry;
+    }
+
+    /** Ends the client, with all that it renews. */
+    void close() {
+        scheduler.shutdown();
+        if (registry != null) {
+            registry.destroy();
+        }
+        factory.destroy();
     }
 
     private static String shedlock() throws IOException {

@@ -51,7 +51,7 @@ final class Settings {
         for (String host : parts[0].split(",")) {
             servers.addSentinelAddress("redis://" + host);
         }
-        replicated(servers);
+        replicated(servers, options);
         return config;
     }
 
@@ -62,7 +62,7 @@ final class Settings {
         for (String host : options.url.substring(options.url.indexOf("//") + 2).split(",")) {
             servers.addNodeAddress("redis://" + host);
         }
-        replicated(servers);
+        replicated(servers, options);
         if (options.has("sharded")) {
             sharded(servers, options.text("sharded", ""));
         }
@@ -93,7 +93,10 @@ final class Settings {
         return config;
     }
 
-    private static void replicated(BaseMasterSlaveServersConfig<?> config) {
+    private static void replicated(BaseMasterSlaveServersConfig<?> config, Options options) {
+        if (options.has("attempts")) {
+            config.setRetryAttempts((int) options.number("attempts", 0));
+        }
         config.setMasterConnectionPoolSize(CONNECTIONS).setMasterConnectionMinimumIdleSize(IDLE);
         config.setSlaveConnectionPoolSize(CONNECTIONS).setSlaveConnectionMinimumIdleSize(1);
         config.setSubscriptionConnectionPoolSize(IDLE).setSubscriptionConnectionMinimumIdleSize(1);

@@ -29,11 +29,19 @@ final class Worker implements Runnable {
         }
     }
 
+    /** Behind what it was given. */
+    void end() {
+        lines.add(new String[0]);
+    }
+
     @Override
     public void run() {
         while (true) {
             try {
                 String[] words = lines.take();
+                if (words.length == 0) {
+                    return;
+                }
                 Main.say(name + " " + answer(words));
             } catch (InterruptedException meantForTheWait) {
                 // It came too late: there is nothing to interrupt.
@@ -54,7 +62,7 @@ final class Worker implements Runnable {
         }
     }
 
-    private static String error(Throwable problem) {
+    static String error(Throwable problem) {
         return "error " + String.valueOf(problem).replaceAll("\\s+", " ");
     }
 }

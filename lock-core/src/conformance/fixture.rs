@@ -3,6 +3,7 @@
 use super::lateness::late;
 use super::replicas::ReplicaSet;
 use super::subject::Subject;
+use super::virtual_time::VirtualTime;
 use crate::backend::{
     Answer, Attempt, Backend, Closing, Failure, Grant, LockInfo, Receipt, Release, Renewal,
     Renewing, TenureId, Tokens, Wake, Watch,
@@ -30,7 +31,8 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-/// `DISTLOCK_TEST_SCALE`: what every time in the exam is multiplied with, for machines that are slow or busy.
+/// `DISTLOCK_TEST_SCALE`: what every time in the suite is multiplied with, for machines that are
+/// slow or busy.
 static SCALE: LazyLock<f64> = LazyLock::new(|| {
     let scale = std::env::var("DISTLOCK_TEST_SCALE").ok().and_then(|text| text.parse().ok());
     scale.filter(|scale| (0.1..=100.0).contains(scale)).unwrap_or(1.0)
@@ -134,7 +136,8 @@ impl Deref for Process<'_> {
     }
 }
 
-/// A lock of the subject's, which may be made of several, under the name by which the subject knows it.
+/// A lock of the subject's, which may be made of several, under the name by which the subject knows
+/// it.
 #[derive(Clone)]
 pub(super) struct Lock {
     lock: Arc<dyn DistLock>,
@@ -172,8 +175,8 @@ impl Locks for Process<'_> {
     }
 }
 
-/// The same from a builder that was prepared. A request may take longer than whatever is to be [`prompt`], so that a
-/// store which keeps it waiting is told from one that is slow.
+/// The same from a builder that was prepared. A request may take longer than whatever is to be
+/// [`prompt`], so that a store which keeps it waiting is told from one that is slow.
 pub(super) fn connect(subject: &dyn Subject, builder: ClientBuilder) -> Client {
     builder
         .configure(|config| config.with_watchdog(long()).with_command_timeout(ms(2_000)))
@@ -218,8 +221,8 @@ pub(super) fn take_within(mutex: &Lock, bound: Duration) -> LockGuard {
     taken.unwrap_or_else(|| late(format!("the lock was not granted within {bound:?}")))
 }
 
-/// The tokens of a holding, one for each lock that it is made of. One is larger than the other if it is on all locks that
-/// both hold: any two majorities have one in common.
+/// The tokens of a holding, one for each lock that it is made of. One is larger than the other if
+/// it is on all locks that both hold: any two majorities have one in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Shown(Vec<Option<FencingToken>>);
 
@@ -262,12 +265,13 @@ pub(super) fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| join(spawn(scope, work)))
 }
 
-/// Starts a thread of this case. It bears this one's name, so that what it panics with is said, or not, like ours.
+/// Starts a thread of this case. It bears this one's name, so that what it panics with is said, or
+/// not, like ours.
 pub(super) fn spawn<'scope, R: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     work: impl FnOnce() -> R + Send + 'scope,
 ) -> thread::ScopedJoinHandle<'scope, R> {
-    let name = thread::current().name().unwrap_or("exam").to_owned();
+    let name = thread::current().name().unwrap_or("case").to_owned();
     let world = world();
     let work = move || {
         enter(world);
@@ -292,8 +296,11 @@ pub(super) fn let_pass(time: Duration) {
     let _due = clock.wait(&Arc::default(), clock.now() + time);
 }
 
-/// How long the next look is put off.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long the next look is put off. Each look in virtual time stops all threads of the process,
+/// so there are fewer.
+fn look_again() -> Duration {
+    Duration::from_millis(if VirtualTime::is_of(&clock()) { 20 } else { 5 })
+}
 
 /// Looks until it is so; late with `what` after `bound`.
 #[track_caller]
@@ -312,7 +319,7 @@ pub(super) fn poll<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> O
         if found.is_some() || last {
             return found;
         }
-        let_pass(LOOK_AGAIN);
+        let_pass(look_again());
     }
 }
 
@@ -339,7 +346,7 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
         if now() >= until {
             return;
         }
-        let_pass(LOOK_AGAIN);
+        let_pass(look_again());
     }
 }
 
@@ -354,7 +361,7 @@ pub(super) fn stays_held(time: Duration, mut look: impl FnMut() -> bool) {
         if now() >= until {
             return;
         }
-        let_pass(LOOK_AGAIN);
+        let_pass(look_again());
     }
 }
 
@@ -440,8 +447,8 @@ impl Line {
         owner
     }
 
-    /// Takes the lock, for an owner that nobody used, as soon as it can be had: where a lock stands on several nodes, a lease
-    /// ends on one after the other.
+    /// Takes the lock, for an owner that nobody used, as soon as it can be had: where a lock stands
+    /// on several nodes, a lease ends on one after the other.
     #[track_caller]
     pub(super) fn hold_soon(&self, name: &LockName, lease: Duration) -> (OwnerId, Grant) {
         let mut taken = None;
@@ -510,7 +517,8 @@ impl Line {
         answers.into_iter().map(answered).collect()
     }
 
-    /// The tenure of an owner, with the receipt of its last grant; empty if none was granted, as when the answer is lost.
+    /// The tenure of an owner, with the receipt of its last grant; empty if none was granted, as
+    /// when the answer is lost.
     fn tenure(&self, name: &LockName, owner: OwnerId, lease: Duration) -> TenureId {
         let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
         TenureId::new(name.clone(), owner, lease_time(lease), receipt)

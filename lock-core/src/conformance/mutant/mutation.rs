@@ -1,15 +1,18 @@
-//! [`Flaw`]: what a store can do wrong.
+//! [`Mutation`]: what a store can do wrong.
 
-macro_rules! flaws {
-    (stores { $($(#[$doc:meta])* $flaw:ident,)* } replicas { $($(#[$its_doc:meta])* $its:ident,)* }) => {
+macro_rules! mutations {
+    (
+        stores { $($(#[$doc:meta])* $mutation:ident,)* }
+        replicas { $($(#[$its_doc:meta])* $its:ident,)* }
+    ) => {
         /// One thing that a store can do wrong.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
-        pub enum Flaw { $($(#[$doc])* $flaw,)* $($(#[$its_doc])* $its,)* }
+        pub enum Mutation { $($(#[$doc])* $mutation,)* $($(#[$its_doc])* $its,)* }
 
-        impl Flaw {
+        impl Mutation {
             /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$flaw,)* $(Self::$its,)*];
+            pub const ALL: &'static [Self] = &[$(Self::$mutation,)* $(Self::$its,)*];
 
             /// Whether it is one in dealing with replicas.
             #[must_use]
@@ -20,7 +23,7 @@ macro_rules! flaws {
     };
 }
 
-flaws! {
+mutations! {
     stores {
         /// Grants a lock that somebody else holds.
         AlwaysGrants,

@@ -1,4 +1,4 @@
-//! [`Mischief`]: a network between the engine and a store, to be cut, and to lose answers.
+//! [`FaultyBackend`]: a network between the engine and a store, to be cut, and to lose answers.
 
 use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A backend whose network does what a case wants.
 #[derive(Debug)]
-pub(super) struct Mischief {
+pub(super) struct FaultyBackend {
     inner: Arc<dyn Backend>,
     /// No request leaves.
     cut: AtomicBool,
@@ -51,7 +51,7 @@ struct Sent {
     replication: Replication,
 }
 
-impl Mischief {
+impl FaultyBackend {
     pub(super) fn on(inner: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
             inner,
@@ -120,7 +120,7 @@ impl Mischief {
     }
 }
 
-impl Backend for Mischief {
+impl Backend for FaultyBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         self.go()?;
         let Attempt { name, owner, lease, tokens, replication } = *attempt;

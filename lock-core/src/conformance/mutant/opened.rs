@@ -1,13 +1,14 @@
-//! A broken store as one client has it: the backend, with a question for the flaw wherever one can go wrong.
+//! A mutant as one client has it: the backend, with a question for the mutation wherever one can go
+//! wrong.
 
-use super::flaw::Flaw;
+use super::mutation::Mutation;
 use super::store::{Held, Registration, State, Store, Watcher};
 use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
     LockInfo, Release, Renewal, Renewing, Replicates, TenureId, Tokens, Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
-use crate::conformance::desk::ms;
+use crate::conformance::fixture::ms;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
@@ -20,19 +21,19 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) store: Arc<Store>,
-    pub(super) flaw: Option<Flaw>,
+    pub(super) mutation: Option<Mutation>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) number: u64,
     pub(super) me: Weak<Opened>,
 }
 
 impl Opened {
-    pub(super) fn has(&self, flaw: Flaw) -> bool {
-        self.flaw == Some(flaw)
+    pub(super) fn has(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
     }
 
     pub(super) fn key(&self, name: &LockName) -> String {
-        if self.has(Flaw::NamesCollide) {
+        if self.has(Mutation::NamesCollide) {
             return name.as_str().trim().to_lowercase();
         }
         name.as_str().to_owned()
@@ -54,15 +55,15 @@ impl Opened {
     }
 
     fn end_of(&self, lease: Duration, now: Moment) -> Moment {
-        now + match self.flaw {
-            Some(Flaw::NeverExpires) => Duration::from_secs(3_600),
-            Some(Flaw::ShortLease) => lease / 10,
+        now + match self.mutation {
+            Some(Mutation::NeverExpires) => Duration::from_secs(3_600),
+            Some(Mutation::ShortLease) => lease / 10,
             _ => lease,
         }
     }
 
     fn is_closed(&self, state: &State, key: &str, owner: OwnerId) -> bool {
-        if self.has(Flaw::TombstoneClosesAll) {
+        if self.has(Mutation::TombstoneClosesAll) {
             return state.tombstones.keys().any(|(closed, _)| closed == key);
         }
         state.tombstones.contains_key(&(key.to_owned(), owner))
@@ -72,19 +73,19 @@ impl Opened {
     fn tokens(&self, state: &mut State, key: &str, asked: Tokens) -> Option<TokenRange> {
         let reserve = match asked {
             Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
-            Tokens::None if self.has(Flaw::TokensUnasked) => 0,
+            Tokens::None if self.has(Mutation::TokensUnasked) => 0,
             Tokens::None => return None,
         };
         let stored = state.counters.get(key).copied();
         let time = u64::try_from(self.clock.unix_time().as_micros()).unwrap_or(0);
-        let first = match self.flaw {
-            Some(Flaw::TokensMissing) => return None,
-            Some(Flaw::TokenRepeats) => stored.unwrap_or(time),
-            Some(Flaw::TokensFromOne) => stored.unwrap_or(0) + 1,
+        let first = match self.mutation {
+            Some(Mutation::TokensMissing) => return None,
+            Some(Mutation::TokenRepeats) => stored.unwrap_or(time),
+            Some(Mutation::TokensFromOne) => stored.unwrap_or(0) + 1,
             _ => time.max(stored.unwrap_or(0) + 1),
         };
         let last = first + u64::from(reserve);
-        let kept = if self.has(Flaw::ReserveForgotten) { first } else { last };
+        let kept = if self.has(Mutation::ReserveForgotten) { first } else { last };
         state.counters.insert(key.to_owned(), kept);
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
@@ -92,13 +93,13 @@ impl Opened {
     fn resend(&self, state: &mut State, key: &str, attempt: &Attempt<'_>, now: Moment) -> Answer {
         let lease = attempt.lease.duration();
         let full = self.end_of(lease, now);
-        let fresh = self.has(Flaw::ResendGetsNewToken);
+        let fresh = self.has(Mutation::ResendGetsNewToken);
         let tokens = if fresh { self.tokens(state, key, attempt.tokens) } else { None };
         let held = state.held.get_mut(key).expect("looked up by the caller");
-        match self.flaw {
-            Some(Flaw::ResendIsBusy) => return Answer::Busy(Some(held.until.since(now))),
-            Some(Flaw::ResendKeepsOldLease) => {}
-            Some(Flaw::ResendShortens) => held.until = full,
+        match self.mutation {
+            Some(Mutation::ResendIsBusy) => return Answer::Busy(Some(held.until.since(now))),
+            Some(Mutation::ResendKeepsOldLease) => {}
+            Some(Mutation::ResendShortens) => held.until = full,
             _ => held.until = held.until.max(full),
         }
         if fresh {
@@ -112,7 +113,7 @@ impl Opened {
         let key = self.key(attempt.name);
         let lease = attempt.lease.duration();
         self.with(|state, now| {
-            if self.has(Flaw::NeverGrants) {
+            if self.has(Mutation::NeverGrants) {
                 return Ok(Answer::Busy(Some(Duration::from_millis(50))));
             }
             if self.is_closed(state, &key, attempt.owner) {
@@ -122,12 +123,12 @@ impl Opened {
                 Some(held) if held.owner == attempt.owner => {
                     Ok(self.resend(state, &key, attempt, now))
                 }
-                Some(held) if !self.has(Flaw::AlwaysGrants) => match self.flaw {
-                    Some(Flaw::BusyIsAFailure) => Err(Failure::Refused(Error::new(
+                Some(held) if !self.has(Mutation::AlwaysGrants) => match self.mutation {
+                    Some(Mutation::BusyIsAFailure) => Err(Failure::Refused(Error::new(
                         ErrorKind::Unavailable,
                         "somebody else has it",
                     ))),
-                    Some(Flaw::BusyExaggerates) => {
+                    Some(Mutation::BusyExaggerates) => {
                         Ok(Answer::Busy(Some(Duration::from_secs(3_600))))
                     }
                     _ => Ok(Answer::Busy(Some(held.until.since(now)))),
@@ -146,30 +147,30 @@ impl Opened {
         let key = self.key(&tenure.name);
         let lease = tenure.lease.duration();
         let full = self.end_of(lease, now);
-        let strangers_too = self.has(Flaw::RenewsForStrangers);
+        let strangers_too = self.has(Mutation::RenewsForStrangers);
         match state.held.get_mut(&key) {
             Some(held) if held.owner == tenure.owner || strangers_too => {
-                match self.flaw {
-                    Some(Flaw::RenewalDoesNothing) => {}
-                    Some(Flaw::RenewalShortens) => held.until = full,
+                match self.mutation {
+                    Some(Mutation::RenewalDoesNothing) => {}
+                    Some(Mutation::RenewalShortens) => held.until = full,
                     _ => held.until = held.until.max(full),
                 }
-                if self.has(Flaw::RenewalSaysGone) { Renewal::Gone } else { Renewal::Extended }
+                if self.has(Mutation::RenewalSaysGone) { Renewal::Gone } else { Renewal::Extended }
             }
-            None if self.has(Flaw::RenewalRevives) => {
+            None if self.has(Mutation::RenewalRevives) => {
                 let held = Held { owner: tenure.owner, lease, until: full, tokens: None };
                 state.held.insert(key, held);
                 Renewal::Extended
             }
-            _ if self.has(Flaw::RenewalClaimsExtended) => Renewal::Extended,
+            _ if self.has(Mutation::RenewalClaimsExtended) => Renewal::Extended,
             _ => Renewal::Gone,
         }
     }
 
     fn write_back(&self, state: &mut State, key: &str, closing: Closing) {
-        let less = match self.flaw {
-            Some(Flaw::WriteBackIgnored) => return,
-            Some(Flaw::WriteBackTooLow) => 1,
+        let less = match self.mutation {
+            Some(Mutation::WriteBackIgnored) => return,
+            Some(Mutation::WriteBackTooLow) => 1,
             _ => 0,
         };
         if let Some(last) = closing.last_used {
@@ -180,10 +181,10 @@ impl Opened {
     fn leave_tombstone(&self, state: &mut State, key: &str, tenure: &TenureId, now: Moment) {
         let holds = state.held.get(key).is_some_and(|held| held.owner == tenure.owner);
         let lease = tenure.lease.duration();
-        let life = match self.flaw {
-            Some(Flaw::TombstoneIgnored) => return,
-            Some(Flaw::TombstoneOnlyIfHeld) if !holds => return,
-            Some(Flaw::TombstoneFades) => lease / 10,
+        let life = match self.mutation {
+            Some(Mutation::TombstoneIgnored) => return,
+            Some(Mutation::TombstoneOnlyIfHeld) if !holds => return,
+            Some(Mutation::TombstoneFades) => lease / 10,
             _ => lease,
         };
         state.tombstones.insert((key.to_owned(), tenure.owner), now + life);
@@ -193,13 +194,13 @@ impl Opened {
     fn wake(&self, key: &str) {
         let mut called: Vec<_> = self.with(|state, now| {
             let wanted = |w: &&Watcher| {
-                let deaf = self.has(Flaw::WatchStartsLate) && w.since > now;
-                let foreign = self.has(Flaw::WakesOnlyItsOwn) && w.client != self.number;
+                let deaf = self.has(Mutation::WatchStartsLate) && w.since > now;
+                let foreign = self.has(Mutation::WakesOnlyItsOwn) && w.client != self.number;
                 w.key == key && !deaf && !foreign
             };
             state.watchers.iter().filter(wanted).map(|w| Arc::clone(&w.wake)).collect()
         });
-        if self.has(Flaw::WakesOnlyOne) {
+        if self.has(Mutation::WakesOnlyOne) {
             called.truncate(1);
         }
         for wake in called {
@@ -216,7 +217,7 @@ impl Backend for Opened {
         loop {
             let answer = self.try_acquire(attempt)?;
             let busy = answer.is_busy();
-            if !busy || !self.has(Flaw::WaitsForTheLock) || self.clock.now() >= by {
+            if !busy || !self.has(Mutation::WaitsForTheLock) || self.clock.now() >= by {
                 return self.confirm(attempt, answer, is_repeated, by);
             }
             self.pause();
@@ -231,16 +232,16 @@ impl Backend for Opened {
                 let until = |state: &State| state.held.get(&key).map(|held| held.until);
                 let before = until(state);
                 let gone = answers.last() == Some(&Renewal::Gone);
-                answers.push(match self.flaw {
-                    Some(Flaw::BatchForgetsTheRest) if at >= 10 => Renewal::Extended,
-                    Some(Flaw::BatchAborts) if gone => Renewal::Gone,
+                answers.push(match self.mutation {
+                    Some(Mutation::BatchForgetsTheRest) if at >= 10 => Renewal::Extended,
+                    Some(Mutation::BatchAborts) if gone => Renewal::Gone,
                     _ => self.renew_one(state, &renewing.tenure, now),
                 });
                 changed.push(until(state) != before);
             }
         });
         let mut answers = self.confirm_renewals(batch, answers, &changed, by);
-        if self.has(Flaw::BatchOutOfOrder) {
+        if self.has(Mutation::BatchOutOfOrder) {
             answers.reverse();
         }
         answers.into_iter().map(Ok).collect()
@@ -262,29 +263,29 @@ impl Backend for Opened {
                 Some(held) if held.owner == tenure.owner => {
                     self.write_back(state, &key, closing);
                     let holding = (key.clone(), tenure.owner);
-                    let keeps = self.has(Flaw::ReleaseForgets)
+                    let keeps = self.has(Mutation::ReleaseForgets)
                         || state.unconfirmed.contains(&holding)
-                        || doubt && self.has(Flaw::TombstoneKeepsTheLock);
+                        || doubt && self.has(Mutation::TombstoneKeepsTheLock);
                     if !keeps {
                         state.held.remove(&key);
                     }
-                    let denies = self.has(Flaw::ReleaseDenies);
+                    let denies = self.has(Mutation::ReleaseDenies);
                     (if denies { Release::Gone } else { Release::Freed }, !keeps)
                 }
-                Some(_) if self.has(Flaw::FreesForStrangers) => {
+                Some(_) if self.has(Mutation::FreesForStrangers) => {
                     state.held.remove(&key);
                     (Release::Freed, true)
                 }
                 _ => {
-                    if self.has(Flaw::WriteBackByStrangers) {
+                    if self.has(Mutation::WriteBackByStrangers) {
                         self.write_back(state, &key, closing);
                     }
-                    let lies = self.has(Flaw::ReleaseAlwaysFreed);
+                    let lies = self.has(Mutation::ReleaseAlwaysFreed);
                     (if lies { Release::Freed } else { Release::Gone }, false)
                 }
             }
         });
-        if freed && !self.has(Flaw::ReleaseWakesNobody) {
+        if freed && !self.has(Mutation::ReleaseWakesNobody) {
             self.wake(&key);
         }
         Ok(answer)
@@ -293,13 +294,13 @@ impl Backend for Opened {
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
         let key = self.key(name);
         Ok(self.with(|state, now| match state.held.get_mut(&key) {
-            Some(held) if !self.has(Flaw::InspectSaysFree) => {
-                if self.has(Flaw::InspectExtends) {
+            Some(held) if !self.has(Mutation::InspectSaysFree) => {
+                if self.has(Mutation::InspectExtends) {
                     held.until = held.until.max(now + held.lease);
                 }
-                let still = self.has(Flaw::RemainingStandsStill);
+                let still = self.has(Mutation::RemainingStandsStill);
                 let left = if still { held.lease } else { held.until.since(now) };
-                let misnamed = self.has(Flaw::InspectMisnames);
+                let misnamed = self.has(Mutation::InspectMisnames);
                 let owner =
                     if misnamed { "somebody else".to_owned() } else { held.owner.to_string() };
                 LockInfo::held(HolderInfo::new(OwnerText::new(&owner), Some(left), 1))
@@ -310,14 +311,14 @@ impl Backend for Opened {
 
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
         let key = self.key(name);
-        let was_held = self.with(|state, _| match self.flaw {
-            Some(Flaw::ForceKeeps) => state.held.contains_key(&key),
+        let was_held = self.with(|state, _| match self.mutation {
+            Some(Mutation::ForceKeeps) => state.held.contains_key(&key),
             _ => state.held.remove(&key).is_some(),
         });
-        if was_held && !self.has(Flaw::ForceWakesNobody) {
+        if was_held && !self.has(Mutation::ForceWakesNobody) {
             self.wake(&key);
         }
-        Ok(was_held || self.has(Flaw::ForceAlwaysTrue))
+        Ok(was_held || self.has(Mutation::ForceAlwaysTrue))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
@@ -328,13 +329,13 @@ impl Backend for Opened {
             state.watchers.push(Watcher { number, client, key, since, wake });
         });
         let registration = Registration { store: Arc::clone(&self.store), number };
-        match self.flaw {
-            Some(Flaw::WatchNeverEnds) => {
+        match self.mutation {
+            Some(Mutation::WatchNeverEnds) => {
                 std::mem::forget(registration);
                 return Ok(Watch::new(()));
             }
-            Some(Flaw::WatchKeepsTheBackend) => std::mem::forget(self.me.upgrade()),
-            Some(Flaw::LeaksAThread) => leak_a_thread(Arc::clone(&self.clock)),
+            Some(Mutation::WatchKeepsTheBackend) => std::mem::forget(self.me.upgrade()),
+            Some(Mutation::LeaksAThread) => leak_a_thread(Arc::clone(&self.clock)),
             _ => {}
         }
         Ok(Watch::new(registration))
@@ -345,7 +346,7 @@ impl Backend for Opened {
     }
 
     fn abilities(&self) -> Abilities {
-        let denies = self.has(Flaw::ReplicasDenied);
+        let denies = self.has(Mutation::ReplicasDenied);
         let replication = if denies { Replicates::Never } else { Replicates::Listed };
         Abilities::full().replication(replication)
     }

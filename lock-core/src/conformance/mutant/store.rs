@@ -1,4 +1,4 @@
-//! What is in a broken store.
+//! What is in a mutant.
 
 use super::replicas::Copies;
 use crate::backend::Wake;

@@ -1,11 +1,12 @@
-//! The pretend replicas of a broken store: each has what the store had when it was last asked, or let go on.
+//! The pretend replicas of a mutant: each has what the store had when it was last asked, or let go
+//! on.
 
-use super::flaw::Flaw;
+use super::mutation::Mutation;
 use super::opened::Opened;
 use super::store::State;
 use crate::backend::{Answer, Attempt, Failure, Renewal, Renewing};
 use crate::clock::Moment;
-use crate::conformance::desk::ms;
+use crate::conformance::fixture::ms;
 use crate::error::Error;
 use crate::replication::{Replicas, Replication, Shortfall};
 use std::collections::HashMap;
@@ -47,17 +48,19 @@ impl Opened {
         let policy = attempt.replication;
         let needed = self.needed(policy);
         let is_asked = matches!(answer, Answer::Granted(_)) && needed > 0;
-        if !is_asked && !self.has(Flaw::BusyNeedsReplicas) {
+        if !is_asked && !self.has(Mutation::BusyNeedsReplicas) {
             self.ask_in_vain(by);
             return Ok(answer);
         }
         let count = self.confirmations(needed, policy, by);
         let shortfall = Shortfall::new(count, needed);
-        match (answer, self.flaw) {
+        match (answer, self.mutation) {
             (answer, _) if count >= needed => Ok(answer),
-            (answer @ Answer::Granted(_), Some(Flaw::ShortfallUntold)) => Ok(answer),
-            (answer @ Answer::Granted(_), Some(Flaw::ResendTrusted)) if is_repeated => Ok(answer),
-            (Answer::Granted(_), Some(Flaw::ShortfallIsBusy)) => Ok(Answer::Busy(None)),
+            (answer @ Answer::Granted(_), Some(Mutation::ShortfallUntold)) => Ok(answer),
+            (answer @ Answer::Granted(_), Some(Mutation::ResendTrusted)) if is_repeated => {
+                Ok(answer)
+            }
+            (Answer::Granted(_), Some(Mutation::ShortfallIsBusy)) => Ok(Answer::Busy(None)),
             (Answer::Granted(grant), _) => {
                 self.remember_unconfirmed(attempt);
                 Ok(Answer::Unacknowledged(grant, shortfall))
@@ -77,15 +80,15 @@ impl Opened {
         let needs: Vec<_> = batch.iter().map(|one| self.needed(one.replication)).collect();
         let most = needs.iter().copied().max().unwrap_or(0);
         let longest = batch.iter().map(|one| one.replication).max_by_key(Replication::time);
-        if most == 0 || self.has(Flaw::RenewalUnconfirmed) {
+        if most == 0 || self.has(Mutation::RenewalUnconfirmed) {
             self.ask_in_vain(by);
             return renewals;
         }
         let count = self.confirmations(most, longest.unwrap_or_default(), by);
         let weighed = |(at, renewal): (usize, Renewal)| {
-            let shared = self.has(Flaw::BatchSharesItsPolicy);
+            let shared = self.has(Mutation::BatchSharesItsPolicy);
             let needed = if shared { most } else { needs[at] };
-            let is_trusted = self.has(Flaw::RenewalTrusted) && !changed[at];
+            let is_trusted = self.has(Mutation::RenewalTrusted) && !changed[at];
             match renewal {
                 Renewal::Extended if count < needed && !is_trusted => {
                     Renewal::Unacknowledged(Shortfall::new(count, needed))
@@ -100,21 +103,22 @@ impl Opened {
         match policy.count() {
             Replicas::Off => 0,
             Replicas::AtLeast(count) => count,
-            Replicas::All if self.has(Flaw::AllMeansWhoeverConfirms) => {
+            Replicas::All if self.has(Mutation::AllMeansWhoeverConfirms) => {
                 self.with(|state, _| state.replicate().max(1))
             }
             Replicas::All => COUNT,
         }
     }
 
-    /// How many replicas have what was written before, as soon as they are enough, or when their time is up.
+    /// How many replicas have what was written before, as soon as they are enough, or when their
+    /// time is up.
     fn confirmations(&self, needed: u32, policy: Replication, by: Moment) -> u32 {
         let now = self.clock.now();
-        let until = match self.flaw {
-            Some(Flaw::ConfirmsUnasked) => return needed,
-            Some(Flaw::CountsWhoIsConnected) => return COUNT,
-            Some(Flaw::NoPatienceWithReplicas) => now,
-            Some(Flaw::WaitsForReplicasTooLong) => now + policy.time(),
+        let until = match self.mutation {
+            Some(Mutation::ConfirmsUnasked) => return needed,
+            Some(Mutation::CountsWhoIsConnected) => return COUNT,
+            Some(Mutation::NoPatienceWithReplicas) => now,
+            Some(Mutation::WaitsForReplicasTooLong) => now + policy.time(),
             _ => (now + policy.time()).min(by),
         };
         loop {
@@ -127,13 +131,13 @@ impl Opened {
     }
 
     fn ask_in_vain(&self, by: Moment) {
-        if self.has(Flaw::AlwaysAsksReplicas) {
+        if self.has(Mutation::AlwaysAsksReplicas) {
             self.confirmations(COUNT, Replication::all().timeout(ms(1_000)), by);
         }
     }
 
     fn remember_unconfirmed(&self, attempt: &Attempt<'_>) {
-        if self.has(Flaw::UnconfirmedStays) {
+        if self.has(Mutation::UnconfirmedStays) {
             let holding = (self.key(attempt.name), attempt.owner);
             self.with(|state, _| state.unconfirmed.insert(holding));
         }

@@ -1,14 +1,16 @@
-//! [`Broken`]: a small store, sound but for one flaw. What a case is worth is shown by the flaws that it catches.
+//! [`Mutant`]: a small store, sound but for one mutation. What a case is worth is shown by the
+//! mutations that it catches.
 //!
-//! It is written for this alone and shares nothing with the in-memory store, so that the exam does not only ask for what
-//! that one happens to do. At every place where a store can go wrong there is a question for the flaw.
+//! It is written for this alone and shares nothing with the in-memory store, so that the suite does
+//! not only ask for what that one happens to do. At every place where a store can go wrong there is
+//! a question for the mutation.
 
-mod flaw;
+mod mutation;
 mod opened;
 mod replicas;
 mod store;
 
-pub use flaw::Flaw;
+pub use mutation::Mutation;
 
 use super::replicas::ReplicaSet;
 use super::subject::{Seen, Subject};
@@ -19,34 +21,39 @@ use crate::name::LockName;
 use crate::scheme::Context;
 use opened::Opened;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use store::Store;
 
-/// A store with one flaw, or none: a [`Subject`] like any other.
+/// A store with one mutation, or none: a [`Subject`] like any other.
 #[derive(Debug)]
-pub struct Broken {
+pub struct Mutant {
     store: Arc<Store>,
-    time: VirtualTime,
-    flaw: Option<Flaw>,
+    /// Made when the suite asks for its clock.
+    time: LazyLock<VirtualTime>,
+    mutation: Option<Mutation>,
 }
 
-impl Broken {
-    /// A store with this flaw.
+impl Mutant {
+    /// A store with this mutation.
     #[must_use]
-    pub fn new(flaw: Flaw) -> Self {
-        Self { store: Arc::default(), time: VirtualTime::new(), flaw: Some(flaw) }
+    pub fn new(mutation: Mutation) -> Self {
+        Self {
+            store: Arc::default(),
+            time: LazyLock::new(VirtualTime::new),
+            mutation: Some(mutation),
+        }
     }
 
     /// The same store without any: it must pass.
     #[must_use]
     pub fn sound() -> Self {
-        Self { store: Arc::default(), time: VirtualTime::new(), flaw: None }
+        Self { store: Arc::default(), time: LazyLock::new(VirtualTime::new), mutation: None }
     }
 }
 
-impl Subject for Broken {
+impl Subject for Mutant {
     fn name(&self) -> String {
-        self.flaw.map_or_else(|| "no flaw".to_owned(), |flaw| format!("{flaw:?}"))
+        self.mutation.map_or_else(|| "no mutation".to_owned(), |mutation| format!("{mutation:?}"))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -54,9 +61,10 @@ impl Subject for Broken {
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        let (store, flaw, clock) = (Arc::clone(&self.store), self.flaw, Arc::clone(&context.clock));
+        let (store, mutation, clock) =
+            (Arc::clone(&self.store), self.mutation, Arc::clone(&context.clock));
         let number = store.next.fetch_add(1, Ordering::Relaxed);
-        Arc::new_cyclic(|me| Opened { store, flaw, clock, number, me: Weak::clone(me) })
+        Arc::new_cyclic(|me| Opened { store, mutation, clock, number, me: Weak::clone(me) })
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
@@ -78,7 +86,7 @@ impl Subject for Broken {
     }
 }
 
-impl ReplicaSet for Broken {
+impl ReplicaSet for Mutant {
     fn count(&self) -> u32 {
         replicas::COUNT
     }

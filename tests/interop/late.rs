@@ -1,0 +1,22 @@
+//! How late the machine must have been for a late test to be excused.
+
+pub(crate) use lock_core::conformance::{late, retry_if_late_beyond as retry_if_late};
+use std::time::Duration;
+
+/// Excuses a wake-up or a turn that came late.
+pub(crate) const TURN: Duration = Duration::from_millis(20);
+
+/// Excuses a lease of a second that was not renewed: less than this leaves a renewal after each
+/// third of it enough time.
+pub(crate) const LEASE: Duration = Duration::from_millis(300);
+
+/// An assertion that a late machine may break. One that it cannot break is an `assert!`.
+macro_rules! timely {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            $crate::late::late(format!($($message)+));
+        }
+    };
+}
+
+pub(crate) use timely;
