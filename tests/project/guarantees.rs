@@ -5,7 +5,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn two_clients(server: &RedisServer) -> [Client; 2] {
     [(); 2].map(|()| distlock::connect(&server.url()).unwrap())

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long a server may take until it answers. Measured: about 10 ms.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(60);
 
 /// How far above its port a cluster node's bus is.
 const BUS: u16 = 10_000;
@@ -393,5 +393,5 @@ pub(super) fn binary() -> String {
 
 /// The bound on one exchange between a test and a server.
 pub(super) fn exchange_bound() -> Duration {
-    scaled(Duration::from_secs(10))
+    scaled(Duration::from_secs(60))
 }

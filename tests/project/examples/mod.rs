@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
 /// For what takes no time on an idle machine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// The one line that a program has for its trouble.
 #[track_caller]

@@ -3,7 +3,7 @@
 use super::SOON;
 use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::retry_if_late;
+use distlock_tests::time::{late, retry_if_late};
 use std::path::Path;
 
 /// Every example that is one file and no tool: whoever adds one need not think of this test.
@@ -26,7 +26,10 @@ fn run_all(url: &[&str]) {
     for mut child in started {
         let code = child.wait_exit(SOON);
         let (output, errors) = (child.output(), child.errors());
-        assert_eq!((code, errors.as_str()), (0, ""), "{output}");
+        // An example has leases of a few hundred milliseconds, which a late machine may end.
+        if (code, errors.as_str()) != (0, "") {
+            late(format!("{code}: {output}{errors}"));
+        }
         assert!(!output.is_empty());
     }
 }

@@ -294,6 +294,12 @@ impl Clock for Alarm {
 
 /// Behind a thread of the same client that gets the lock, and goes within the time in which it hands it on, or after it.
 fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
+    // On a busy machine the moment may be over before the thread gets to sleep: then once more.
+    eventually("it sleeps like that", LONG, || try_in_its_turn(sleep, before_another))
+}
+
+/// The same where it does; `None` where the waiter got the lock without that sleep.
+fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     let server = server();
     let elsewhere = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
     let (is_set, interrupt, at) = (AtomicBool::new(false), Interrupt::new(), Mutex::default());
@@ -320,7 +326,7 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
     other.command(&["SUBSCRIBE", "redisson_lock__channel:{a}"]);
     let mut probe = server.probe();
     probe.reset_stats();
-    let (error, ended) = thread::scope(|scope| {
+    let (outcome, ended) = thread::scope(|scope| {
         let first = scope.spawn(|| {
             let guard = lock.lock().unwrap();
             let_pass(holds);
@@ -334,7 +340,7 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
         let waiting = waiter
             .spawn_scoped(scope, || {
                 let (outcome, ended) = wait(&client, &alarm.interrupt);
-                (outcome.map(drop).unwrap_err(), ended)
+                (outcome.map(drop), ended)
             })
             .unwrap();
         queues(2);
@@ -348,15 +354,20 @@ fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
         }
         waiting.join().unwrap()
     });
+    let Some(fired) = *alarm.at.lock() else {
+        outcome.expect("nothing has interrupted it");
+        return None;
+    };
+    let error = outcome.unwrap_err();
     assert!(error.is_interrupted(), "{error:?}");
-    let fired = alarm.at.lock().expect("it has fired");
     drop(other);
     eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
     always("nothing comes back", command(), || !probe.exists("a"));
     // What it was handed it had for a moment, and that is told.
     let had = 1 + u64::from(sleep == Sleep::Handed) + u64::from(before_another);
     assert_eq!(taken.load(Ordering::SeqCst), had, "who had it");
-    Row::new(error, ended.since(fired), if sleep == Sleep::Handed { command() } else { AT_ONCE })
+    let bound = if sleep == Sleep::Handed { command() } else { AT_ONCE };
+    Some(Row::new(error, ended.since(fired), bound))
 }
 
 fn asleep() -> Row {

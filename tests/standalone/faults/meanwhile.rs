@@ -112,8 +112,8 @@ fn max_clients_while_waiting() -> Row {
 
 type Failures = Arc<parking_lot::Mutex<Vec<String>>>;
 
-/// A client that keeps what it was told of renewals that failed.
-fn listening(server: &RedisServer) -> (Client, Failures) {
+/// A client with this lease that keeps what it was told of renewals that failed.
+fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
     let failures = Failures::default();
     let heard = Arc::clone(&failures);
     let handler = move |event: &Event| {
@@ -123,7 +123,9 @@ fn listening(server: &RedisServer) -> (Client, Failures) {
     };
     // A server that is loading answers now and then only.
     let client = builder_of(&server.url())
-        .configure(|config| config.with_command_timeout(lease()).with_connect_timeout(lease()))
+        .configure(|config| {
+            config.with_watchdog(lease).with_command_timeout(lease).with_connect_timeout(lease)
+        })
         .events(Arc::new(handler))
         .connect()
         .unwrap();
@@ -131,9 +133,9 @@ fn listening(server: &RedisServer) -> (Client, Failures) {
 }
 
 fn loading_while_holding() -> Row {
-    // For longer than from one renewal to the next.
-    let server = slow_to_load("900");
-    let (client, failures) = listening(&server);
+    // For longer than from one renewal to the next, and far shorter than the lease.
+    let server = slow_to_load("2500");
+    let (client, failures) = listening(&server, lease() * 3);
     let row = Scene { server, client }.kept(|scene| {
         renewed_once(scene);
         scene.tell(&["SAVE"]);
@@ -152,7 +154,7 @@ fn assert_loading(failures: &Failures) {
 fn loading_beyond_the_lease() -> Row {
     // For twice the lease.
     let server = slow_to_load("4000");
-    let (client, failures) = listening(&server);
+    let (client, failures) = listening(&server, lease());
     let mut scene = Scene { server, client };
     let guard = scene.client.mutex("a").unwrap().lock().unwrap();
     let losses = guard.losses();

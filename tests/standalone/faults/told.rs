@@ -98,7 +98,6 @@ fn what_the_server_knows_is_told_by_the_next_renewal() {
         println!("{what}: told after {took:.1?}, renewals since: {:?}", told.renewals);
         assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
         assert_eq!(told.renewals, Some(1), "{what}: not by the next one");
-        assert!(told.at < told.deadline, "{what}: before the deadline could tell");
     }
 }
 

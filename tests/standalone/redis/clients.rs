@@ -1,11 +1,11 @@
 //! What one client sees of another, and what is left of one that is gone.
 
-use distlock::{DistLock, LockOptions, LossCause};
+use distlock::{DistLock, LockOptions, LossCause, ManualClock};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};
-use distlock_tests::time::{Stopwatch, eventually, late, scaled};
-use std::sync::mpsc;
+use distlock_tests::time::{Stopwatch, always, eventually, scaled};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -20,8 +20,7 @@ fn the_events_tell_what_happened() {
         let text = format!("{event:?}");
         let _sent = tell.lock().send(text.split([' ', '{']).next().unwrap_or_default().to_owned());
     };
-    let client =
-        builder(&server, "watchdog=3s").events(std::sync::Arc::new(handler)).connect().unwrap();
+    let client = builder(&server, "watchdog=3s").events(Arc::new(handler)).connect().unwrap();
     let lock = client.mutex("told").unwrap();
     let guard = lock.lock().unwrap();
     let next = || told.recv_timeout(LONG).unwrap();
@@ -89,33 +88,31 @@ fn a_server_that_restarts_empty_is_a_loss_and_the_next_lock_is_kept_again() {
     again.unlock().unwrap();
 }
 
-/// A batch job takes its locks at its start, and they are renewed for as long as it runs.
+/// A batch job takes its locks at its start, and they are renewed for as long as it runs. The clock is moved by hand.
 #[test]
 fn locks_that_are_taken_at_once_are_not_renewed_at_once() {
     const LOCKS: u64 = 1_000;
     let server = RedisServer::start();
-    let lease = scaled(Duration::from_secs(12));
-    let client =
-        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let (lease, clock) = (Duration::from_secs(600), ManualClock::new());
+    let client = builder(&server, "")
+        .configure(|config| config.with_watchdog(lease))
+        .clock(Arc::new(clock.clone()))
+        .connect()
+        .unwrap();
     let mut probe = server.probe();
-    let watch = Stopwatch::start();
     let take = |n| client.owned_mutex(format!("burst:{n}")).unwrap().lock().unwrap();
     let held: Vec<_> = (0..LOCKS).map(take).collect();
-    let taken = watch.elapsed();
     let before = probe.command_calls("pexpire");
-    let mut renewed_by = |count| {
-        let renewed = || probe.command_calls("pexpire") >= before + count;
-        eventually("they are renewed", LONG, renewed);
-        watch.elapsed()
-    };
-    let (first, last) = (renewed_by(1), renewed_by(LOCKS));
-    println!("taken within {taken:.1?}, renewed from {first:.1?} to {last:.1?}");
-    assert!(first >= lease / 4, "from {first:?} to {last:?}");
-    assert!(last - first > taken + lease / 24, "all at once, within {:?}", last - first);
+    let mut renewed = || probe.command_calls("pexpire") - before;
+    // The first is due a quarter of the period early.
+    let period = lease / 3;
+    clock.advance(period * 3 / 4);
+    clock.advance(period / 8);
+    eventually("some are renewed", LONG, || renewed() > LOCKS / 10);
+    always("not all of them", Duration::from_millis(500), || renewed() < LOCKS * 9 / 10);
+    clock.advance(period / 8);
+    eventually("all are renewed", LONG, || renewed() >= LOCKS);
     assert!(held.iter().all(distlock::OwnedGuard::is_valid));
-    if last > lease * 2 / 3 {
-        late(format!("renewed from {first:?} to {last:?}"));
-    }
 }
 
 #[test]
