@@ -1,10 +1,10 @@
 //! Whoever waits gets what the other side gave back, soon.
 
-use crate::late::{self, retry_if_late, timely};
+use crate::late::{self, late, retry_if_late, timely};
 use crate::libraries::{Learns, Library};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
-use distlock::DistLock;
+use distlock::{DistLock, Error};
 use distlock_tests::time::let_pass;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -72,12 +72,13 @@ pub(crate) fn we_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &s
 
 /// One change from us to them: from before our release to the return of their call.
 pub(crate) fn to_them(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -> Duration {
-    let guard = lock.try_lock_for(BOUND).unwrap().expect("they give it back");
+    let guard = in_time(lock.try_lock_for(BOUND));
     let waiting = peer.tell("waiter", &format!("lock {name} 0"));
     let_pass(before_release(how));
-    assert!(!waiting.is_there(), "it has what is ours");
+    assert!(!waiting.is_there() || !guard.is_valid(), "both sides have it");
+    timely!(guard.is_valid() && !waiting.is_there(), "our lock was not renewed");
     let released = now();
-    guard.unlock().unwrap();
+    in_time(guard.unlock().map(Some));
     let returned = waiting.ok().parse().map(Duration::from_micros).unwrap();
     peer.ask("waiter", &format!("unlock {name}"));
     returned.saturating_sub(released)
@@ -88,17 +89,27 @@ pub(crate) fn to_us(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -
     peer.ask("holder", &format!("lock {name} 0"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let guard = lock.try_lock_for(BOUND).unwrap().expect("they give it back");
+            let guard = lock.try_lock_for(BOUND)?.expect("they give it back");
             let returned = now();
-            guard.unlock().unwrap();
-            returned
+            guard.unlock()?;
+            Ok(Some(returned))
         });
         let_pass(before_release(how));
-        assert!(!waiter.is_finished(), "we have what is theirs");
+        timely!(!waiter.is_finished(), "their lock was not renewed");
         let released = now();
         peer.ask("holder", &format!("unlock {name}"));
-        waiter.join().unwrap().saturating_sub(released)
+        in_time(waiter.join().unwrap()).saturating_sub(released)
     })
+}
+
+/// What a call returned. On a late machine an answer may be there when the lease is over.
+#[track_caller]
+fn in_time<T>(outcome: Result<Option<T>, Error>) -> T {
+    match outcome {
+        Ok(result) => result.expect("they give it back"),
+        Err(error) if error.is_unavailable() => late(error.to_string()),
+        Err(error) => panic!("{error:?}"),
+    }
 }
 
 /// Enough of them, but no more than so many as make sense with one who asks seldom.
