@@ -45,8 +45,8 @@ fn a_lock_that_is_held_survives_a_failover_without_a_gap() {
 
 #[test]
 fn a_lock_whose_lease_is_shorter_than_the_failover_is_reported_lost_at_its_deadline() {
-    let group = Group::start();
-    let client = client(&group, "watchdog=600ms");
+    let group = Group::steady();
+    let client = client(&group, "watchdog=3s");
     let guard = take(&client.mutex("short").unwrap());
     let losses = guard.losses();
     group.servers[0].pause();
