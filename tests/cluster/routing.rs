@@ -55,7 +55,7 @@ fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_move
     let name = cluster.name_on(from, "moving");
     let slot = cluster.slot(&name);
     let [one, other] = [(); 2]
-        .map(|()| client_with(&cluster.url(), "watchdog=4s&command_timeout=1s&outage_limit=60s"));
+        .map(|()| client_with(&cluster.url(), "watchdog=6s&command_timeout=2s&outage_limit=60s"));
     let held = take(&one, &name);
     cluster.begin_to_move(slot, from, to);
     await_renewals(&held);
@@ -69,13 +69,13 @@ fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_move
     assert!(!probe.exists(&name), "freed where it was");
     // A lock that is free has no key yet, and one that has none is nowhere while its slot moves.
     let lock = other.mutex(&name).unwrap();
-    let error = timed(1_000, |_| lock.try_lock()).unwrap_err();
+    let error = timed(2_000, |_| lock.try_lock()).unwrap_err();
     assert!(error.is_unavailable(), "{error}");
     let (backend, context) = backend(&cluster.url());
     let (free, lease) = (LockName::new(&name).unwrap(), LeaseTime::new(LONG).unwrap());
     let attempt = Attempt::new(&free, OwnerId::new(context.client, 1), lease);
     let before = cluster.errors("TRYAGAIN");
-    timed(1_000, |by| backend.acquire(&attempt, by)).unwrap_err();
+    timed(3_000, |by| backend.acquire(&attempt, by)).unwrap_err();
     assert!(cluster.errors("TRYAGAIN") > before + 1, "one attempt asks again and again");
     thread::scope(|scope| {
         let waits = scope.spawn(|| lock.lock().unwrap().unlock());

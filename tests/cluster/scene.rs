@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A lease that outlives a failover; a request and a connection that end soon.
-pub(crate) const SETTINGS: &str = "watchdog=10s&command_timeout=1s&connect_timeout=500ms";
+pub(crate) const SETTINGS: &str = "watchdog=20s&command_timeout=3s&connect_timeout=2s";
 
 pub(crate) fn client(url: &str) -> Client {
     client_with(url, SETTINGS)

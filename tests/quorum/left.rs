@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 /// A second is long for a message, and short for a node's time.
-const PATIENT: &str = "max_lease=10m&node_timeout=5s&watchdog=5m&command_timeout=10s";
+const PATIENT: &str = "max_lease=10m&node_timeout=20s&watchdog=5m&command_timeout=40s";
 const STEADY: &str = "max_lease=10m&node_timeout=1s&watchdog=5m&command_timeout=3s";
 
 /// Three servers, of which the last one has such trouble with such requests, and a client of them.

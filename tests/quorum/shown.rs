@@ -10,7 +10,7 @@ use distlock_tests::process::free_port;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{Stopwatch, eventually, late, let_pass, ms, scaled};
+use distlock_tests::time::{Stopwatch, eventually, late, let_pass, ms, retry_if_late, scaled};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,7 +86,8 @@ fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
 #[test]
 fn five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing() {
     alone("shown::five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing", || {
-        five_far_nodes();
+        // Medians of times are compared.
+        retry_if_late(five_far_nodes);
     });
 }
 

@@ -50,7 +50,7 @@ fn also_in_the_middle_of_a_failover() {
 
 fn nothing_is_left_mid_failover() {
     let group = Group::start();
-    let client = client(&group, "command_timeout=60s&watchdog=600ms");
+    let client = client(&group, "command_timeout=60s&watchdog=3s");
     let held = take(&client.mutex("held").unwrap());
     let losses = held.losses();
     let lock = client.mutex("asked").unwrap();

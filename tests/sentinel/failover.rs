@@ -4,7 +4,7 @@ use crate::scene::{SOON, await_move, await_renewal_on, await_usable, builder, cl
 use distlock::{DistLock, Event, LockGuard, LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::sentinel::{DOWN_AFTER, Group, is_master, keep_a_master};
-use distlock_tests::time::{Stopwatch, eventually, late, within};
+use distlock_tests::time::{Stopwatch, eventually, late, with_tolerance, within};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;
@@ -45,8 +45,8 @@ fn a_lock_that_is_held_survives_a_failover_without_a_gap() {
 
 #[test]
 fn a_lock_whose_lease_is_shorter_than_the_failover_is_reported_lost_at_its_deadline() {
-    let group = Group::start();
-    let client = client(&group, "watchdog=600ms");
+    let group = Group::steady();
+    let client = client(&group, "watchdog=3s");
     let guard = take(&client.mutex("short").unwrap());
     let losses = guard.losses();
     group.servers[0].pause();
@@ -229,10 +229,10 @@ fn sentinels_that_do_not_agree_make_no_master_and_nobody_waits_for_them_beyond_i
 #[test]
 fn a_paused_master_delays_no_renewal_on_another() {
     let groups = [(); 2].map(|()| Group::start_with(0, 1));
-    let lease = Duration::from_secs(3);
+    let lease = Duration::from_secs(4);
     let left = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&left);
-    let well = builder(&format!("{}?watchdog=3s", groups[0].url()))
+    let well = builder(&format!("{}?watchdog=4s", groups[0].url()))
         .events(Arc::new(move |event: &Event| {
             if let Event::Renewed { left, .. } = event {
                 told.lock().push(*left);
@@ -248,16 +248,18 @@ fn a_paused_master_delays_no_renewal_on_another() {
     let losses: Vec<_> = held.iter().map(LockGuard::losses).collect();
     groups[1].servers[0].pause();
     left.lock().clear();
-    // All of theirs are due, and lost.
-    losses.iter().for_each(|losses| drop(losses.recv_timeout(SOON).unwrap()));
-    eventually("it is renewed all the while", SOON, || {
-        assert!(guard.is_valid(), "{:?}", guard.loss());
-        left.lock().len() >= 3
+    let ((), tolerance) = with_tolerance(|| {
+        // All of theirs are due, and lost.
+        losses.iter().for_each(|losses| drop(losses.recv_timeout(SOON).unwrap()));
+        eventually("it is renewed all the while", SOON, || {
+            assert!(guard.is_valid(), "{:?}", guard.loss());
+            left.lock().len() >= 3
+        });
     });
     groups[1].servers[0].resume();
     let least = left.lock().iter().copied().min().unwrap();
     // Due at two thirds.
-    if least < lease / 3 {
+    if least + tolerance < lease * 2 / 3 {
         late(format!("a renewal was sent with {least:?} left"));
     }
     guard.unlock().unwrap();

@@ -54,6 +54,18 @@ impl<T> Look for Option<T> {
     }
 }
 
+/// What a store answers. Fails as [`late`] if it did not do so in the time that a command has.
+#[track_caller]
+pub fn answered<T>(outcome: Result<T, distlock::Error>) -> T {
+    match outcome {
+        Ok(answer) => answer,
+        Err(error) if error.is_unavailable() && error.to_string().contains("in time") => {
+            late(error.to_string())
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
 /// Looks until something is found. Fails as [`late`] with `what` if that takes longer than `bound`
 /// (times the scale).
 ///

@@ -139,6 +139,9 @@ fn the_bytes_in_the_store_are_redissons() {
         ("orders:42", "redisson_lock__channel:{orders:42}"),
         ("orders:{42}", "redisson_lock__channel:orders:{42}"),
     ] {
+        eventually("nobody listens", LONG, || {
+            server.probe().command(&["PUBSUB", "NUMPAT"]) == Value::Int(0)
+        });
         let mut ear = server.probe();
         assert_eq!(ear.command(&["PSUBSCRIBE", "*"]), subscribed("psubscribe", "*"));
         let (held, _) = bench.take(lock);

@@ -7,7 +7,7 @@ use distlock::{DistLock, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
-use distlock_tests::time::{Stopwatch, always, eventually, ms};
+use distlock_tests::time::{Stopwatch, always, answered, eventually, ms};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,11 +77,11 @@ fn acquire(fault: Fault) -> Row {
     let (server, proxy) = behind(Kind::Acquire, fault);
     let lock = client_of(&proxy.url()).mutex("a").unwrap();
     let watch = Stopwatch::start();
-    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    let guard = answered(lock.try_lock_for(LONG)).expect("it is free");
     let row = Row::new("nothing: it is got", watch.elapsed(), command() + PAUSES);
-    guard.verify().unwrap();
+    answered(guard.verify());
     assert_eq!(server.probe().hgetall("a").len(), 1, "one owner");
-    guard.unlock().unwrap();
+    answered(guard.unlock());
     nothing_comes_of_it(&server, &proxy, (Kind::Acquire, fault));
     row
 }
@@ -91,7 +91,7 @@ fn release(fault: Fault) -> Row {
     let (server, proxy) = behind(Kind::Release, fault);
     let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
     let watch = Stopwatch::start();
-    guard.unlock().unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+    answered(guard.unlock());
     let row = Row::new("nothing: it is released", watch.elapsed(), command() + PAUSES);
     assert!(!server.probe().exists("a"));
     nothing_comes_of_it(&server, &proxy, (Kind::Release, fault));
@@ -118,8 +118,8 @@ fn renewal(fault: Fault) -> Row {
     assert!(guard.is_valid());
     let left = server.probe().pttl("a").expect("it is held");
     assert!(left > lease() / 2, "{left:?}");
-    guard.verify().unwrap();
-    guard.unlock().unwrap();
+    answered(guard.verify());
+    answered(guard.unlock());
     nothing_comes_of_it(&server, &proxy, (Kind::Renew, fault));
     row
 }

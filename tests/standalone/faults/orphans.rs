@@ -38,7 +38,7 @@ fn run(
     let plan: Arc<Ledger> = Arc::clone(ledger);
     let proxy = Proxy::new(server.port(), plan);
     let url = format!(
-        "{}?command_timeout=50ms&hand_off={hand_off}&watchdog={}ms",
+        "{}?command_timeout=50ms&outage_limit=5m&hand_off={hand_off}&watchdog={}ms",
         proxy.url(),
         lease.as_millis()
     );
@@ -112,9 +112,9 @@ fn without_tombstones_zombies_are_seen() {
 fn an_old_renewal_that_lands_after_a_longer_extension_shortens_nothing() {
     const SOON: Duration = Duration::from_secs(60);
     let server = RedisServer::start();
-    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(3_000)));
+    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(5_000)));
     let proxy = Proxy::new(server.port(), Arc::new(plan));
-    let url = format!("{}?watchdog=3s&command_timeout=500ms", proxy.url());
+    let url = format!("{}?watchdog=6s&command_timeout=3s", proxy.url());
     let guard = distlock::connect(&url).unwrap().mutex("a").unwrap().lock().unwrap();
     let held_back = || proxy.count(Kind::Renew, Fault::Late(ms(0)));
     eventually("a renewal is held back", SOON, || held_back() == 1);

@@ -4,7 +4,7 @@ use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{Stopwatch, ms};
+use distlock_tests::time::{Stopwatch, answered, ms};
 use std::time::Duration;
 
 /// The lease of every lock.
@@ -72,14 +72,15 @@ impl Scene {
     /// Takes a lock at once, which must work.
     #[track_caller]
     pub(super) fn works(&self, name: &str) {
-        self.client.mutex(name).unwrap().try_lock_for(LONG).unwrap().unwrap().unlock().unwrap();
+        let lock = self.client.mutex(name).unwrap();
+        answered(answered(lock.try_lock_for(LONG)).expect("it is free").unlock());
     }
 
     /// Holds a lock through a fault, and returns when the loss was told. By the server's word that is at the next
     /// renewal; without one it is after the local deadline, never before.
     #[track_caller]
     pub(super) fn lost(&mut self, cause: LossCause, fault: impl FnOnce(&mut Self)) -> Row {
-        let guard = self.client.mutex("a").unwrap().lock().unwrap();
+        let guard = answered(self.client.mutex("a").unwrap().lock());
         let losses = guard.losses();
         let watch = Stopwatch::start();
         let deadline_before = guard.remaining();
@@ -115,12 +116,12 @@ impl Scene {
     /// Holds a lock through a fault that must not matter.
     #[track_caller]
     pub(super) fn kept(mut self, fault: impl FnOnce(&mut Self)) -> Row {
-        let guard = self.client.mutex("a").unwrap().lock().unwrap();
+        let guard = answered(self.client.mutex("a").unwrap().lock());
         fault(&mut self);
         await_renewals(&guard);
         let watch = Stopwatch::start();
-        guard.verify().unwrap();
-        guard.unlock().unwrap();
+        answered(guard.verify());
+        answered(guard.unlock());
         Row::new("nothing: it is held, and unlocked", watch.elapsed(), command() * 2)
     }
 }

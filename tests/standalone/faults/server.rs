@@ -4,8 +4,8 @@ use super::scene::{Row, Scene, client_of, command, lease, outage, refused, slow_
 use super::table::Case;
 use distlock::{DistLock, Error, LossCause};
 use distlock_tests::process::free_port;
-use distlock_tests::time::{Stopwatch, eventually, let_pass};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use distlock_tests::time::{Stopwatch, answered, eventually, let_pass};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -227,7 +227,7 @@ fn beside(trouble: impl Fn() + Send + Sync, work: impl FnOnce()) {
         });
         let outcome = catch_unwind(AssertUnwindSafe(work));
         is_over.store(true, Ordering::SeqCst);
-        outcome.expect("the work is done in spite of it");
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 
@@ -239,10 +239,10 @@ fn script_flush() -> Row {
         || {
             for _ in 0..200 {
                 let watch = Stopwatch::start();
-                let guard = scene.client.mutex("a").unwrap().lock().unwrap();
-                guard.verify().unwrap();
-                guard.extend(lease()).unwrap();
-                guard.unlock().unwrap();
+                let guard = answered(scene.client.mutex("a").unwrap().lock());
+                answered(guard.verify());
+                answered(guard.extend(lease()));
+                answered(guard.unlock());
                 longest = longest.max(watch.elapsed());
             }
         },

@@ -134,5 +134,5 @@ fn everybody_gets_its_own_answer_or_none_whatever_the_network_does() {
     let url = format!("{}?command_timeout=50ms", proxy.url());
     let tally = ask(&url, 400, |random| Duration::from_millis(random.u64(1..60)));
     println!("through the proxy: {tally:?}; {}", proxy.account());
-    assert!(tally["answered"] > 1_000 && tally["unknown"] > 10, "{tally:?}");
+    assert!(tally["answered"] > 100 && tally["unknown"] > 10, "{tally:?}");
 }
