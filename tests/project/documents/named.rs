@@ -52,10 +52,12 @@ fn collect(path: &Path, names: &mut BTreeMap<String, Run>) {
     }
 }
 
-/// The tests that a source lists at run time: `case!(name)`. What a tier leaves out is not by hand.
+/// The tests that a source lists at run time: `case!(name)` and `Trial::test(format!("..::name"))`.
 fn mounted_in(source: &str) -> impl Iterator<Item = (String, Run)> {
-    let names = source.split("case!(").skip(1).filter_map(|it| it.split(')').next());
-    names.map(|name| (name.trim().to_owned(), Run::Always))
+    let cases = source.split("case!(").skip(1).filter_map(|it| it.split(')').next());
+    let trials = source.split("Trial::test(format!(\"").skip(1);
+    let trials = trials.filter_map(|it| it.split('"').next()?.rsplit("::").next());
+    cases.chain(trials).map(|name| (name.trim().to_owned(), Run::Always))
 }
 
 /// The test functions in a source, each with its attributes, in whatever order they stand.

@@ -38,7 +38,7 @@ fn run(
     let plan: Arc<Ledger> = Arc::clone(ledger);
     let proxy = Proxy::new(server.port(), plan);
     let url = format!(
-        "{}?command_timeout=50ms&outage_limit=5m&hand_off={hand_off}&watchdog={}ms",
+        "{}?command_timeout=250ms&outage_limit=5m&hand_off={hand_off}&watchdog={}ms",
         proxy.url(),
         lease.as_millis()
     );
