@@ -38,7 +38,7 @@ fn raised_twice() {
             loom::thread::spawn(move || signal.raise())
         });
         assert_eq!(SystemClock.wait(&signal, Moment::NEVER), Woken::Signalled);
-        raising.map(|thread| thread.join().expect("no panic"));
+        raising.into_iter().for_each(|thread| thread.join().expect("no panic"));
         let _second = signal.take();
         assert!(!signal.take());
     });
