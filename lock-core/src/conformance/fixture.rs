@@ -299,7 +299,8 @@ pub(super) fn let_pass(time: Duration) {
 /// How long the next look is put off. Each look in virtual time stops all threads of the process,
 /// so there are fewer.
 fn look_again() -> Duration {
-    Duration::from_millis(if VirtualTime::is_of(&clock()) { 20 } else { 5 })
+    // A bound that is scaled costs no more looks for that.
+    if VirtualTime::is_of(&clock()) { Duration::from_millis(20) } else { ms(5) }
 }
 
 /// Looks until it is so; late with `what` after `bound`.

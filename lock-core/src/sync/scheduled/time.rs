@@ -16,6 +16,8 @@ struct Time {
     /// Who sleeps, until when, and what wakes it.
     sleepers: Vec<(u64, u64, Arc<Condvar>)>,
     next_sleeper: u64,
+    /// Those that were woken, and still stand among the sleepers.
+    woken: Vec<u64>,
     /// Whether the keeper is in the middle of waking those whose moment has come.
     is_waking: bool,
     is_idle: bool,
@@ -31,12 +33,25 @@ impl Time {
             now: BEGINNING,
             sleepers: Vec::new(),
             next_sleeper: 0,
+            woken: Vec::new(),
             is_waking: false,
             is_idle: false,
             is_over: false,
             threads: 0,
             work: Arc::default(),
         }
+    }
+
+    /// Goes on to the next moment for which a task sleeps, and returns what wakes those that are
+    /// due. A task that was woken before and has not run yet does not keep time from passing.
+    fn advance(&mut self) -> Vec<Arc<Condvar>> {
+        let is_new =
+            |(number, until, _): &&(u64, u64, _)| *until > self.now || !self.woken.contains(number);
+        let next = self.sleepers.iter().filter(is_new).map(|(_, until, _)| *until).min();
+        self.now = self.now.max(next.unwrap_or(0));
+        let due = self.sleepers.iter().filter(|(_, until, _)| *until <= self.now);
+        self.woken = due.clone().map(|(number, ..)| *number).collect();
+        due.map(|(.., wake)| Arc::clone(wake)).collect()
     }
 }
 
@@ -98,12 +113,7 @@ pub fn keep(limit: Duration) {
             guard = work.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         drop(guard);
-        let due: Vec<_> = with(|time| {
-            let next = time.sleepers.iter().map(|(_, until, _)| *until).min();
-            time.now = time.now.max(next.unwrap_or(0));
-            let due = time.sleepers.iter().filter(|(_, until, _)| *until <= time.now);
-            due.map(|(.., wake)| Arc::clone(wake)).collect()
-        });
+        let due = with(Time::advance);
         if with(|time| time.is_over) {
             return;
         }

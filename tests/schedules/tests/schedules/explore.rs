@@ -4,9 +4,10 @@
 //! engine and of the network. `DISTLOCK_SEED` replays one, `DISTLOCK_SCHEDULES` sets how many are
 //! tried, and `DISTLOCK_FIRST_SEED` where they begin (`random`: somewhere).
 
-use crate::world::World;
+use crate::world::{World, sleep};
 use distlock_schedules::sync::time;
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+use shuttle::thread::JoinHandle;
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use std::cell::Cell;
 use std::env;
@@ -19,6 +20,9 @@ const KEEPER: usize = 1;
 
 /// No scenario takes longer than this, on virtual time.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// No scenario is explored for longer than this, on real time.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// What decides the order of the tasks of one execution.
 enum Policy {
@@ -37,6 +41,8 @@ thread_local! {
     static IS_PUNCTUAL: Cell<bool> = const { Cell::new(true) };
     /// Whether a task has panicked other than on purpose, also where the panic was caught.
     static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
+    /// A task that does not run, and until when.
+    static STOPPED: Cell<Option<(TaskId, Duration)>> = const { Cell::new(None) };
     static SCENARIO: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -54,6 +60,13 @@ pub(crate) fn trace(what: impl FnOnce() -> String) {
 }
 
 static IS_TRACED: LazyLock<bool> = LazyLock::new(|| env::var_os("DISTLOCK_TRACE").is_some());
+
+/// Stops a task, as the machine may a thread, until this virtual time. One task at a time.
+pub(crate) fn stop<T>(task: &JoinHandle<T>, until: Duration) {
+    STOPPED.set(Some((TaskId::from(usize::from(task.thread().id())), until)));
+    // So that there is a moment to which time goes on.
+    shuttle::thread::spawn(move || sleep(until.saturating_sub(time::peek())));
+}
 
 struct Seeded {
     next: u64,
@@ -117,6 +130,7 @@ impl Scheduler for Seeded {
         };
         self.early = if random.bool() { 0.0 } else { 1.0 / f64::from(1 << random.u32(3..10)) };
         IS_PUNCTUAL.set(self.early == 0.0);
+        STOPPED.set(None);
         SEED.set(seed);
         self.random = random;
         Some(Schedule::new(seed))
@@ -132,9 +146,12 @@ impl Scheduler for Seeded {
         if time::is_waking() {
             return Some(keeper);
         }
-        let is_keeper = |task: &&&Task| task.id() == keeper;
-        let others: Vec<_> = runnable.iter().filter(|task| !is_keeper(task)).copied().collect();
-        let has_keeper = others.len() < runnable.len();
+        let has_keeper = has(runnable, keeper);
+        let stopped = STOPPED.get().filter(|(_, until)| has_keeper && time::peek() < *until);
+        let runs = |task: &&&Task| {
+            task.id() != keeper && stopped.is_none_or(|(stopped, _)| task.id() != stopped)
+        };
+        let others: Vec<_> = runnable.iter().filter(runs).copied().collect();
         if others.is_empty() || has_keeper && self.random.f64() < self.early {
             return Some(keeper);
         }
@@ -176,6 +193,8 @@ pub(crate) fn explore(
     config.failure_persistence = FailurePersistence::None;
     config.max_steps = MaxSteps::FailAfter(200_000);
     config.silence_warnings = true;
+    // On a slow machine fewer are tried, unless a number is asked for.
+    config.max_time = env::var_os("DISTLOCK_SCHEDULES").is_none().then_some(LONGEST);
     let began = Instant::now();
     let runner = Runner::new(Seeded::from(first, count), config);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -187,7 +206,7 @@ pub(crate) fn explore(
     let seed = SEED.get();
     match outcome {
         Ok(runs) => {
-            let a_minute = count as f64 * 60.0 / began.elapsed().as_secs_f64();
+            let a_minute = runs as f64 * 60.0 / began.elapsed().as_secs_f64();
             println!("{}: {runs} schedules, {a_minute:.0} a minute", name);
         }
         Err(panic) => {
@@ -225,6 +244,9 @@ fn watch_panics() {
             HAS_FAILED.set(true);
             let kind = if is_punctual() { "punctual" } else { "late" };
             let at = time::peek();
+            if SCENARIO.get().is_empty() {
+                return hook(panic); // not in a scenario
+            }
             eprintln!("FAILED {} seed {} ({kind}) at {at:?}: {panic}", SCENARIO.get(), SEED.get());
             hook(panic);
         }));

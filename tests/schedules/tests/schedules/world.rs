@@ -8,7 +8,6 @@ use distlock_schedules::{
     Client, Clock, Config, DistLock, Error, Event, FencingToken, LockGuard, LockName, LockOptions,
     MemoryBackend, Moment, Mutex, OwnedGuard, OwnedMutex, Signal, SystemClock, Woken,
 };
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{self, Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,19 +70,12 @@ pub(crate) struct World {
     pub(crate) net: Arc<Network>,
     pub(crate) judge: Arc<Judge>,
     store: MemoryBackend,
-    /// Whether a lock was taken away on purpose.
-    is_taken: AtomicBool,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         let store = MemoryBackend::new(Arc::new(Virtual));
-        Self {
-            net: Arc::new(Network::new(store.clone())),
-            judge: Arc::default(),
-            store,
-            is_taken: AtomicBool::new(false),
-        }
+        Self { net: Arc::new(Network::new(store.clone())), judge: Arc::default(), store }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -115,14 +107,17 @@ impl World {
         let was_valid = self.judge.stay(guard, time);
         let is_held = self.is_held();
         let is_valid = self.judge.look(guard);
-        let is_taken = self.is_taken.load(Ordering::Relaxed);
-        assert!(is_held || is_taken || !is_valid, "a guard is valid, and nothing in the store");
+        let is_taken_away = self.judge.record().is_taken_away;
+        assert!(
+            is_held || is_taken_away || !is_valid,
+            "a guard is valid, and nothing in the store"
+        );
         was_valid && is_valid
     }
 
     /// Takes the lock away behind the holder's back.
     pub(crate) fn lose(&self) {
-        self.is_taken.store(true, Ordering::Relaxed);
+        self.judge.record().is_taken_away = true;
         self.store.lose(&LockName::new(NAME).expect("a name"));
     }
 
@@ -229,6 +224,8 @@ struct Record {
     step: u64,
     /// Each look that found a guard valid: its token, and the steps between which it was made.
     valid: Vec<(FencingToken, u64, u64)>,
+    /// Whether the store has lost a lock on purpose: its holder does not know until it asks.
+    is_taken_away: bool,
     acquired: usize,
     released: usize,
     lost: usize,
@@ -266,11 +263,14 @@ impl Judge {
             for (other, began, ended) in &record.valid {
                 let is_between = first.is_some_and(|first| first < *began) && *ended < before;
                 assert!(
-                    *other == token || !is_between,
+                    *other == token || !is_between || record.is_taken_away,
                     "guard {other} was valid while guard {token} was"
                 );
                 let is_later = *ended < before;
-                assert!(!is_later || *other <= token, "{token} is valid after {other} was");
+                assert!(
+                    !is_later || *other <= token || record.is_taken_away,
+                    "{token} is valid after {other} was"
+                );
             }
             record.valid.push((token, before, after));
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The last handle goes while others still wait, hold and release.
 #[test]
 fn last_handle() {
-    explore("last_handle", 600, |world| {
+    explore("last_handle", 1_500, |world| {
         let client = world.client();
         let other = world.client();
         let threads: Vec<_> = (0..3)
@@ -54,7 +54,7 @@ fn last_handle() {
 /// The client goes while a release is not confirmed: it is tried once more before that ends.
 #[test]
 fn unconfirmed_release() {
-    explore("unconfirmed_release", 600, |world| {
+    explore("unconfirmed_release", 2_000, |world| {
         let client = world.client();
         world.net.trouble(2);
         let threads: Vec<_> = (0..2)
@@ -87,7 +87,7 @@ fn unconfirmed_release() {
 /// What is in doubt is settled at the moment at which somebody begins to wait for that.
 #[test]
 fn settled_at_once() {
-    explore("settled_at_once", 600, |world| {
+    explore("settled_at_once", 2_000, |world| {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
         let dropping = {

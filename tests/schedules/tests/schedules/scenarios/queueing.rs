@@ -25,7 +25,7 @@ fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
 /// Waiters of one client get the lock in the order in which they came.
 #[test]
 fn fifo() {
-    explore("fifo", 800, |world| {
+    explore("fifo", 2_000, |world| {
         let client = world.client_with(|config| config.with_watchdog(LONG));
         let lock = client.mutex(NAME).expect("a lock");
         let guard = take(&lock);
@@ -57,7 +57,7 @@ fn fifo() {
 /// Threads of one client that want the lock again and again.
 #[test]
 fn hand_off() {
-    explore("hand_off", 600, |world| {
+    explore("hand_off", 2_000, |world| {
         let client = world.client_with(|config| config.with_watchdog(LONG));
         let shared = Arc::clone(world);
         let lock = client.mutex(NAME).expect("a lock");
@@ -76,7 +76,7 @@ fn hand_off() {
 /// Two clients, each with two threads: releases reach those who wait at the store.
 #[test]
 fn two_clients() {
-    explore("two_clients", 400, |world| {
+    explore("two_clients", 2_000, |world| {
         let clients: Vec<Client> =
             (0..2).map(|_| world.client_with(|config| config.with_watchdog(LONG))).collect();
         let shared = Arc::clone(world);
@@ -93,7 +93,7 @@ fn two_clients() {
 /// A waiter whose deadline comes at the moment of the release, and others behind it.
 #[test]
 fn deadline() {
-    explore("deadline", 600, |world| {
+    explore("deadline", 2_000, |world| {
         let client = world.client_with(|config| config.with_watchdog(LONG));
         let other = world.client_with(|config| config.with_watchdog(LONG));
         // Where the holder is another client's, the waiter with the deadline asks the store.
@@ -140,7 +140,7 @@ fn deadline() {
 /// Handles come and go while the name is used: they are all of one lock.
 #[test]
 fn handles() {
-    explore("handles", 600, |world| {
+    explore("handles", 2_000, |world| {
         let client = world.client_with(|config| config.with_watchdog(LONG));
         let shared = Arc::clone(world);
         let user = client.clone();

@@ -55,7 +55,7 @@ fn settled(world: &World, clients: &[Client]) {
 
 #[test]
 fn faulty_network() {
-    explore("faulty_network", 400, |world| {
+    explore("faulty_network", 1_000, |world| {
         let clients = [world.client(), world.client()];
         let stop = Interrupt::new();
         world.net.trouble(4);
@@ -75,7 +75,7 @@ fn faulty_network() {
 
 #[test]
 fn replicas_fall_short() {
-    explore("replicas_fall_short", 400, |world| {
+    explore("replicas_fall_short", 1_000, |world| {
         let policy = match fastrand::u8(..3) {
             0 => OnShortfall::Fail,
             1 => OnShortfall::Accept,
@@ -102,7 +102,7 @@ fn replicas_fall_short() {
 /// A grant that too few replicas confirm is taken back, and that is not confirmed either.
 #[test]
 fn taken_back_in_doubt() {
-    explore("taken_back_in_doubt", 600, |world| {
+    explore("taken_back_in_doubt", 2_000, |world| {
         let replication = Replication::replicas(1).timeout(ms(20)).on_shortfall(OnShortfall::Retry);
         let client = world.client_with(|config| config.with_replication(replication));
         world.net.replicas(true);

@@ -1,16 +1,16 @@
 //! Waits that an interrupt ends, and a lock that is lost before the next waiter comes for it.
 
-use crate::explore::{explore, is_punctual};
-use crate::world::{NAME, give, in_time, ms, sleep, take, thread, until};
+use crate::explore::{explore, is_punctual, stop};
+use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, thread, until};
 use distlock_schedules::sync::time;
-use distlock_schedules::{DistLock, Interrupt};
+use distlock_schedules::{DistLock, Error, Interrupt};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// An interrupt comes at any point of three waits: in the queue, at the store, at the hand-off.
 #[test]
 fn interrupt() {
-    explore("interrupt", 800, |world| {
+    explore("interrupt", 2_000, |world| {
         let long = ms(30_000);
         let client = world.client_with(|config| config.with_watchdog(long));
         let other = world.client_with(|config| config.with_watchdog(long));
@@ -74,7 +74,7 @@ fn interrupt() {
 /// An interrupt comes while a waiter asks the store.
 #[test]
 fn interrupt_at_the_store() {
-    explore("interrupt_at_the_store", 1_500, |world| {
+    explore("interrupt_at_the_store", 2_000, |world| {
         let long = ms(30_000);
         let client = world.client_with(|config| config.with_watchdog(long));
         let other = world.client_with(|config| config.with_watchdog(long));
@@ -98,38 +98,53 @@ fn interrupt_at_the_store() {
 /// meanwhile, have it, and hand it on, too.
 #[test]
 fn lost_before_it_was_fetched() {
-    explore("lost_before_it_was_fetched", 1_500, |world| {
+    explore("lost_before_it_was_fetched", 2_000, |world| {
         let client = world.client_with(|config| config.with_hand_off(ms(1_000)));
-        let other = world.client();
         let lock = client.mutex(NAME).expect("a lock");
-        let guard = take(&lock);
+        let others = world.client().owned_mutex(NAME).expect("a lock");
+        let first = take(&others);
+        let is_taken = fastrand::bool();
+        let handing = {
+            let (lock, shared) = (lock.clone(), Arc::clone(world));
+            thread::spawn(move || {
+                // Others wait when it is granted, so it may be handed on.
+                let guard = take(&lock);
+                // Only the next renewal finds out that there is nothing left.
+                shared.lose();
+                let taking = is_taken.then(|| {
+                    let guard = take(&others);
+                    thread::spawn(move || {
+                        sleep(LEASE / 2); // beyond that renewal
+                        drop(guard);
+                    })
+                });
+                drop(guard);
+                taking.map(|thread| thread.join().expect("no panic"));
+            })
+        };
+        let queues = |count| {
+            until("it queues", ms(50), || {
+                client.waiting(NAME).expect("a name") == count || !is_punctual()
+            });
+        };
+        queues(1);
         let waiters: Vec<_> = (0..3)
             .map(|number| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
                 let waiter = thread::spawn(move || {
                     let guard = take(&lock);
-                    shared.stay(&guard, Duration::ZERO);
+                    shared.judge.look(&guard);
+                    // What was handed on before the loss was found may be lost, too.
                     let ended = guard.unlock();
-                    assert!(ended.is_ok() || number == 0 || !is_punctual(), "{ended:?}");
+                    assert!(ended.as_ref().err().is_none_or(Error::is_lost), "{ended:?}");
                 });
-                until("it queues", ms(50), || {
-                    client.waiting(NAME).expect("a name") > number || !guard.is_valid()
-                });
+                queues(number + 2);
                 waiter
             })
             .collect();
-        // The hand-off asks no store: only the next renewal finds out that there is nothing left.
-        world.lose();
-        let taking = fastrand::bool().then(|| {
-            let (lock, shared) = (other.mutex(NAME).expect("a lock"), Arc::clone(world));
-            thread::spawn(move || {
-                let guard = take(&lock);
-                shared.stay(&guard, ms(60));
-                drop(guard);
-            })
-        });
-        drop(guard);
-        taking.map(|thread| thread.join().expect("no panic"));
+        stop(&waiters[0], time::peek() + ms(fastrand::u64(..400)));
+        drop(first);
+        handing.join().expect("no panic");
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
         assert_eq!(client.waiting(NAME).expect("a name"), 0);
         in_time("four turns", Duration::ZERO, ms(900));
