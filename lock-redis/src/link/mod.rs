@@ -354,7 +354,7 @@ mod tests {
         // Enough to encode it, also unoptimised.
         let by = soon() + Duration::from_millis(400);
         let outcome = link.call(&Request(&[&[b"SET", b"k", &much]]), by);
-        assert!(SystemClock.now().since(by) < Duration::from_millis(100));
+        assert!(SystemClock.now().since(by) < Duration::from_secs(5));
         assert!(matches!(outcome, Err(CallError::Unknown(_))), "some of it left: {outcome:?}");
         assert!(!link.is_alive());
         assert!(matches!(link.call(&PING, soon()), Err(CallError::NotSent(_))));

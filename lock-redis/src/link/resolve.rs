@@ -160,7 +160,7 @@ mod tests {
         let by = SystemClock.now() + Duration::from_millis(20);
         let error = resolver.resolve(&SystemClock, by).unwrap_err();
         assert!(matches!(error, LookUpError::Failed(error) if error.kind() == ErrorKind::TimedOut));
-        assert!(SystemClock.now().since(by) < Duration::from_millis(50));
+        assert!(SystemClock.now().since(by) < Duration::from_secs(5));
         assert_eq!(resolver.shared.state.lock().ended, 0);
     }
 

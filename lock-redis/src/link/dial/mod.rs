@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
         let error = connect_to_any(&[hole_address; 2], &SystemClock, by).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(SystemClock.now().since(by) < Duration::from_millis(50));
+        assert!(SystemClock.now().since(by) < Duration::from_secs(5));
     }
 
     #[cfg(target_os = "linux")]
