@@ -2,8 +2,8 @@
 
 use crate::scene::{LONG, client_with, take, turn};
 use distlock::Client;
-use distlock_tests::alone::{alone, own_threads};
 use distlock_tests::cluster::Cluster;
+use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::time::{eventually, timed};
 use std::thread;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
 // Slots that move between two commands of one attempt.
-mod between;
+mod slot_moves_within_an_attempt;
 
 // What is left of nodes that left, and of a client.
 mod departure;
@@ -12,16 +12,16 @@ mod departure;
 mod failover;
 
 // Masters that are killed with the lock held, and a judge of what all holders say.
-mod judged;
+mod failover_safety;
 
 // Answers that come too late.
-mod late;
+mod late_answers;
 
 // A master that the others cannot reach any more.
 mod partition;
 
 // However nodes are reached: over TLS, by IPv6.
-mod reached;
+mod endpoints;
 
 // Grants that replicas confirm.
 mod replicas;
@@ -30,7 +30,7 @@ mod replicas;
 mod routing;
 
 // The examples, and many locks at once.
-mod shown;
+mod programs;
 
 // What the tests here have in common.
 mod scene;

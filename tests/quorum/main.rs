@@ -12,19 +12,19 @@ mod encrypted;
 mod replay;
 
 // What nobody waits for any more, and what becomes of it.
-mod left;
+mod cleanup;
 
 // Others who lock with plain keys on the same servers.
-mod neighbours;
+mod foreign_redlock;
 
 // What is no quorum.
-mod refused;
+mod configuration;
 
 // Nodes that are dead, frozen, slow, or forgetful.
-mod trouble;
+mod node_failures;
 
 // The rules that every node keeps, in memory and as a script.
-mod rules;
+mod token_rules;
 
 // What it costs, and what it is worth.
-mod shown;
+mod requests;

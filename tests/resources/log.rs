@@ -2,7 +2,7 @@
 //! needs a process of its own.
 
 use distlock::DistLock;
-use distlock_tests::alone::alone;
+use distlock_tests::own_process::alone;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::eventually;
 use parking_lot::Mutex;

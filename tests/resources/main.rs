@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
 // A backend that is gone leaves no thread and no connection behind.
-mod departure;
+mod backend_drop;
 
 // The rhythm of renewals, many locks at once, and what the watchdog costs.
-mod held;
+mod renewals;
 
 // What a client starts, and that it is gone with it.
-mod life;
+mod client_threads;
 
 // What goes to a log, at the finest level.
 mod log;

@@ -1,7 +1,7 @@
 //! Waiting: what it costs the server, in which order it ends, and how it is ended.
 
 use distlock::{Client, DistLock, Interrupt, Mutex};
-use distlock_tests::alone::alone;
+use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client, counted};
 use distlock_tests::time::{Stopwatch, eventually};

@@ -2,7 +2,7 @@
 
 use crate::scene::{SOON, client, take};
 use distlock::DistLock;
-use distlock_tests::alone::{alone, own_threads};
+use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::{eventually, timed};

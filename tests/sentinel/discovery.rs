@@ -1,6 +1,6 @@
 //! How the master is found.
 
-use crate::liar::Liar;
+use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_usable, client, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
 use distlock_tests::process::{RedisServer, free_port};

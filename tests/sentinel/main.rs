@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
 // Sentinels that cannot reach each other.
-mod apart;
+mod partition;
 
 // What is left of a client.
 mod departure;
@@ -12,10 +12,10 @@ mod departure;
 mod discovery;
 
 // Masters that are killed with the lock held, and a judge of what all holders say.
-mod judged;
+mod failover_safety;
 
 // A sentinel that says what a test wants.
-mod liar;
+mod fake_sentinel;
 
 // Another server takes the master's place.
 mod failover;
@@ -36,4 +36,4 @@ mod switch;
 mod unconfirmed;
 
 // A master that was replaced and does not know.
-mod zombie;
+mod replaced_master;

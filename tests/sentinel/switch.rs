@@ -3,7 +3,7 @@
 //! The sentinel here says what the test wants and when, and the old master does nothing to help: where a real one becomes a
 //! replica, Redis closes all its connections, and any client would notice.
 
-use crate::liar::Liar;
+use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, connect, take};
 use distlock::{Client, DistLock};
 use distlock_tests::guards::await_renewals;

@@ -9,7 +9,6 @@
 #![allow(clippy::new_without_default, reason = "it starts something")]
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "it is not published")]
 
-pub mod alone;
 pub mod authority;
 pub mod child;
 pub mod claims;
@@ -17,6 +16,7 @@ pub mod cluster;
 pub mod contenders;
 pub mod guards;
 pub mod lifeline;
+pub mod own_process;
 pub mod probe;
 pub mod process;
 pub mod proxy;

@@ -22,7 +22,7 @@ mod deadlines;
 mod demoted;
 
 // Releases that nobody waits for.
-mod errands;
+mod unawaited_releases;
 
 // What a lock goes through.
 mod life;

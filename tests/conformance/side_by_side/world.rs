@@ -1,10 +1,10 @@
 //! [`World`]: one store, two clients, their threads, and whoever waits. It does one command at a time, and goes on only
 //! when everybody who can go on has.
 
-mod deeds;
-mod seen;
+mod actions;
+mod observation;
 
-pub(super) use seen::Step;
+pub(super) use observation::Step;
 
 use super::actor::{Actor, Answer, LockSeen, Shelf};
 use super::command::{ACTORS, CLIENTS, Command, Deed, NAMES};

@@ -4,7 +4,7 @@
 //! (`wakes=`).
 
 // What only one of them does.
-mod alone;
+mod specific;
 
 // Redlock, by those that have it.
 mod quorums;
@@ -225,7 +225,7 @@ pub(crate) fn mount(suite: &mut Suite) {
         let has: Vec<_> = [leases, force, extension].into_iter().flatten().collect();
         mount_cases(suite, "neighbours", library, &has);
     }
-    alone::mount(suite);
+    specific::mount(suite);
     quorums::mount(suite);
     signals::mount(suite);
 }

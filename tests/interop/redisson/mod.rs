@@ -26,7 +26,7 @@ mod several;
 mod topologies;
 
 // Releases that its waiters do not hear of.
-mod unheard;
+mod missed_releases;
 
 use crate::libraries::{Library, NEWEST, OLDEST};
 use crate::suite::Suite;
@@ -41,7 +41,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     members::mount(suite);
     fenced::mount(suite);
     misbehaves::mount(suite);
-    unheard::mount(suite);
+    missed_releases::mount(suite);
     kinds::mount(suite);
     answers::mount(suite);
     several::mount(suite);

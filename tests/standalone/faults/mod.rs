@@ -1,18 +1,18 @@
 //! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
 
 mod answers;
-mod apart;
-mod crowd;
 mod interrupts;
 mod ledger;
-mod meanwhile;
+mod loss_news;
+mod misuse;
 mod network;
 mod orphans;
-mod own;
+mod process_limits;
+mod renewal_isolation;
 mod scene;
 mod server;
+mod server_changes;
 mod shared_link;
 mod signals;
 mod table;
 mod tls;
-mod told;

@@ -1,7 +1,7 @@
 //! One table of all faults: what is said of each, how long that took, and how long it may take.
 
 use super::scene::Row;
-use super::{answers, apart, interrupts, meanwhile, own, server};
+use super::{answers, interrupts, misuse, process_limits, server, server_changes};
 use distlock_tests::time::{late, retry_if_late, with_tolerance};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,11 +21,11 @@ struct Group {
 
 const TABLE: &[Group] = &[
     Group { kind: "the store", cases: server::CASES, apart: false },
-    Group { kind: "the store, meanwhile", cases: meanwhile::CASES, apart: false },
+    Group { kind: "the store, meanwhile", cases: server_changes::CASES, apart: false },
     Group { kind: "the network", cases: answers::CASES, apart: false },
     Group { kind: "TLS", cases: super::tls::CASES, apart: false },
-    Group { kind: "our own", cases: own::CASES, apart: false },
-    Group { kind: "our own, to a whole process", cases: apart::CASES, apart: true },
+    Group { kind: "our own", cases: misuse::CASES, apart: false },
+    Group { kind: "our own, to a whole process", cases: process_limits::CASES, apart: true },
     Group { kind: "an interrupt", cases: interrupts::CASES, apart: false },
 ];
 
@@ -97,7 +97,7 @@ fn verdict(group: &Group, (name, case): &'static Case) -> Verdict {
     let too_late = Mutex::new(None);
     let run = || {
         let (row, tolerance) =
-            with_tolerance(|| if group.apart { apart::run(name) } else { case() });
+            with_tolerance(|| if group.apart { process_limits::run(name) } else { case() });
         if row.took > row.bound + tolerance {
             let why = format!("{name}: {:?} of at most {:?}", row.took, row.bound);
             *too_late.lock() = Some(row);

@@ -1,12 +1,12 @@
 //! What can only be seen on a real Redis server: what is sent and what is stored.
 
+mod classic_late_release;
+mod classic_leftovers;
+mod classic_settings;
 mod clients;
+mod foreign_clients;
+mod foreign_signals;
 mod formats;
 mod handoff;
-mod neighbours;
-mod past;
-mod perhaps;
 mod replication;
 mod requests;
-mod successors;
-mod wakes;

@@ -1,6 +1,6 @@
 //! Several locks as one, on several servers: crowds that want them in any order, and servers in trouble.
 
-mod crowd;
+mod contention;
 mod servers;
 
 use distlock_tests::process::RedisServer;

@@ -4,7 +4,7 @@ use distlock::backend::{Attempt, Wake};
 use distlock::{
     ClientId, Clock, Config, Context, LeaseTime, LockName, OwnerId, SystemClock, schemes,
 };
-use distlock_tests::alone::{alone, own_threads};
+use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, timed};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Wake for Nobody {
 #[test]
 fn a_backend_that_is_dropped_takes_its_threads_and_connections_with_it() {
     alone(
-        "departure::a_backend_that_is_dropped_takes_its_threads_and_connections_with_it",
+        "backend_drop::a_backend_that_is_dropped_takes_its_threads_and_connections_with_it",
         nothing_is_left,
     );
 }

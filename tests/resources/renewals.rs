@@ -1,7 +1,7 @@
 //! Holding: the rhythm of renewals, many locks at once, and what the watchdog costs.
 
 use distlock::{DistLock, Event, GuardState, LockOptions};
-use distlock_tests::alone::{alone, own_cpu_time, own_threads};
+use distlock_tests::own_process::{alone, own_cpu_time, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client, counted};
 use distlock_tests::time::{Stopwatch, eventually, late, let_pass, scaled, with_tolerance};
@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_short_lease_is_renewed_with_two_thirds_left() {
-    alone("held::a_short_lease_is_renewed_with_two_thirds_left", || {
+    alone("renewals::a_short_lease_is_renewed_with_two_thirds_left", || {
         let server = RedisServer::start();
         let lease = scaled(Duration::from_secs(3));
         let client = client(&server, "");
@@ -42,7 +42,7 @@ fn a_short_lease_is_renewed_with_two_thirds_left() {
 
 #[test]
 fn three_thousand_quick_cycles_start_no_renewals() {
-    alone("held::three_thousand_quick_cycles_start_no_renewals", || {
+    alone("renewals::three_thousand_quick_cycles_start_no_renewals", || {
         let server = RedisServer::start();
         let lease = scaled(Duration::from_secs(3));
         let client =
@@ -69,7 +69,7 @@ fn three_thousand_quick_cycles_start_no_renewals() {
 
 #[test]
 fn ten_thousand_locks_stay_held_for_two_leases() {
-    alone("held::ten_thousand_locks_stay_held_for_two_leases", || {
+    alone("renewals::ten_thousand_locks_stay_held_for_two_leases", || {
         ten_thousand_locks_stay_held(2);
     });
 }
@@ -77,7 +77,7 @@ fn ten_thousand_locks_stay_held_for_two_leases() {
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn ten_thousand_locks_stay_held_for_ten_leases() {
-    alone("held::ten_thousand_locks_stay_held_for_ten_leases", || {
+    alone("renewals::ten_thousand_locks_stay_held_for_ten_leases", || {
         ten_thousand_locks_stay_held(10);
     });
 }

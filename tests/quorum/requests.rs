@@ -4,8 +4,8 @@ use distlock::{
     Backend, Client, ClientId, Clock, Config, Context, DistLock, LockGuard, QuorumBackend,
     SystemClock, builder, schemes,
 };
-use distlock_tests::alone::alone;
 use distlock_tests::child::{Child, Example};
+use distlock_tests::own_process::alone;
 use distlock_tests::process::free_port;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::quorum::{LONGEST, Servers, place, url};
@@ -196,7 +196,7 @@ fn a_node_that_forgot_gives_a_held_lock_away_without_its_marker_and_not_with_it(
 
 /// What makes this test binary one of the processes of the crowd.
 const ROLE: &str = "DISTLOCK_TEST_QUORUM";
-const ENTRY: &str = "shown::one_of_the_processes";
+const ENTRY: &str = "requests::one_of_the_processes";
 const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 

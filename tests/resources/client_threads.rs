@@ -1,7 +1,7 @@
 //! What a client starts, and that it is gone with it.
 
 use distlock::DistLock;
-use distlock_tests::alone::{alone, own_threads};
+use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use distlock_tests::time::eventually;
@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_dropped_client_leaves_no_thread_and_no_connection() {
-    alone("life::a_dropped_client_leaves_no_thread_and_no_connection", || {
+    alone("client_threads::a_dropped_client_leaves_no_thread_and_no_connection", || {
         let server = RedisServer::start();
         let mut probe = server.probe();
         for _ in 0..3 {

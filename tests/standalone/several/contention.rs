@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What makes this test binary one of the processes: where to write its claims, for how long to go on, and the servers.
 const ROLE: &str = "DISTLOCK_TEST_SEVERAL";
-const ENTRY: &str = "several::crowd::one_of_the_processes";
+const ENTRY: &str = "several::contention::one_of_the_processes";
 
 /// Not a test of its own: what the other processes run.
 #[test]

@@ -8,9 +8,9 @@ use super::table::Case;
 use distlock::{
     Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
 };
-use distlock_tests::alone::own_threads;
 use distlock_tests::child::Example;
 use distlock_tests::guards::await_renewals;
+use distlock_tests::own_process::own_threads;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, always, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -46,7 +46,8 @@ pub(super) const CASES: &[Case] = &[
 /// Has another process meet this fault, and tell.
 pub(super) fn run(name: &str) -> Row {
     let binary = std::env::current_exe().expect("a test knows its binary");
-    let only = ["--exact", "faults::apart::a_process_that_was_started_for_it_meets_its_fault"];
+    let only =
+        ["--exact", "faults::process_limits::a_process_that_was_started_for_it_meets_its_fault"];
     let run = Example::program(binary).args(&only).args(&["--nocapture", "--test-threads=1"]);
     let mut process = run.env(FAULT, name).spawn();
     let row = process.expect("its row", LONG * 2, |row| {
