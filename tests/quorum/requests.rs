@@ -85,7 +85,7 @@ fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
 
 #[test]
 fn five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing() {
-    alone("shown::five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing", || {
+    alone("requests::five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing", || {
         // Medians of times are compared.
         retry_if_late(five_far_nodes);
     });
