@@ -109,7 +109,10 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.done && !(std::thread::panicking() && mutant("panic_keeps_it")) {
+        if mutant("panic_keeps_it") && std::thread::panicking() {
+            return;
+        }
+        if !self.done {
             self.engine.drop_hold(&self.entry, &self.tenure);
         }
     }
