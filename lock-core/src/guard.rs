@@ -109,8 +109,10 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let is_kept = std::thread::panicking() && mutant("panic_keeps_it");
-        if !self.done && !is_kept {
+        if mutant("panic_keeps_it") && std::thread::panicking() {
+            return;
+        }
+        if !self.done {
             self.engine.drop_hold(&self.entry, &self.tenure);
         }
     }

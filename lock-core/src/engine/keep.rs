@@ -67,7 +67,7 @@ impl Engine {
     fn examine(tenure: &Tenure, now: Moment) -> Finding {
         let mut inner = tenure.lock();
         let end = tenure.valid_until();
-        if tenure.has_ended() {
+        if tenure.has_ended() && !mutant("released_name_is_kept") {
             return Finding::Released;
         }
         if now >= end {

@@ -15,7 +15,7 @@ mod sync;
 
 use clock::{Clock, Moment, Signal, SystemClock, Woken};
 
-/// Who raises the signal before, while or after the other side goes to sleep wakes it.
+/// A raise before, while or after the other thread goes to sleep wakes it.
 fn raised_once() {
     model(|| {
         let signal = Arc::new(Signal::new());
@@ -29,7 +29,7 @@ fn raised_once() {
     });
 }
 
-/// Of two who raise it at least one is noticed, and nothing that was raised later is forgotten.
+/// Of two raises at least one is noticed, and a later one is not forgotten.
 fn raised_twice() {
     model(|| {
         let signal = Arc::new(Signal::new());

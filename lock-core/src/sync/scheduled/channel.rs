@@ -39,7 +39,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// If it is full, or nobody can receive any more.
+    /// If it is full, or the receiver is gone.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.0.state.lock();
         if !state.has_receiver {

@@ -13,7 +13,7 @@ const BEGINNING: u64 = 1_000_000_000_000;
 
 struct Time {
     now: u64,
-    /// Who sleeps, until when, and what wakes it.
+    /// Each sleeper: its number, until when it sleeps, and what wakes it.
     sleepers: Vec<(u64, u64, Arc<Condvar>)>,
     next_sleeper: u64,
     /// Those that were woken, and still stand among the sleepers.

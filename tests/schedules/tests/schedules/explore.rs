@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, LazyLock, Once};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 /// The task that lets time pass: the first that the main task starts.
 const KEEPER: usize = 1;
@@ -61,11 +61,11 @@ pub(crate) fn trace(what: impl FnOnce() -> String) {
 
 static IS_TRACED: LazyLock<bool> = LazyLock::new(|| env::var_os("DISTLOCK_TRACE").is_some());
 
-/// Stops a task, as the machine may a thread, until this virtual time. One task at a time.
-pub(crate) fn stop<T>(task: &JoinHandle<T>, until: Duration) {
+/// Stops a task, as the machine may a thread, until this virtual time. One task at a time. Returns
+/// the one that time goes on for meanwhile.
+pub(crate) fn stop<T>(task: &JoinHandle<T>, until: Duration) -> JoinHandle<()> {
     STOPPED.set(Some((TaskId::from(usize::from(task.thread().id())), until)));
-    // So that there is a moment to which time goes on.
-    shuttle::thread::spawn(move || sleep(until.saturating_sub(time::peek())));
+    shuttle::thread::spawn(move || sleep(until.saturating_sub(time::peek())))
 }
 
 struct Seeded {
@@ -195,7 +195,7 @@ pub(crate) fn explore(
     config.silence_warnings = true;
     // On a slow machine fewer are tried, unless a number is asked for.
     config.max_time = env::var_os("DISTLOCK_SCHEDULES").is_none().then_some(LONGEST);
-    let began = Instant::now();
+    let began = SystemTime::now();
     let runner = Runner::new(Seeded::from(first, count), config);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runner.run(move || {
@@ -206,7 +206,7 @@ pub(crate) fn explore(
     let seed = SEED.get();
     match outcome {
         Ok(runs) => {
-            let a_minute = runs as f64 * 60.0 / began.elapsed().as_secs_f64();
+            let a_minute = runs as f64 * 60.0 / began.elapsed().unwrap_or_default().as_secs_f64();
             println!("{}: {runs} schedules, {a_minute:.0} a minute", name);
         }
         Err(panic) => {

@@ -15,7 +15,7 @@ use std::thread;
 const MOST: u64 = 4_000;
 
 /// The name of each mutant, and the scenario that finds it.
-const MUTANTS: [(&str, &str); 28] = [
+const MUTANTS: [(&str, &str); 29] = [
     ("doubts_counted_too_early", "leaving::settled_at_once"),
     ("end_forgets_detached", "leaving::last_handle"),
     ("ended_hold_is_set_aside", "trouble::faulty_network"),
@@ -36,6 +36,7 @@ const MUTANTS: [(&str, &str); 28] = [
     ("no_look_after_watch", "queueing::two_clients"),
     ("no_tombstone", "trouble::faulty_network"),
     ("panic_keeps_it", "holding::panic_inside"),
+    ("released_name_is_kept", "holding::renewal_and_release"),
     ("renewal_goes_on_during_release", "holding::renewal_and_release"),
     ("signal_taken_before_sleep", "queueing::two_clients"),
     ("sleeps_without_a_look", "queueing::fifo"),

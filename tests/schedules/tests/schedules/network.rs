@@ -28,7 +28,7 @@ pub(crate) struct Network {
     slow_renewals: AtomicUsize,
     /// So many releases never arrive.
     lost_releases: AtomicUsize,
-    /// How many watches there are, and requests on their way that nobody waits for any more.
+    /// How many watches there are, and requests and answers on their way.
     watches: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
 }

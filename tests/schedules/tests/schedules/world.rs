@@ -280,11 +280,11 @@ impl Judge {
     /// Is inside for `time`, with looks at the guard. Says whether it was valid all along.
     fn stay(&self, guard: &impl Held, time: Duration) -> bool {
         let mut is_valid = self.look(guard);
-        for _ in 0..3 {
-            if time.is_zero() {
+        for part in [time / 3, time / 3, time - time / 3 * 2] {
+            if part.is_zero() {
                 thread::yield_now();
             } else {
-                sleep(time / 3);
+                sleep(part);
             }
             is_valid &= self.look(guard);
         }

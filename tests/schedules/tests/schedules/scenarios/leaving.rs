@@ -84,7 +84,7 @@ fn unconfirmed_release() {
     });
 }
 
-/// What is in doubt is settled at the moment at which somebody begins to wait for that.
+/// What is in doubt is settled at the moment at which a wait for that begins.
 #[test]
 fn settled_at_once() {
     explore("settled_at_once", 2_000, |world| {

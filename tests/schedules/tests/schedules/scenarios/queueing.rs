@@ -73,7 +73,7 @@ fn hand_off() {
     });
 }
 
-/// Two clients, each with two threads: releases reach those who wait at the store.
+/// Two clients, each with two threads: releases reach the waiters at the store.
 #[test]
 fn two_clients() {
     explore("two_clients", 2_000, |world| {

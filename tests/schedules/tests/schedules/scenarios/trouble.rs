@@ -18,8 +18,9 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
         match lock.try_lock_with(&options) {
             Ok(Some(guard)) => {
                 world.stay(&guard, ms(fastrand::u64(..4) * 60));
-                let ended = if fastrand::bool() { guard.unlock() } else { Ok(drop(guard)) };
-                if let Err(error) = ended {
+                if fastrand::bool() {
+                    drop(guard);
+                } else if let Err(error) = guard.unlock() {
                     assert!(error.is_lost() || error.is_unavailable(), "{error}");
                 }
             }

@@ -119,7 +119,9 @@ fn lost_before_it_was_fetched() {
                     })
                 });
                 drop(guard);
-                taking.map(|thread| thread.join().expect("no panic"));
+                if let Some(taking) = taking {
+                    taking.join().expect("no panic");
+                }
             })
         };
         let queues = |count| {
@@ -142,9 +144,10 @@ fn lost_before_it_was_fetched() {
                 waiter
             })
             .collect();
-        stop(&waiters[0], time::peek() + ms(fastrand::u64(..400)));
+        let stopped = stop(&waiters[0], time::peek() + ms(fastrand::u64(..400)));
         drop(first);
         handing.join().expect("no panic");
+        stopped.join().expect("no panic");
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
         assert_eq!(client.waiting(NAME).expect("a name"), 0);
         in_time("four turns", Duration::ZERO, ms(900));
