@@ -19,7 +19,7 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     let _turn = TURN.lock();
     let binary = std::env::current_exe().expect("a test knows its binary");
     let output = Command::new(binary)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", name, "--nocapture", "--test-threads=1", "--include-ignored"])
         .env(ALONE, name)
         .output()
         .expect("the test's own binary can be started");

@@ -116,13 +116,7 @@ impl Case {
     ///
     /// If the promise is broken, or not kept in time.
     pub fn run(&self, subject: Arc<dyn Subject>) {
-        let run = || {
-            if let Err(panic) = self.check(Arc::clone(&subject), self.name) {
-                let message = message_of(panic.as_ref());
-                println!("{} failed {}: {message}", subject.name(), self.name);
-                resume_unwind(panic);
-            }
-        };
+        let run = || self.run_once(Arc::clone(&subject));
         if VirtualTime::is_of(&subject.clock()) {
             // No load of the machine makes it late.
             run();
@@ -131,7 +125,20 @@ impl Case {
         }
     }
 
-    /// The same without a second chance, on a thread that is left alone when the time is up.
+    /// The same without a second chance, for a case that is expected to fail.
+    ///
+    /// # Panics
+    ///
+    /// If the promise is broken, or not kept in time.
+    pub fn run_once(&self, subject: Arc<dyn Subject>) {
+        if let Err(panic) = self.check(Arc::clone(&subject), self.name) {
+            let message = message_of(panic.as_ref());
+            println!("{} failed {}: {message}", subject.name(), self.name);
+            resume_unwind(panic);
+        }
+    }
+
+    /// The same, as a result, on a thread that is left alone when the time is up.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ const DOCUMENTS: [&str; 7] = [
     "docs/MIGRATING.md",
 ];
 const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
-/// What stands behind the name of a test that is run only when somebody asks for it.
-const BY_HAND: &str = " (by hand)";
+/// What stands behind the name of a test that only `tests/run.sh --all` runs.
+const BY_HAND: &str = " (long tier)";
 /// A word with so many underscores in a text is the name of a test; there are others with fewer.
 const UNDERSCORES: usize = 4;
 
@@ -26,7 +26,7 @@ const UNDERSCORES: usize = 4;
 pub(crate) enum Run {
     Always,
     /// It is `#[ignore]`d.
-    ByHand,
+    LongTier,
 }
 
 /// The names of all test functions and of all cases of the conformance suite.
@@ -70,7 +70,7 @@ fn tests_in(source: &str) -> Vec<(String, Run)> {
             if attributes.contains(&"#[test]") {
                 let is_ignored = attributes.iter().any(|line| line.contains("ignore"));
                 let name = name.split('(').next().unwrap_or_default().to_owned();
-                tests.push((name, if is_ignored { Run::ByHand } else { Run::Always }));
+                tests.push((name, if is_ignored { Run::LongTier } else { Run::Always }));
             }
             attributes.clear();
         } else if line.ends_with([';', '{', '}']) {
@@ -92,7 +92,7 @@ fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
     let quoted = parts.iter().skip(1).step_by(2).zip(parts.iter().skip(2).step_by(2));
     let named = quoted.filter(|(name, _)| is_name(name)).map(|(name, behind)| Named {
         name: (*name).to_owned(),
-        run: if behind.starts_with(BY_HAND) { Run::ByHand } else { Run::Always },
+        run: if behind.starts_with(BY_HAND) { Run::LongTier } else { Run::Always },
     });
     named.collect()
 }
@@ -148,8 +148,8 @@ fn an_ignored_test_is_known_by_its_attribute_wherever_that_stands() {
                   early() {\n}\n#[ignore]\nstruct Odd;\n#[test]\nfn after() {}\nfn helper() {}";
     let known = tests_in(source);
     let names: Vec<_> = known.iter().map(|(name, run)| (name.as_str(), *run)).collect();
-    let by_hand = Run::ByHand;
+    let long_tier = Run::LongTier;
     let all =
-        [("runs", Run::Always), ("late", by_hand), ("early", by_hand), ("after", Run::Always)];
+        [("runs", Run::Always), ("late", long_tier), ("early", long_tier), ("after", Run::Always)];
     assert_eq!(names, all);
 }

@@ -85,7 +85,7 @@ pub fn left_out_cases_fail(
                 let case = self::cases().iter().find(|case| case.name() == *name);
                 let case = case.unwrap_or_else(|| panic!("there is no case {name}"));
                 let fails = move || {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| case.run(open())));
+                    let outcome = catch_unwind(AssertUnwindSafe(|| case.run_once(open())));
                     let Err(panic) = outcome else { panic!("{name} passes, left out: {why}") };
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -50,22 +50,27 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
         vec![suite.tests("conformance", 128).env("DISTLOCK_TEST_SCALE", "4")],
         vec![suite.prepare_interop()],
     ];
-    let topologies = vec![
-        vec![suite.tests("standalone", 12)],
-        vec![suite.tests("sentinel", 12), suite.tests("lock_redis", 8)],
-        vec![suite.tests("cluster", 12), suite.tests("lock_cluster", 8)],
-        vec![suite.tests("quorum", 12), suite.tests("distlock", 4)],
-        vec![
-            suite.tests("project", 8),
-            suite.tests("lock_core", 8),
-            suite.tests("distlock-benches", 4),
-        ],
+    // Two topologies at a time: all of them together take as long, and keep each other waiting.
+    let masters = vec![
+        vec![suite.tests("standalone", 10)],
+        vec![suite.tests("sentinel", 10), suite.tests("lock_redis", 8)],
     ];
+    let clusters = vec![
+        vec![suite.tests("cluster", 10), suite.tests("lock_cluster", 8)],
+        vec![suite.tests("quorum", 10), suite.tests("distlock", 4)],
+    ];
+    let project = vec![vec![
+        suite.tests("project", 8),
+        suite.tests("lock_core", 8),
+        suite.tests("distlock-benches", 4),
+    ]];
     let interop = vec![vec![suite.interop()]];
     let resources = vec![vec![suite.tests("resources", 1)]];
     let phases = [
         ("conformance", conformance),
-        ("topologies", topologies),
+        ("one master", masters),
+        ("several masters", clusters),
+        ("project and units", project),
         ("interop", interop),
         ("resources", resources),
     ];
