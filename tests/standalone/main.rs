@@ -58,7 +58,6 @@ mod servers_clock;
 mod several;
 
 // Memory and Redis side by side, with the same random commands.
-#[path = "../conformance/side_by_side/mod.rs"]
 mod side_by_side;
 
 // Clients that are held up between two commands.
