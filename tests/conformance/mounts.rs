@@ -13,7 +13,7 @@ use distlock_tests::subjects::format::{
 };
 use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
-use distlock_tests::subjects::store::{Sharded, Single, Watched, borrowed, shared};
+use distlock_tests::subjects::store::{Servers, Sharded, Single, Watched, borrowed, shared};
 use libtest_mimic::Trial;
 use lock_core::conformance::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject};
 use std::sync::Arc;
@@ -128,6 +128,19 @@ fn replicas() -> Vec<Mount> {
     ]
 }
 
+/// Mounts of these formats on servers that all of their cases share.
+fn in_formats<T: Servers + 'static>(
+    formats: &[(&'static str, Format, Extent)],
+    servers: &Shared<T>,
+    url: fn(&T) -> String,
+) -> Vec<Mount> {
+    let mount = |&(name, format, extent): &(&'static str, Format, Extent)| {
+        let open = shared(servers, url, format);
+        Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
+    };
+    formats.iter().map(mount).collect()
+}
+
 /// A cluster, in every wire format.
 fn cluster() -> Vec<Mount> {
     use Extent::{Core, Full, None};
@@ -148,13 +161,7 @@ fn cluster() -> Vec<Mount> {
         ("counter_multi_on_a_cluster", COUNTER_MULTI, None),
         ("counter_lua_on_a_cluster", COUNTER_LUA, None),
     ];
-    let mut mounts: Vec<_> = formats
-        .into_iter()
-        .map(|(name, format, extent)| {
-            let open = shared(&cluster, |it| it.cluster.url(), format);
-            Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
-        })
-        .collect();
+    let mut mounts = in_formats(&formats, &cluster, |it| it.cluster.url());
     let cannot = || without_replicas(&REDISSON);
     let tagged = shared(&cluster, |it| it.cluster.url() + "?channels=plain", REDISSON);
     let least = shared(
@@ -192,13 +199,7 @@ fn sentinel() -> Vec<Mount> {
         ("timestamp_on_sentinel", TIMESTAMP, Core),
         ("counter_on_sentinel", COUNTER, Core),
     ];
-    let mut mounts: Vec<_> = formats
-        .into_iter()
-        .map(|(name, format, extent)| {
-            let open = shared(&group, |it| it.group.url(), format);
-            Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
-        })
-        .collect();
+    let mut mounts = in_formats(&formats, &group, |it| it.group.url());
     let pool = Pool::new(2, || Watched { group: Group::steady(), alone: true });
     let confirmed = borrowed(&pool, |it| it.group.url(), REDISSON);
     mounts.push(

@@ -1,12 +1,12 @@
 //! [`Job`]: one command with a log of its own, and what came of it.
 
 use distlock_tests::lifeline::LifeLine;
-use lock_core::{Clock, Moment, SystemClock};
+use distlock_tests::time::let_pass;
+use lock_core::{Clock, SystemClock};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ impl Job {
             match process.try_wait().expect("our own child can be looked at") {
                 Some(status) => break Some(status),
                 None if SystemClock.now() >= until => break None,
-                None => pause(),
+                None => let_pass(LOOK_AGAIN),
             }
         };
         // Kills what is left of the group.
@@ -184,10 +184,4 @@ pub(crate) fn run_beside(lanes: Vec<Vec<Job>>) -> Vec<Outcome> {
         let lanes: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(|| run_lane(lane))).collect();
         lanes.into_iter().flat_map(|lane| lane.join().expect("a job does not panic")).collect()
     })
-}
-
-/// Waits for a moment.
-fn pause() {
-    let until: Moment = SystemClock.now() + LOOK_AGAIN;
-    let _due = SystemClock.wait(&Arc::default(), until);
 }
