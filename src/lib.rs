@@ -17,12 +17,13 @@ pub use lock_core::backend;
 #[cfg(feature = "tracing")]
 pub use lock_core::trace;
 pub use lock_core::{
-    Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, DistLock, Error,
-    ErrorKind, Event, EventHandler, FencingToken, GuardState, Host, Interrupt, Lease, LeaseTime,
-    LockGuard, LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberResult,
-    MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, OnShortfall, Outcome, OwnedGuard,
-    OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret, Shortfall,
-    Signal, SystemClock, TokenPolicy, TokenRange, Woken,
+    Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
+    CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
+    Host, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions, Loss, LossCause,
+    MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex,
+    OnShortfall, Outcome, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication,
+    Scheme, Schemes, Secret, Shortfall, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind,
+    Warnings, Woken,
 };
 
 // Its examples are compiled with those of the README.

@@ -8,7 +8,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::engine::{Alive, Engine};
 use crate::error::Error;
-use crate::event::{EventHandler, Events};
+use crate::event::{EventHandler, Events, Warnings};
 use crate::memory::MemoryScheme;
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
@@ -236,7 +236,13 @@ impl ClientBuilder {
 
     fn open(self) -> Result<Arc<Alive>, Error> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        #[cfg(feature = "tracing")]
+        let told: Option<Arc<dyn EventHandler>> = Some(Arc::new(crate::trace::Traced(self.events)));
+        #[cfg(not(feature = "tracing"))]
+        let told = self.events;
+        let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
         let context = Context::new(Arc::clone(&clock), ClientId::random());
+        let context = context.warnings(Warnings::to(&events));
         let (config, backend) = match (self.config, self.backend) {
             (config, Some(backend)) => {
                 let config = config.unwrap_or_default();
@@ -254,11 +260,7 @@ impl ClientBuilder {
                 ));
             }
         };
-        #[cfg(feature = "tracing")]
-        let told: Option<Arc<dyn EventHandler>> = Some(Arc::new(crate::trace::Traced(self.events)));
-        #[cfg(not(feature = "tracing"))]
-        let told = self.events;
-        let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
+        config.warn_of_variables(&context.warnings);
         Engine::open(&config, backend, clock, context.client, events)
     }
 }

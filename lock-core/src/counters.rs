@@ -31,7 +31,7 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "acquired",
     "contended",
     "endless",
@@ -45,6 +45,7 @@ const NAMES: [&str; 14] = [
     "released",
     "release_unconfirmed",
     "release_failed",
+    "warning",
     "missed",
 ];
 
@@ -98,6 +99,7 @@ impl EventHandler for Counters {
             Event::Released { .. } => ("released", 1),
             Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
             Event::ReleaseFailed { .. } => ("release_failed", 1),
+            Event::Warning { .. } => ("warning", 1),
             Event::Missed { count } => ("missed", *count),
         };
         if let Some(at) = NAMES.iter().position(|known| *known == name) {

@@ -2,8 +2,9 @@
 
 use crate::backend::Backend;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, did_you_mean};
 use crate::error::Error;
+use crate::event::Warnings;
 use crate::owner::ClientId;
 use std::fmt;
 use std::sync::Arc;
@@ -34,13 +35,21 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     /// The client that opens the backend.
     pub client: ClientId,
+    /// Where the backend tells of what should be mended.
+    pub warnings: Warnings,
 }
 
 impl Context {
-    /// A context.
+    /// A context in which warnings are told to no handler.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, client: ClientId) -> Self {
-        Self { clock, client }
+        Self { clock, client, warnings: Warnings::default() }
+    }
+
+    /// The same where they are told here.
+    #[must_use]
+    pub fn warnings(self, warnings: Warnings) -> Self {
+        Self { warnings, ..self }
     }
 }
 
@@ -80,9 +89,11 @@ impl Schemes {
                 .collect();
             known.sort_unstable();
             known.dedup();
+            let names = self.0.iter().flat_map(|scheme| scheme.names()).copied();
             return Err(Error::configuration(format!(
-                "there is no scheme `{}://`; there are {}",
+                "there is no scheme `{}://`{}; there are {}",
                 config.scheme(),
+                did_you_mean(config.scheme(), names),
                 known.join(", ")
             )));
         };

@@ -8,7 +8,7 @@
 //! | level | what |
 //! |---|---|
 //! | error | a lock was lost, also for those who had handed it on |
-//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; events were missed |
+//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; the store or a setting should be mended; events were missed |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
 //!
@@ -64,6 +64,9 @@ fn record(event: &Event) {
         }
         Event::ReleaseFailed { lock, error } => {
             warn!(target: "distlock", %lock, error = %chain(error), "a release failed");
+        }
+        Event::Warning { kind, message } => {
+            warn!(target: "distlock", ?kind, "{message}");
         }
         Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
     }
