@@ -1,42 +1,56 @@
 //! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
 
 use super::Node;
-use crate::link::{Bounds, Dialer, Login, Place, Server, TlsSettings};
+use crate::eviction::OnEviction;
+use crate::link::{Bounds, Dialer, Identity, Login, Password, Place, Server, TlsSettings};
 use crate::pool::PoolThread;
 use crate::scheme;
-use lock_core::{Clock, Config, Context, Error, Secret};
+use lock_core::{Clock, Config, Context, Error, Secret, Warnings};
 use std::sync::Arc;
 
 /// What all nodes of a client have in common.
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
+    /// Who gives the sentinels' password, where it is not simply given.
+    sentinel: Option<Identity>,
     tls: Option<TlsSettings>,
     bounds: Bounds,
     pool: u32,
     /// Makes the slots of all pools.
     thread: PoolThread,
     clock: Arc<dyn Clock>,
+    warnings: Warnings,
+    eviction: OnEviction,
 }
 
 impl NodeSettings {
-    /// Those in `config`, with the database of this number. Reads the files of TLS, if the scheme has it.
+    /// Those in `config`, with the database of this number. Reads the files of TLS and of passwords, if there are any.
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] if a setting contradicts another, or a file cannot be read.
     pub fn new(config: &Config, database: u32, context: &Context) -> Result<Self, Error> {
-        let login = Login {
-            user: config.user().map(str::to_owned),
-            password: config.password().cloned(),
-            database,
-            client_name: config.client_name().to_owned(),
+        let provider = config.credentials().map(Arc::clone);
+        let password = match (config.password_file(), config.password()) {
+            (Some(path), _) => Password::InFile("password_file", path.to_owned()),
+            (None, Some(password)) => Password::Given(password.clone()),
+            (None, None) => Password::None,
         };
+        let user = config.user().map(str::to_owned);
+        let identity = Identity { user, password, provider, is_sentinel: false };
+        identity.check()?;
+        let client_name = config.client_name().to_owned();
+        let login = Login { identity, database, client_name };
+        let sentinel = scheme::sentinel_identity(config)?;
         let bounds =
             Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
             login,
+            sentinel,
             tls: scheme::tls(config)?,
+            warnings: context.warnings.clone(),
+            eviction: OnEviction::of(config)?,
             bounds,
             pool: config.pool(),
             thread: PoolThread::start()?,
@@ -60,7 +74,7 @@ impl NodeSettings {
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_while();
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
@@ -71,12 +85,13 @@ impl NodeSettings {
     /// The same.
     pub fn master_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_master();
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same for any place.
     pub(crate) fn node(&self, place: Place) -> Result<Node, Error> {
-        Node::new(Arc::new(self.dialer(place)?), self.pool, &self.thread, self.bounds)
+        let dialer = Arc::new(self.dialer(place)?);
+        Node::new(dialer, self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their own.
@@ -87,7 +102,12 @@ impl NodeSettings {
         password: Option<Secret>,
     ) -> Result<Dialer, Error> {
         let client_name = self.login.client_name.clone();
-        let login = Login { user: user.map(str::to_owned), password, database: 0, client_name };
+        let identity = self.sentinel.clone().unwrap_or_else(|| Identity {
+            user: user.map(str::to_owned),
+            password: password.map_or(Password::None, Password::Given),
+            ..Identity::default()
+        });
+        let login = Login { identity, database: 0, client_name };
         self.dialer_with(place, login)
     }
 
@@ -117,7 +137,9 @@ impl NodeSettings {
             (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
         };
-        let server = Server::new(place, login.user.as_deref());
+        let server = Server::new(place, login.identity.user.as_deref())
+            .over_tls(tls.is_some())
+            .warning(self.warnings.clone());
         Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
     }
 }

@@ -1,6 +1,8 @@
 //! The first words on a connection: who we are, which database, and whether the server is what it is held for.
 
+use super::identity::{Identity, Known};
 use super::{Dialer, Road, not_connected};
+use crate::kind;
 use crate::link::{CallError, Link, Request};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
@@ -13,8 +15,7 @@ use std::io::{self, ErrorKind};
 /// What the handshake says.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
+    pub(crate) identity: Identity,
     pub(crate) database: u32,
     pub(crate) client_name: String,
 }
@@ -30,12 +31,12 @@ enum Step {
 
 impl Dialer {
     /// Says who we are, in one write.
-    pub(super) fn handshake(&self, link: &mut Link, by: Moment) -> Result<(), Failure> {
+    pub(super) fn handshake(&self, link: &mut Link, us: &Known, by: Moment) -> Result<(), Failure> {
         let login = &self.login;
-        let password = login.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let password = us.password.as_ref().map_or("", Secret::reveal).as_bytes();
         let database = Text::of(login.database);
         let with_user;
-        let auth: &[&[u8]] = match &login.user {
+        let auth: &[&[u8]] = match &us.user {
             Some(user) => {
                 with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
                 &with_user
@@ -45,7 +46,7 @@ impl Dialer {
         let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
         let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
         let steps = [
-            (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
+            (us.user.is_some() || us.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
             (self.must_be_master, Step::Role, [&[b"ROLE"]]),
@@ -55,7 +56,7 @@ impl Dialer {
         let (replies, outcome) = link.call_many(&requests, by);
         // First what was answered: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
-            self.check(*step, reply)?;
+            self.check(*step, reply).map_err(|failure| kind::named(link, failure, by))?;
         }
         outcome.map_err(|error| match error {
             // Nothing of the caller's own has left yet.

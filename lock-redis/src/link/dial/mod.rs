@@ -1,8 +1,11 @@
 //! [`Dialer`]: makes links. Look-up, connecting and [handshake] share one deadline.
 
 mod handshake;
+mod identity;
 
 pub(crate) use handshake::Login;
+use identity::Calls;
+pub(crate) use identity::{Identity, Password};
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::{LookUpError, Resolver};
@@ -10,21 +13,29 @@ use super::term::{Handle, Term};
 use super::tls::{self, Tls};
 use super::{Link, Stream};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
-use lock_core::{Clock, Error, Moment};
+use lock_core::{Clock, Error, Moment, WarningKind, Warnings};
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Which server, for messages: prints as `host:port`, or as the path of its socket, and nothing else.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) struct Server {
     place: Place,
-    user: Option<String>,
+    /// Whether TLS is spoken with it.
+    is_tls: bool,
+    /// Who we are there. Written at each handshake.
+    user: Mutex<Option<String>>,
+    warnings: Warnings,
+    /// What was told, and not mended since; and whether there is any of it.
+    warned: Mutex<Vec<WarningKind>>,
+    has_warned: AtomicBool,
 }
 
 /// The bounds that a link is made with.
@@ -41,6 +52,8 @@ pub(crate) struct Bounds {
 pub(crate) struct Dialer {
     server: Arc<Server>,
     login: Login,
+    /// Of the provider of credentials.
+    calls: Calls,
     bounds: Bounds,
     clock: Arc<dyn Clock>,
     road: Road,
@@ -62,12 +75,67 @@ enum Road {
 
 impl Server {
     pub(crate) fn new(place: Place, user: Option<&str>) -> Self {
-        Self { place, user: user.map(str::to_owned) }
+        let user = Mutex::new(user.map(str::to_owned));
+        let (warnings, warned) = (Warnings::default(), Mutex::default());
+        let has_warned = AtomicBool::new(false);
+        Self { place, is_tls: false, user, warnings, warned, has_warned }
+    }
+
+    /// The same, spoken with over TLS or not.
+    pub(crate) fn over_tls(self, is_tls: bool) -> Self {
+        Self { is_tls, ..self }
+    }
+
+    /// The same, where what should be mended there is told here.
+    pub(crate) fn warning(self, warnings: Warnings) -> Self {
+        Self { warnings, ..self }
     }
 
     /// The user we are there.
-    pub(crate) fn user(&self) -> &str {
-        self.user.as_deref().unwrap_or("default")
+    pub(crate) fn user(&self) -> String {
+        self.user.lock().clone().unwrap_or_else(|| "default".to_owned())
+    }
+
+    /// From now on we are this user there.
+    fn call_us(&self, user: Option<&str>) {
+        let mut known = self.user.lock();
+        if known.as_deref() != user {
+            *known = user.map(str::to_owned);
+        }
+    }
+
+    /// The URL that begins with this scheme, where it is one without TLS, and names this server.
+    pub(crate) fn url(&self, scheme: &str) -> String {
+        match (&self.place, scheme.strip_prefix("redis")) {
+            (Place::Unix(_), Some("")) => format!("redis+unix://{self}"),
+            (_, Some(rest)) if self.is_tls => format!("rediss{rest}://{self}"),
+            _ => format!("{scheme}://{self}"),
+        }
+    }
+
+    /// Tells what should be mended there, once until it [is](Self::is_mended).
+    pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
+        let mut warned = self.warned.lock();
+        if !warned.contains(&kind) {
+            warned.push(kind);
+            self.has_warned.store(true, Ordering::Relaxed);
+            drop(warned);
+            self.warnings.tell(kind, message);
+        }
+    }
+
+    /// Whether that was told, and is so still.
+    pub(crate) fn is_told_of(&self, kind: WarningKind) -> bool {
+        self.has_warned.load(Ordering::Relaxed) && self.warned.lock().contains(&kind)
+    }
+
+    /// What may have been told of is so no longer.
+    pub(crate) fn is_mended(&self, kind: WarningKind) {
+        if self.has_warned.load(Ordering::Relaxed) {
+            let mut warned = self.warned.lock();
+            warned.retain(|told| *told != kind);
+            self.has_warned.store(!warned.is_empty(), Ordering::Relaxed);
+        }
     }
 
     /// `failure` kept this server from doing `what`.
@@ -109,7 +177,9 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        Self { server, login, bounds, clock, road, term: None, must_be_master: false, deaths }
+        let calls = Calls::new("distlock-credentials");
+        let (term, must_be_master) = (None, false);
+        Self { server, login, calls, bounds, clock, road, term, must_be_master, deaths }
     }
 
     /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
@@ -150,7 +220,7 @@ impl Dialer {
     }
 
     /// How long a request may take.
-    pub(super) fn command_timeout(&self) -> Duration {
+    pub(crate) fn command_timeout(&self) -> Duration {
         self.bounds.command
     }
 
@@ -170,13 +240,21 @@ impl Dialer {
     /// however often, is it [`Failure::Refused`].
     pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
         let by = by.min(self.clock.now() + self.bounds.connect);
+        // First: what it takes shall not count as silence of ours on the connection.
+        let us = self.login.identity.now(&self.calls, &self.server, &*self.clock, by);
+        let us = us.map_err(not_connected)?;
+        self.server.call_us(us.user.as_deref());
         let stream = self.connect(by).map_err(not_connected)?;
         let handle = self.handle(&stream)?;
         let mut link = Link::new(stream, handle, Arc::clone(&self.server), Arc::clone(&self.clock))
             .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
-        link.shake_hands(by)
-            .map_err(|error| not_connected(tls::unfinished(&self.server, error)))?;
-        self.handshake(&mut link, by)?;
+        link.shake_hands(by).map_err(|error| {
+            if let Road::Tcp(_, Some(tls)) = &self.road {
+                tls.failed(&error);
+            }
+            not_connected(tls::unfinished(&self.server, error))
+        })?;
+        self.handshake(&mut link, &us, by)?;
         Ok(link)
     }
 
@@ -204,7 +282,7 @@ impl Dialer {
         match tls {
             None => Ok(Stream::Tcp(stream)),
             Some(tls) => tls
-                .wrap(stream)
+                .wrap(stream, &self.server)
                 .map(|stream| Stream::Tls(Box::new(stream)))
                 .map_err(|error| self.cannot_connect(error)),
         }
@@ -319,7 +397,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server =
             Server::new(Place::tcp("127.0.0.1", listener.local_addr().unwrap().port()), None);
-        let login = Login { user: None, password: None, database: 0, client_name: String::new() };
+        let login =
+            Login { identity: Identity::default(), database: 0, client_name: String::new() };
         let command = Duration::from_millis(1_234);
         let bounds = Bounds { connect: Duration::from_secs(5), command };
         let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));
