@@ -54,6 +54,9 @@ mod redis;
 // The server's time of day jumps.
 mod servers_clock;
 
+// Turns between clients, at several distances.
+mod turns;
+
 // Several locks as one, on several servers.
 mod several;
 
