@@ -68,11 +68,12 @@ impl Client {
     /// # Examples
     ///
     /// ```
-    /// # use lock_core::{Client, DistLock};
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::{Client, DistLock};
     /// # let client = Client::builder().url("memory://")?.connect()?;
     /// let brief = client.with_option("watchdog", "2s")?;
     /// brief.mutex("orders:42")?.lock()?.unlock()?;
-    /// # Ok::<(), lock_core::Error>(())
+    /// # Ok::<(), distlock::Error>(())
     /// ```
     ///
     /// # Errors
@@ -154,7 +155,8 @@ impl fmt::Debug for Client {
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, Event};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, Event};
 /// use std::sync::Arc;
 /// use std::time::Duration;
 ///
@@ -164,7 +166,7 @@ impl fmt::Debug for Client {
 ///     .events(Arc::new(|event: &Event| println!("{event:?}")))
 ///     .connect()?;
 /// # let _ = client;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone, Default)]
 #[must_use]

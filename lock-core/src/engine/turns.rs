@@ -43,6 +43,8 @@ pub(crate) struct Returned {
 pub(super) struct Turns {
     /// Since when this client has had the lock without letting another client have a go at it.
     stretch: Option<Moment>,
+    /// Since when it has not stood back, nor found that another client had the lock.
+    undisturbed: Option<Moment>,
     /// Until when the head leaves the lock to other clients.
     stand_back: Option<Moment>,
     /// How many releases were heard of since this client had its last turn; its own counts, too.
@@ -62,6 +64,7 @@ impl Turns {
     pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
         // From when we know of it: on a busy machine it may take the whole time until the thread runs that asked.
         self.stretch.get_or_insert(now);
+        self.undisturbed.get_or_insert(now);
         self.pace = now.since(sent);
         if self.heard > 0 {
             self.usual = self.usual - self.usual / 4 + self.heard;
@@ -72,6 +75,7 @@ impl Turns {
     /// Another client has the lock.
     pub(super) fn found_busy(&mut self, now: Moment) {
         self.stretch = None;
+        self.undisturbed = None;
         self.others_seen = Some(now);
     }
 
@@ -108,25 +112,29 @@ impl Turns {
         counts_waiters: bool,
     ) {
         self.pace = took.unwrap_or(self.pace);
+        // To take it again takes a request: far from the store that is as good as a change of holder.
+        if budget.is_zero() || !self.is_over(now + self.pace, budget) {
+            return;
+        }
+        self.stretch = None;
         // Waiters elsewhere have to hear of it, wake up, and ask.
         let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
-        let time = match self.is_alone(now, counts_waiters) {
-            true if counts_waiters => Duration::MAX,
-            true => budget.max(pause * PART_OF_TIME),
-            false => budget,
-        };
-        // To take it again takes a request: far from the store that is as good as a change of holder.
-        if !budget.is_zero() && self.is_over(now + self.pace, time) {
-            self.stretch = None;
-            // A release whose answer is not waited for has just left.
-            let on_its_way = took.map_or(self.pace.min(LONGEST_PAUSE), |_| Duration::ZERO);
-            self.stand_back = Some(now + on_its_way + pause);
+        if self.is_alone(now, counts_waiters) {
+            let is_due = |since| now >= since + pause * PART_OF_TIME;
+            if counts_waiters || !self.undisturbed.is_some_and(is_due) {
+                return;
+            }
         }
+        self.undisturbed = None;
+        // A release whose answer is not waited for has just left.
+        let on_its_way = took.map_or(self.pace.min(LONGEST_PAUSE), |_| Duration::ZERO);
+        self.stand_back = Some(now + on_its_way + pause);
     }
 
     /// Nobody here waits any more, or the lock was lost.
     pub(super) fn forget(&mut self) {
         self.stretch = None;
+        self.undisturbed = None;
         self.stand_back = None;
     }
 
@@ -222,9 +230,11 @@ mod tests {
         turns.granted(moment(6_000), moment(6_000));
         turns.released(released(6_006), budget, false);
         assert_eq!(turns.stand_back(None), None, "that was long ago");
+        turns.granted(moment(6_085), moment(6_085));
         turns.released(released(6_095), budget, true);
-        assert_eq!(turns.stand_back(None), None, "nobody else waits");
-        turns.released(released(6_095), budget, false);
+        assert_eq!(turns.stand_back(None), None, "all that wait are counted");
+        turns.granted(moment(6_095), moment(6_095));
+        turns.released(released(6_105), budget, false);
         assert!(turns.stand_back(None).is_some(), "the store does not know all that wait");
     }
 
