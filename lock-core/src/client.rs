@@ -257,7 +257,8 @@ impl ClientBuilder {
             }
         };
         #[cfg(feature = "tracing")]
-        let told: Option<Arc<dyn EventHandler>> = Some(Arc::new(crate::trace::Traced(self.events)));
+        let told: Option<Arc<dyn EventHandler>> =
+            Some(Arc::new(crate::trace::Traced::before(self.events)));
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
