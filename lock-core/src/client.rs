@@ -129,6 +129,33 @@ impl Client {
         self.0.settle(wait)
     }
 
+    /// Whether the store can be asked, and answers: for a program that is to say whether it is ready. Looks at the lock
+    /// `distlock:ping`, which a user with rights to some keys only must be allowed to read; takes nothing.
+    ///
+    /// # Blocking
+    ///
+    /// Until the store answers, at most for `wait`. A quorum answers when most of its servers do.
+    ///
+    /// # Errors
+    ///
+    /// As those of an attempt to lock, at once and not after the outage limit: [`Error::is_unavailable`] with what keeps
+    /// the store from an answer, [`Error::is_configuration`] if it turns this client away. [`Error::is_misuse`] in a
+    /// forked child.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::Client;
+    /// # use std::time::Duration;
+    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// client.ping(Duration::from_secs(1))?;
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn ping(&self, wait: Duration) -> Result<(), Error> {
+        self.0.ping(wait)
+    }
+
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
     /// lease. A name that is not used any more leaves nothing behind.
     #[must_use]

@@ -27,6 +27,9 @@ mod unawaited_releases;
 // What a lock goes through.
 mod life;
 
+// Whether the store can be asked.
+mod ping;
+
 // Peers that only pretend to be a server.
 mod peer;
 
