@@ -23,7 +23,8 @@ use std::time::Duration;
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, DistLock};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, DistLock};
 ///
 /// let client = Client::builder().url("memory://")?.connect()?;
 /// let lock = client.mutex("orders:42")?;
@@ -33,7 +34,7 @@ use std::time::Duration;
 /// assert_eq!(guard.fencing_token(), again.fencing_token());
 /// drop(again);
 /// guard.unlock()?;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Mutex(Handle);
@@ -41,17 +42,22 @@ pub struct Mutex(Handle);
 /// A lock on one name whose guards own it, not threads: a guard can be sent to another thread. Never reentrant: who
 /// locks it twice waits for itself, as with [`std::sync::Mutex`].
 ///
+/// It has the verbs of [`DistLock`], and is none: those return guards that stay with their thread. As a part of a
+/// [`MultiLock`](crate::MultiLock), or wherever a `DistLock` is asked for, it becomes the [`Mutex`] of its name, which is
+/// the same lock, held by threads.
+///
 /// # Examples
 ///
 /// ```
-/// use lock_core::Client;
+/// # extern crate lock_core as distlock;
+/// use distlock::Client;
 ///
 /// let client = Client::builder().url("memory://")?.connect()?;
 /// let lock = client.owned_mutex("orders:42")?;
 /// let guard = lock.lock()?;
 /// assert!(lock.try_lock()?.is_none());
 /// std::thread::spawn(move || guard.unlock()).join().expect("no panic")?;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct OwnedMutex(Handle);
@@ -175,6 +181,12 @@ impl From<Mutex> for Arc<dyn DistLock> {
 impl From<&Mutex> for Arc<dyn DistLock> {
     fn from(mutex: &Mutex) -> Self {
         Arc::new(mutex.clone())
+    }
+}
+
+impl From<&OwnedMutex> for Arc<dyn DistLock> {
+    fn from(mutex: &OwnedMutex) -> Self {
+        Arc::new(Mutex(mutex.0.clone()))
     }
 }
 

@@ -279,14 +279,23 @@ impl RedisServer {
 }
 
 impl RedisServer {
-    /// Puts 2,000 keys on it, and so much into each that questions are answered while another one reads them, or this one
+    /// Puts 500 keys on it, few enough for a delay of each to be kept on a busy machine, and so much into each that questions are answered while another one reads them, or this one
     /// when it starts: after every 2 MiB (Redis before 7 has no setting for it).
     pub fn fill(&self) {
         const MANY: &str =
-            "for i = 1, 2000 do redis.call('SET', 'key' .. i, string.rep('x', 10000)) end";
+            "for i = 1, 500 do redis.call('SET', 'key' .. i, string.rep('x', 40000)) end";
         let mut probe = self.probe();
         probe.command(&["CONFIG", "SET", "rdbcompression", "no"]);
         probe.command(&["EVAL", MANY, "0"]);
+    }
+
+    /// From its next start on, it answers every few keys while it reads its data (if it has a setting for it: since
+    /// Redis 7).
+    pub fn answer_while_loading(&mut self) {
+        const SETTING: &str = "loading-process-events-interval-bytes";
+        if !self.probe().command(&["CONFIG", "GET", SETTING]).texts().is_empty() {
+            self.setup.arguments.extend([format!("--{SETTING}"), "65536".to_owned()]);
+        }
     }
 
     /// Changes these settings while it runs, and returns what they were before.

@@ -113,12 +113,19 @@ impl Place<'_> {
 
     /// Another client has the lock.
     pub(crate) fn found_busy(&self) {
-        self.entry.lock().turns.found_busy();
+        let now = self.engine.clock.now();
+        self.entry.lock().turns.found_busy(now);
     }
 
     /// How long to leave a lock that was just released to those who have waited for longer.
     pub(crate) fn delay(&self) -> Duration {
         self.entry.lock().turns.delay()
+    }
+
+    /// Whether several clients have waited for longer, and how many releases were heard of until now.
+    pub(crate) fn is_behind(&self) -> (bool, u32) {
+        let turns = &self.entry.lock().turns;
+        (turns.is_behind(), turns.releases())
     }
 
     /// Whether the store tells this name's releases already.
