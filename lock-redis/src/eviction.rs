@@ -80,7 +80,7 @@ impl Eviction {
         let mut state = self.state.lock();
         let now = clock.now();
         if state.next.is_none_or(|next| next <= now) {
-            // Whoever comes meanwhile asks, too: none takes a lock before it is known.
+            // Threads that come meanwhile ask, too: none takes a lock before it is known.
             drop(state);
             let reply = link.call(&INFO, by).map_err(|error| match error {
                 CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),

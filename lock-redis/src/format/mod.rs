@@ -178,7 +178,7 @@ impl Format {
         }
     }
 
-    /// How often who waits asks again, where releases are not told.
+    /// How often a waiter asks again, where releases are not told.
     pub(crate) fn polls(&self) -> Polls {
         match &self.0 {
             Kind::Owned(format) => format.polls(),
@@ -350,7 +350,7 @@ pub(crate) fn released(
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
         Reply::Array(parts) => match &parts[..] {
-            // Freed, and nobody was told: so nobody knows how many wait.
+            // Freed, and no client was told: so it is not known how many wait.
             [Reply::Int(1..), Reply::Bulk(why)] => {
                 let why = ServerError::parse(&String::from_utf8_lossy(why));
                 unpublished(server, &why, channels, channel);

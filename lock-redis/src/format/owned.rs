@@ -118,7 +118,7 @@ impl Owned {
         if self.sharded.load(Ordering::Relaxed) { Channels::Sharded } else { Channels::Plain }
     }
 
-    /// How often who waits asks again where nobody tells of a release.
+    /// How often a waiter asks again where releases are not told.
     pub(super) fn polls(&self) -> Polls {
         self.polls.unwrap_or_default()
     }
