@@ -107,7 +107,11 @@ impl Eviction {
 
     /// The same without waiting for the answer, behind what was sent there.
     pub(crate) fn look_behind(&self, link: &SharedLink, clock: &dyn Clock, by: Moment) {
-        if self.rule != OnEviction::Warn || !link.stands() || !self.is_due(clock.now()) {
+        if self.rule != OnEviction::Warn || !self.is_due(clock.now()) {
+            return;
+        }
+        if !link.stands() {
+            self.state.lock().next = None;
             return;
         }
         let server = Arc::clone(link.server());

@@ -335,10 +335,11 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says, which was told to publish there. So many who may wait it could not count.
+/// What a script that releases says, which was told to publish on this channel. So many who may wait it could not count.
 pub(crate) fn released(
     server: &Server,
-    (channels, channel): (Channels, &str),
+    channels: Channels,
+    channel: impl FnOnce() -> String,
     reply: &Reply,
     unseen: u32,
 ) -> Option<Release> {
@@ -353,7 +354,7 @@ pub(crate) fn released(
             // Freed, and no client was told: so it is not known how many wait.
             [Reply::Int(1..), Reply::Bulk(why)] => {
                 let why = ServerError::parse(&String::from_utf8_lossy(why));
-                unpublished(server, &why, channels, channel);
+                unpublished(server, &why, channels, &channel());
                 Some(Release::Freed)
             }
             _ => None,
