@@ -143,6 +143,12 @@ fn record(event: &Event) {
         Event::ShortfallAccepted { lock, token, shortfall } => {
             warn!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %shortfall, "too few replicas confirmed it: accepted");
         }
+        Event::Degraded { lock, shortfall } => {
+            warn!(target: "distlock", %lock, %shortfall, "held without the replicas that were asked for");
+        }
+        Event::Restored { lock } => {
+            info!(target: "distlock", %lock, "held with the replicas that were asked for");
+        }
         Event::Lost { lock, token, loss } => {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
         }

@@ -105,11 +105,11 @@ impl Engine {
     pub(crate) fn renewed(&self, job: &RenewJob, sent: Moment, answer: RenewalAnswer) {
         let RenewJob { entry, tenure, lease, reply } = job;
         let answer = match answer {
-            Ok(Renewal::Unacknowledged(shortfall)) => self.weigh_renewal(tenure, shortfall),
-            answer => answer,
+            Ok(renewal) => self.weigh_renewal(tenure, renewal),
+            Err(error) => Err(error),
         };
         let result = match answer {
-            Ok(Renewal::Extended | Renewal::Unacknowledged(_)) => {
+            Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
                 self.renewal_succeeded(entry, tenure, sent, *lease, reply.is_none())
             }
             Ok(Renewal::Gone) => {

@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) overlong: bool,
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,
+    /// Whether its last renewal counts without the replicas that were asked for.
+    pub(crate) degraded: bool,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
 }
@@ -111,6 +113,7 @@ impl Inner {
             renewing: false,
             overlong: false,
             last_failure: None,
+            degraded: false,
             loss: None,
             listeners: Vec::new(),
         }

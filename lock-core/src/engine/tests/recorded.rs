@@ -25,6 +25,8 @@ pub(crate) struct Recorded {
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
     /// How many of two replicas confirm what is written; `None`: the store does not say in time.
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
+    /// Whether it says that there is none that could take over.
+    pub(crate) unreplicated: Arc<AtomicBool>,
 }
 
 /// How many replicas the store has.
@@ -94,6 +96,7 @@ impl Recorded {
             is_lazy: Arc::default(),
             unread: Arc::default(),
             replicas: Arc::new(Mutex::new(Some(REPLICAS))),
+            unreplicated: Arc::default(),
         }
     }
 
@@ -254,10 +257,14 @@ impl Backend for Recorded {
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
         match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
             Ok(answers) => {
+                let unconfirmed = match self.unreplicated.load(Ordering::SeqCst) {
+                    true => Renewal::Unreplicated,
+                    false => Renewal::Unacknowledged,
+                };
                 let weighed = |(answer, one): (_, &Renewing)| match answer {
-                    Ok(Renewal::Extended) => Ok(self
-                        .falls_short(one.replication)
-                        .map_or(Renewal::Extended, Renewal::Unacknowledged)),
+                    Ok(Renewal::Extended) => {
+                        Ok(self.falls_short(one.replication).map_or(Renewal::Extended, unconfirmed))
+                    }
                     answer => answer,
                 };
                 answers.into_iter().zip(batch).map(weighed).collect()
