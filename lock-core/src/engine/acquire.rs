@@ -293,9 +293,10 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// When to give up on what has kept us away since then.
+    /// When to give up on an outage that began at `since`, perhaps before this wait did.
     pub(super) fn limit(&self, since: Moment) -> Moment {
-        self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit)
+        let limit = self.engine.settings.outage_limit;
+        self.plan.deadline.unwrap_or(since.max(self.plan.start) + limit)
     }
 
     fn check_interrupt(&self) -> Result<(), Error> {
