@@ -275,8 +275,9 @@ macro_rules! guard_methods {
             self.0.ensure(time)
         }
 
-        /// Asks the store whether the lock is still ours, and says what it has left of the lease there
-        /// ([`Duration::MAX`] if it has no end). If it is not ours, the guard is lost from here on.
+        /// Asks the store whether the lock is still ours, and says what is left of the lease there when this returns, at
+        /// least ([`Duration::MAX`] if it has no end). If it is not ours, the guard is lost from here on; and so it is where
+        /// the answer comes after the guard's own deadline.
         ///
         /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the master that answered is
         /// still the last one. What cannot be known is what no sentinel that we reach has heard of: then a master that was

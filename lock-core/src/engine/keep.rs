@@ -336,7 +336,8 @@ impl Engine {
         )
     }
 
-    /// Asks the store whether the holding is still there, and what is left of its lease.
+    /// Asks the store whether the holding is still there, and what is at least left of its lease: what the store said,
+    /// less the time since it was asked.
     pub(crate) fn verify(
         &self,
         entry: &Arc<Entry>,
@@ -346,8 +347,9 @@ impl Engine {
         if !self.abilities.owned {
             return Err(self.unowned("verified").on(&tenure.name));
         }
-        let info = match self.ask(|backend| backend.inspect(&tenure.name, self.command_deadline()))
-        {
+        let sent = self.clock.now();
+        let by = sent + self.settings.command_timeout;
+        let info = match self.ask(|backend| backend.inspect(&tenure.name, by)) {
             Ok(info) => info,
             Err(failure) if failure.error().is_foreign_format() => {
                 return self
@@ -358,7 +360,10 @@ impl Engine {
         };
         match info.holder {
             Some(holder) if tenure.owner.is(&holder.owner) => {
-                Ok(holder.remaining.unwrap_or(Duration::MAX))
+                // What was true when the store answered may have ended before the answer came.
+                self.must_hold(entry, tenure)?;
+                let took = self.clock.now().since(sent);
+                Ok(holder.remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
             }
             _ => {
                 self.declare_lost(entry, tenure, LossCause::Gone);

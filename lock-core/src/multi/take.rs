@@ -85,8 +85,7 @@ impl<'a> Taking<'a> {
         options: &'a LockOptions,
         signal: &'a Arc<Signal>,
     ) -> Result<Self, Error> {
-        let leaves = members.group().leaves();
-        let clock = Arc::clone(&leaves.first().expect("a lock is made of locks").engine.clock);
+        let clock = members.group().clock();
         let lease = match options.lease {
             Some(Lease::Fixed(time)) => Some(LeaseTime::new(time)?),
             Some(Lease::Watched { .. }) | None => None,

@@ -131,3 +131,18 @@ fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(successor.verify().is_ok());
 }
+
+#[test]
+fn a_verify_whose_answer_comes_after_the_lease_is_a_loss() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let fixed = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
+    let guard = lock.lock_with(&fixed(1)).unwrap();
+    store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
+    assert!(guard.verify().unwrap_err().is_lost(), "the store may have granted it since");
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
+    drop(guard);
+    let guard = lock.lock_with(&fixed(10)).unwrap();
+    store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
+    assert_eq!(guard.verify().unwrap(), SECOND * 17 / 2, "what is left now, not what was");
+}
