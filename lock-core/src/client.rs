@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
-    /// lease. A name that is not used any more leaves nothing behind.
+    /// lease, ten seconds at most. A name that is not used any more leaves nothing behind.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()

@@ -410,8 +410,8 @@ impl LockGuard {
     /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
     /// code that locks in one place and unlocks in another.
     ///
-    /// The watchdog goes on renewing it for as long as the thread lives. If every handle of the client is dropped
-    /// before, the lock is released.
+    /// The watchdog goes on renewing it for as long as the thread lives; a lease that ends by itself lasts until then. If
+    /// every handle of the client is dropped before, the lock is released.
     pub fn detach(self) {
         self.detach_as(None);
     }

@@ -272,7 +272,7 @@ impl<'a> Wait<'a> {
         let due =
             watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
         let armed =
-            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, due));
+            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, now, due));
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());

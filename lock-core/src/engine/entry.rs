@@ -248,14 +248,22 @@ impl EntryState {
     /// Sets a lost holding aside, so that others of this client may ask the store for the lock.
     pub(crate) fn set_aside(&mut self, tenure: &Arc<Tenure>) {
         if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, tenure)) {
-            // Nobody will end the holds of a thread that is gone.
-            self.lost.retain(|it| !it.holder.has_ended());
             if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
                 self.lost.push(lost);
             }
             self.turns.forget();
             self.wake_head();
         }
+    }
+
+    /// Takes out the lost holdings of threads that have ended: no other thread can end their holds.
+    pub(crate) fn take_left_behind(&mut self) -> Vec<Arc<Tenure>> {
+        self.lost.extract_if(.., |it| it.holder.has_ended()).collect()
+    }
+
+    /// The shortest lease of the lost holdings whose holds have not ended.
+    pub(crate) fn shortest_lost(&self) -> Option<LeaseTime> {
+        self.lost.iter().map(|it| it.lock().lease).min()
     }
 
     fn new_waiter(&mut self, wanted: Wanted) -> Waiter {

@@ -157,8 +157,8 @@ fn an_answer_ends_an_outage() {
         store.watches() == 1
     });
     eventually("it has looked again, and sleeps for a lease", || {
-        // The timer looks at its wheel at least every 5.12 s; the waiter sleeps for the lease of 30 s.
-        let later = clock.now() + 6 * SECOND;
+        // The timer looks at what is held at least every 10 s; the waiter sleeps for the lease of 30 s.
+        let later = clock.now() + 11 * SECOND;
         clock.sleepers().iter().filter(|until| **until > later).count() == 1
     });
     store.cut("acquire", Fault::NotSent);
