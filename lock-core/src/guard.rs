@@ -9,7 +9,7 @@ use crate::lease::LeaseTime;
 use crate::loss::Loss;
 use crate::multi::Several;
 use crate::name::LockName;
-use crate::sync::channel::{Receiver, bounded};
+use crate::notification::{Notification, notification};
 use crate::sync::mutant;
 use crate::token::FencingToken;
 use std::fmt;
@@ -323,15 +323,16 @@ macro_rules! guard_methods {
         }
 
         /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
-        /// before; it is closed without one when the lock is given back. Any thread may wait on it.
+        /// before; it is closed without one when the lock is given back. Any thread may wait on it. Each call makes a
+        /// channel of its own, which is forgotten when it is dropped.
         #[must_use]
-        pub fn losses(&self) -> Receiver<Loss> {
-            let (sender, receiver) = bounded(1);
-            self.0.listen(Box::new(move |loss| {
-                // Gone: nobody reads the channel any more.
+        pub fn losses(&self) -> Notification<Loss> {
+            let (sender, wanted, notification) = notification();
+            self.0.listen(Listener::new(wanted, move |loss| {
+                // The channel may be gone.
                 let _told = sender.try_send(loss);
             }));
-            receiver
+            notification
         }
     };
 }
@@ -405,6 +406,15 @@ impl LockGuard {
 
     pub(crate) fn detach_as(self, whole: Option<Whole>) {
         self.0.detach(whole);
+    }
+
+    /// How many are to be told of a loss, as far as they are not forgotten.
+    #[cfg(test)]
+    pub(crate) fn listeners(&self) -> usize {
+        match &self.0 {
+            Held::One(hold) => hold.tenure.listeners(),
+            Held::Several(several) => several.listeners(),
+        }
     }
 
     /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For

@@ -175,11 +175,20 @@ impl Several {
     }
 
     pub(crate) fn listen(&self, listener: Listener) {
+        let wanted = listener.wanted.clone();
         let tally = Arc::new(Tally(Mutex::new((self.spare(), Some(listener)))));
         for part in self.held() {
             let (tally, name) = (Arc::clone(&tally), part.name().clone());
-            part.listen(Box::new(move |loss| tally.lost(loss.of(&name))));
+            let tell = move |loss: Loss| tally.lost(loss.of(&name));
+            part.listen(Listener::new(wanted.clone(), tell));
         }
+    }
+}
+
+#[cfg(test)]
+impl Several {
+    pub(crate) fn listeners(&self) -> usize {
+        self.held().map(LockGuard::listeners).sum()
     }
 }
 
@@ -220,7 +229,7 @@ impl Tally {
             }
         };
         if let Some(listener) = told {
-            listener(loss);
+            listener.tell(loss);
         }
     }
 }
