@@ -23,6 +23,12 @@ use std::time::Duration;
 /// Threads of one client queue for a lock inside the process; two clients are strangers to each other, also in one
 /// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
 /// and guard is gone.
+///
+/// # Forks
+///
+/// A client and its locks belong to the process that made it: in a forked child they refuse everything, and the child makes
+/// a client of its own. Fork before the program has threads, this library's included. A child of a program with threads has
+/// a copy of whatever another thread had locked at that moment, in any library, and nothing there ever unlocks it.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Alive>, Kin);
 
@@ -78,8 +84,9 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if this client was given a
-    /// backend instead of a URL.
+    /// backend instead of a URL. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
+        self.0.refuse_if_forked()?;
         self.1.differing_in(option, value)
     }
 

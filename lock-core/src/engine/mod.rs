@@ -295,7 +295,7 @@ impl Engine {
 #[cold]
 fn forked() -> Error {
     Error::misuse(
-        "this process was forked from the one that made the client, which alone holds its locks: make another client after the fork",
+        "this process was forked from the one that made the client, which alone holds its locks: make another client in the child, and fork before the program has threads",
     )
 }
 
