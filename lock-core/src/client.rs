@@ -26,9 +26,10 @@ use std::time::Duration;
 ///
 /// # Forks
 ///
-/// A client and its locks belong to the process that made it: in a forked child they refuse everything, and the child makes
-/// a client of its own. Fork before the program has threads, this library's included. A child of a program with threads has
-/// a copy of whatever another thread had locked at that moment, in any library, and nothing there ever unlocks it.
+/// A client and its locks belong to the process that made it: in a forked child they refuse
+/// everything, and the child makes a client of its own. Fork before the program has threads, this
+/// library's included: what another thread has locked at the fork, in any library, stays locked in
+/// the child for ever.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Alive>, Kin);
 

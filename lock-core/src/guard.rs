@@ -275,9 +275,9 @@ macro_rules! guard_methods {
             self.0.ensure(time)
         }
 
-        /// Asks the store whether the lock is still ours, and says what is left of the lease there when this returns, at
-        /// least ([`Duration::MAX`] if it has no end). If it is not ours, the guard is lost from here on; and so it is where
-        /// the answer comes after the guard's own deadline.
+        /// Asks the store whether the lock is still ours, and says what is left of the lease there
+        /// when this returns, at least ([`Duration::MAX`] if it has no end). If it is not ours, or
+        /// the answer comes after the guard's own deadline, the guard is lost from here on.
         ///
         /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the master that answered is
         /// still the last one. What cannot be known is what no sentinel that we reach has heard of: then a master that was
@@ -323,8 +323,8 @@ macro_rules! guard_methods {
         }
 
         /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
-        /// before; it is closed without one when the lock is given back. Any thread may wait on it. Each call makes a
-        /// channel of its own, which is forgotten when it is dropped.
+        /// before; it is closed without one when the lock is given back. Any thread may wait on it.
+        /// Each call makes a channel of its own, which is forgotten when it is dropped.
         #[must_use]
         pub fn losses(&self) -> Notification<Loss> {
             let (sender, wanted, notification) = notification();
@@ -420,8 +420,9 @@ impl LockGuard {
     /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
     /// code that locks in one place and unlocks in another.
     ///
-    /// The watchdog goes on renewing it for as long as the thread lives; a lease that ends by itself lasts until then. If
-    /// every handle of the client is dropped before, the lock is released.
+    /// The watchdog goes on renewing it for as long as the thread lives. A fixed lease lasts until
+    /// its end, also where the thread ends before. If every handle of the client is dropped before,
+    /// the lock is released.
     pub fn detach(self) {
         self.detach_as(None);
     }

@@ -104,7 +104,8 @@ impl Interrupt {
     }
 
     /// A channel that gets one message when this fires, at once if it has. For a program that waits for other things
-    /// than locks, too. Each call makes a channel of its own, which is forgotten when it is dropped.
+    /// than locks, too. Each call makes a channel of its own, which is forgotten when it is
+    /// dropped.
     #[must_use]
     pub fn fired(&self) -> Notification<()> {
         let (sender, wanted, notification) = notification();

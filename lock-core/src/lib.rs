@@ -5,7 +5,8 @@
 //! - names: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards)
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] most of them
 //! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and [`OwnedGuard`] are the holding,
-//!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, a [`Notification`] tells one, [`Error`] is the one error
+//!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, [`Notification`] brings them,
+//!   [`Error`] is the one error
 //! - policy: the engine and the watchdog, private here
 //! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's memory
 //! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name

@@ -308,7 +308,8 @@ impl fmt::Debug for MemoryBackend {
 }
 
 /// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there for as long as a client
-/// of it is, and its clients must have the same clock. A forked child has stores of its own, which begin empty.
+/// of it is, and its clients must have the same clock. A forked child has stores of its own, which
+/// begin empty.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct MemoryScheme;
@@ -317,7 +318,7 @@ pub struct MemoryScheme;
 struct Stores {
     origin: Origin,
     by_name: Mutex<HashMap<String, Weak<Store>>>,
-    /// Those of a forked child of this process: in its copy of ours a thread may have been at work that is not there.
+    /// Those of a forked child: its copy of ours may be locked by a thread that is not there.
     of_child: OnceLock<Box<Self>>,
 }
 
@@ -338,7 +339,8 @@ impl Stores {
     }
 }
 
-/// Whether these are the same clock: two manual ones if one advances with the other, others if they show the same time.
+/// Whether these are the same clock: two manual ones if one advances with the other, others if they
+/// show the same time.
 fn is_same(clock: &(dyn Clock + 'static), other: &(dyn Clock + 'static)) -> bool {
     let manual = [clock, other].map(|it| (it as &dyn Any).downcast_ref::<ManualClock>());
     if let [Some(clock), Some(other)] = manual {

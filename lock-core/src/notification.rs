@@ -1,4 +1,4 @@
-//! [`Notification`]: the receiving end of a channel that tells something once, and whether it is still wanted.
+//! [`Notification`]: the receiving end of a channel for one message, and whether it is still wanted.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
@@ -6,12 +6,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The receiving end of a channel that gets one message at most. It dereferences to a [`Receiver`] of `crossbeam-channel`,
-/// so it can stand in a `select!`.
+/// The receiving end of a channel that gets one message at most. It dereferences to a [`Receiver`]
+/// of `crossbeam-channel`, so it can stand in a `select!`.
 ///
-/// Clones are ends of the same channel: one of them gets the message. When the last clone goes, the sender forgets the
-/// channel, so a `select!` in a loop may ask for a new one each time. A receiver that is cloned *out* of it, by
-/// `Receiver::clone`, does not count: for one that is to live on by itself, there is `Receiver::from`.
+/// Clones are ends of the same channel: one of them gets the message. When the last clone goes, the
+/// sender forgets the channel, so a `select!` in a loop may ask for a new one each time. A receiver
+/// that `Receiver::clone` takes out of it does not count: it is closed without a message when the
+/// notification is forgotten. `Receiver::from` makes one that lives on by itself.
 ///
 /// # Examples
 ///
@@ -63,7 +64,8 @@ impl Wanted {
     }
 }
 
-/// Adds one that waits, and drops those that do not any more: once in as many additions as there are others, at least.
+/// Adds one that waits, and drops those that do not any more: once in as many additions as there
+/// are others, at least.
 pub(crate) fn add<L>(waiting: &mut Vec<L>, new: L, wanted: impl Fn(&L) -> &Wanted) {
     if waiting.len() == waiting.capacity() {
         waiting.retain(|it| wanted(it).is_so());

@@ -53,7 +53,7 @@ pub(crate) struct EntryState {
     outage: Option<(Moment, Error)>,
     /// When the store last answered a head, or granted it the lock.
     answered: Option<Moment>,
-    /// Waiters whose deadline has passed while the head's request was under way: its end tells them what to say.
+    /// Waiters whose deadline has passed, and that wait for the end of the head's request.
     overdue: Vec<Arc<Signal>>,
     /// The timer of this name in the wheel, and when it is due. Written by the watchdog.
     pub(crate) timer: Option<(TimerKey, Moment)>,

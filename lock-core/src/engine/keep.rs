@@ -270,7 +270,7 @@ impl Engine {
         tell_lost(&self.events, tenure, loss);
     }
 
-    /// Sees to it that lost holdings are looked at again for as long as there are any: their threads may end.
+    /// Sees to it that lost holdings are looked at again while there are any: a thread may end.
     fn look_at_lost(&self, entry: &Arc<Entry>, state: &mut EntryState, now: Moment) {
         if let Some(lease) = state.shortest_lost() {
             let _armed = self.timer.arm(entry, state, now, now + lease.duration() / 3);
@@ -354,8 +354,8 @@ impl Engine {
         )
     }
 
-    /// Asks the store whether the holding is still there, and what is at least left of its lease: what the store said,
-    /// less the time since it was asked.
+    /// Asks the store whether the holding is still there, and what is left of its lease: what the
+    /// store says, less the time since it was asked.
     pub(crate) fn verify(
         &self,
         entry: &Arc<Entry>,

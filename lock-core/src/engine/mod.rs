@@ -202,7 +202,7 @@ impl Engine {
         self.detached.lock().push(hold);
     }
 
-    /// Forgets the holds on these holdings: their threads have ended, and no other thread can end them.
+    /// Forgets the holds on these holdings: their threads have ended, and no other can end them.
     fn forget_detached(&self, tenures: &[Arc<Tenure>]) {
         let is_left =
             |it: &mut Detached| tenures.iter().any(|tenure| Arc::ptr_eq(&it.tenure, tenure));

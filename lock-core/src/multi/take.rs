@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Takes the locks as `options` say; `None` if they were busy until the end of the wait.
 pub(super) fn take(members: &Members, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
     let signal = Arc::new(Signal::new());
-    // For all of it: one that fires between two members, and is reset, none of their own waits would notice.
+    // The members' own waits miss an interrupt that fires between two of them, and is reset.
     let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
     Taking::new(members, options, &signal, interrupt.as_ref())?.run()
 }

@@ -389,7 +389,7 @@ fn a_client_that_ends_in_a_forked_child_waits_for_nobody() {
 
 /// Other threads open clients when the process forks, and it holds the lock.
 #[test]
-fn a_client_that_is_opened_in_a_forked_child_waits_for_nothing_of_its_parents() {
+fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
     let client = builder_of("memory://forks").connect().unwrap();
     let _held = client.mutex("x").unwrap().lock().unwrap();
     let stop = AtomicBool::new(false);

@@ -30,7 +30,7 @@ impl Wait<'_> {
         holder: &Holder,
     ) -> Result<Queued, Error> {
         let clock = &self.engine.clock;
-        // Set at the deadline if the head's request is under way then: until when its end is waited for.
+        // Set at the deadline, if the head's request is under way then: by when that ends.
         let mut overdue: Option<Moment> = None;
         loop {
             self.check_interrupt()?;
@@ -117,6 +117,6 @@ impl Wait<'_> {
 /// The error of a wait whose end came while another thread's request had no answer.
 fn unanswered() -> Error {
     Error::unavailable(
-        "another thread of this client asks the store for it, and the store has not answered since this wait began",
+        "another thread of this client asks for it, and the store has not answered since this wait began",
     )
 }

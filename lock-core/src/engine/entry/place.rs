@@ -121,7 +121,7 @@ impl Place<'_> {
         handed
     }
 
-    /// We ask the store, and are answered by then. Returns whether others of this client wait behind us.
+    /// We ask the store, and are answered by then. Returns whether other waiters are behind us.
     pub(crate) fn asks(&self, by: Moment) -> bool {
         let mut state = self.entry.lock();
         if let Some(head) = state.queue.front_mut() {
@@ -169,7 +169,7 @@ impl Place<'_> {
         }
         state.request_ended(None);
         if is_new {
-            // Each waiter puts up with it for a time of its own, which may end while the head goes on asking.
+            // Each waiter has a limit of its own, which may come while the head goes on asking.
             state.queue.iter().skip(1).for_each(|waiter| waiter.wanted.signal.raise());
         }
     }
@@ -179,7 +179,7 @@ impl Place<'_> {
         self.entry.lock().why_not()
     }
 
-    /// What is known at the deadline of a wait that began at `start`, and whose thread has not asked.
+    /// What is known at the deadline of a wait that began at `start` and has not asked the store.
     /// `signal` is raised when more is known.
     pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
         let mut state = self.entry.lock();

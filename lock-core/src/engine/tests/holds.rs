@@ -161,7 +161,7 @@ fn a_released_name_leaves_nothing_however_long_its_lease_was() {
 }
 
 #[test]
-fn a_lease_of_its_own_outlasts_its_thread_and_then_leaves_nothing() {
+fn fixed_lease_outlasts_its_thread_and_leaves_nothing() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -175,7 +175,7 @@ fn a_lease_of_its_own_outlasts_its_thread_and_then_leaves_nothing() {
 }
 
 #[test]
-fn a_lost_hold_that_a_thread_leaves_behind_leaves_nothing() {
+fn lost_hold_of_an_ended_thread_leaves_nothing() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();

@@ -157,7 +157,7 @@ fn an_answer_ends_an_outage() {
         store.watches() == 1
     });
     eventually("it has looked again, and sleeps for a lease", || {
-        // The timer looks at what is held at least every 10 s; the waiter sleeps for the lease of 30 s.
+        // The timer looks at what is held every 10 s; the waiter sleeps for the lease of 30 s.
         let later = clock.now() + 11 * SECOND;
         clock.sleepers().iter().filter(|until| **until > later).count() == 1
     });
@@ -356,7 +356,7 @@ fn all_waiters_give_up_an_outage_limit_after_it_began() {
 }
 
 #[test]
-fn who_comes_during_an_outage_puts_up_with_it_for_the_whole_limit() {
+fn waiter_that_comes_in_an_outage_has_the_whole_limit() {
     let (store, clock) = Recorded::new();
     let client = with_outage_limit(&store);
     let (gate, start) = (store.gate.lock(), clock.now());
@@ -375,7 +375,7 @@ fn who_comes_during_an_outage_puts_up_with_it_for_the_whole_limit() {
 }
 
 #[test]
-fn who_waits_behind_a_request_without_an_answer_is_not_told_busy() {
+fn waiters_behind_an_unanswered_request_are_not_told_busy() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
@@ -395,7 +395,7 @@ fn who_waits_behind_a_request_without_an_answer_is_not_told_busy() {
 }
 
 #[test]
-fn who_waits_behind_a_request_is_told_busy_when_its_answer_says_so() {
+fn waiters_behind_a_request_are_told_busy_if_it_was() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let _held = holder.mutex("x").unwrap().lock().unwrap();
@@ -416,7 +416,7 @@ fn who_waits_behind_a_request_is_told_busy_when_its_answer_says_so() {
 }
 
 #[test]
-fn who_waits_behind_a_request_waits_no_longer_than_for_its_time_out() {
+fn waiters_behind_a_request_wait_for_its_timeout_at_most() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();

@@ -358,7 +358,7 @@ fn interrupted_by(three: &Three, interrupt: &Interrupt) -> thread::JoinHandle<Re
 }
 
 #[test]
-fn an_interrupt_during_a_pause_ends_the_wait_although_it_is_reset() {
+fn interrupt_reset_in_a_pause_ends_the_wait() {
     // More than once: a waiter that wakes up quickly could see that it is fired.
     for _ in 0..20 {
         let three = Three::new();
@@ -376,7 +376,7 @@ fn an_interrupt_during_a_pause_ends_the_wait_although_it_is_reset() {
 }
 
 #[test]
-fn an_interrupt_during_a_give_back_ends_the_wait_although_it_is_reset() {
+fn interrupt_reset_in_a_give_back_ends_the_wait() {
     let three = Three::new();
     let busy = three.strangers()[1].lock().unwrap();
     let interrupt = Interrupt::new();
