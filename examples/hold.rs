@@ -2,6 +2,7 @@
 //!
 //! ```sh
 //! cargo run --example hold -- --url redis://127.0.0.1:6379 --name orders:42
+//! export DISTLOCK_URL=redis://127.0.0.1:6379
 //! cargo run --example hold -- --name orders:42 --wait 3s --lease 10s     # gives up, and ends by itself
 //! ```
 //!
@@ -35,7 +36,7 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(name = "hold")]
 struct Arguments {
-    /// The store [default: DISTLOCK_URL from the environment, else memory://]
+    /// The store [default: DISTLOCK_URL from the environment]
     #[arg(long)]
     url: Option<String>,
     /// What the lock is called
@@ -50,9 +51,14 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn url(&self) -> String {
-        let from_environment = || std::env::var("DISTLOCK_URL").ok();
-        self.url.clone().or_else(from_environment).unwrap_or_else(|| "memory://".to_owned())
+    /// There is no default: a lock in this process's memory excludes no other process.
+    fn url(&self) -> Result<String, Error> {
+        let url = self.url.clone().or_else(|| std::env::var("DISTLOCK_URL").ok());
+        url.ok_or_else(|| {
+            Error::configuration(
+                "which store? Say it by --url or DISTLOCK_URL, as in redis://127.0.0.1:6379 (memory:// excludes no other process)",
+            )
+        })
     }
 }
 
@@ -65,7 +71,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<u8, Trouble> {
     let stop = Interrupt::on_ctrl_c()?;
-    let client = distlock::connect(&arguments.url())?;
+    let client = distlock::connect(&arguments.url()?)?;
     let lock = client.mutex(&arguments.name)?;
     match take(&lock, &arguments, &stop) {
         Ok(Some(guard)) => hold(guard, &stop),

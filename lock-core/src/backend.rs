@@ -553,6 +553,8 @@ pub struct Abilities {
     /// After how long at the latest who waits looks again, although releases are published: others may have the lock who
     /// do not tell. `None`: not before the holder's lease can be over.
     pub looks_again: Option<Duration>,
+    /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts those that listen to itself.
+    pub counts_waiters: bool,
     /// Whether replicas can be asked to confirm a grant.
     pub replication: Replicates,
     /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and what it has answered nobody but
@@ -565,8 +567,15 @@ impl Abilities {
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, Replicates::Never);
-        let (looks_again, independent) = (None, false);
-        Self { owned: true, tokens: true, waking, looks_again, replication, independent }
+        Self {
+            owned: true,
+            tokens: true,
+            waking,
+            looks_again: None,
+            counts_waiters: false,
+            replication,
+            independent: false,
+        }
     }
 
     /// The same as one that can be of a quorum, or not.
@@ -601,6 +610,13 @@ impl Abilities {
     #[must_use]
     pub fn looks_again(mut self, after: Option<Duration>) -> Self {
         self.looks_again = after;
+        self
+    }
+
+    /// The same where all that wait are counted, or not.
+    #[must_use]
+    pub fn counts_waiters(mut self, counts_waiters: bool) -> Self {
+        self.counts_waiters = counts_waiters;
         self
     }
 

@@ -75,11 +75,12 @@ impl Client {
     /// # Examples
     ///
     /// ```
-    /// # use lock_core::{Client, DistLock};
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::{Client, DistLock};
     /// # let client = Client::builder().url("memory://")?.connect()?;
     /// let brief = client.with_option("watchdog", "2s")?;
     /// brief.mutex("orders:42")?.lock()?.unlock()?;
-    /// # Ok::<(), lock_core::Error>(())
+    /// # Ok::<(), distlock::Error>(())
     /// ```
     ///
     /// # Errors
@@ -136,6 +137,33 @@ impl Client {
         self.0.settle(wait)
     }
 
+    /// Whether the store can be asked, and answers: for a program that is to say whether it is ready. Looks at the lock
+    /// `distlock:ping`, which a user with rights to some keys only must be allowed to read; takes nothing.
+    ///
+    /// # Blocking
+    ///
+    /// Until the store answers, at most for `wait`. A quorum answers when most of its servers do.
+    ///
+    /// # Errors
+    ///
+    /// As those of an attempt to lock, at once and not after the outage limit: [`Error::is_unavailable`] with what keeps
+    /// the store from an answer, [`Error::is_configuration`] if it turns this client away. [`Error::is_misuse`] in a
+    /// forked child.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::Client;
+    /// # use std::time::Duration;
+    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// client.ping(Duration::from_secs(1))?;
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn ping(&self, wait: Duration) -> Result<(), Error> {
+        self.0.ping(wait)
+    }
+
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
     /// lease, ten seconds at most. A name that is not used any more leaves nothing behind.
     #[must_use]
@@ -162,7 +190,8 @@ impl fmt::Debug for Client {
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, Event};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, Event};
 /// use std::sync::Arc;
 /// use std::time::Duration;
 ///
@@ -172,7 +201,7 @@ impl fmt::Debug for Client {
 ///     .events(Arc::new(|event: &Event| println!("{event:?}")))
 ///     .connect()?;
 /// # let _ = client;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone, Default)]
 #[must_use]
@@ -263,7 +292,8 @@ impl ClientBuilder {
             }
         };
         #[cfg(feature = "tracing")]
-        let told: Option<Arc<dyn EventHandler>> = Some(Arc::new(crate::trace::Traced(self.events)));
+        let told: Option<Arc<dyn EventHandler>> =
+            Some(Arc::new(crate::trace::Traced::before(self.events)));
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;

@@ -177,7 +177,8 @@ impl Clock for SystemClock {
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Clock, ManualClock};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Clock, ManualClock};
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, Counters, DistLock};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, Counters, DistLock};
 /// use std::sync::Arc;
 ///
 /// let counters = Arc::new(Counters::new());
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// for (name, count) in counters.all() {
 ///     println!("distlock_{name}_total {count}");
 /// }
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Counters {

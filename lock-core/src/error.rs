@@ -189,6 +189,11 @@ impl Error {
         self.0.kind
     }
 
+    /// What it says, but for the lock.
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// The lock it is about, if it is about one.
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {

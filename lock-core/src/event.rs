@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::loss::Loss;
 use crate::name::LockName;
 use crate::replication::Shortfall;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::thread;
 use crate::token::FencingToken;
 use std::fmt;
@@ -50,7 +50,8 @@ pub enum Event {
         /// What was left of the validity when the renewal was sent.
         left: Duration,
     },
-    /// A renewal failed. It is tried again until the local deadline; the lock is still valid until then.
+    /// A renewal failed. It is tried again until the local deadline; the lock is still valid until then. Told once for
+    /// each cause, not at each try, until a renewal succeeds.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -148,8 +149,8 @@ pub enum Event {
 /// Who is told of events.
 ///
 /// Called on one thread of the client's own, one event after the other, never on a thread that renews or waits. A slow
-/// handler delays only later events: beyond 4,096 waiting ones they are dropped and counted. A panic in it
-/// is caught, and the next event is delivered.
+/// handler delays only later events: beyond 4,096 waiting ones they are dropped and counted, all but [`Event::Lost`] and
+/// [`Event::HandedOnLost`]. A panic in it is caught, and the next event is delivered.
 pub trait EventHandler: Send + Sync {
     /// Something happened.
     fn on_event(&self, event: &Event);
@@ -171,39 +172,54 @@ pub(crate) struct Events(Option<Arc<Outlet>>);
 
 struct Outlet {
     queue: Sender<Event>,
-    /// Events that found the queue full. Written by whoever emits, taken by the thread.
-    missed: Arc<AtomicU64>,
+    backlog: Arc<Backlog>,
+}
+
+#[derive(Default)]
+struct Backlog {
+    /// How many events are in the queue. Counted up before they are put in, and down when they are taken out.
+    waiting: AtomicUsize,
+    /// Events that were dropped. Written by whoever emits, taken by the thread.
+    missed: AtomicU64,
 }
 
 impl Events {
     /// Starts the thread that tells `handler`.
     pub(crate) fn to(handler: Arc<dyn EventHandler>) -> Result<Self, Error> {
-        let (queue, events) = bounded(QUEUE);
-        let missed = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&missed);
+        let (queue, events) = unbounded();
+        let backlog = Arc::new(Backlog::default());
+        let counted = Arc::clone(&backlog);
         thread::Builder::new()
             .name("distlock-events".to_owned())
             .spawn(move || deliver(&events, &counted, handler.as_ref()))
             .map_err(|failure| no_thread("could not start the thread for events", failure))?;
-        Ok(Self(Some(Arc::new(Outlet { queue, missed }))))
+        Ok(Self(Some(Arc::new(Outlet { queue, backlog }))))
     }
 
     /// Puts an event into the queue; never blocks. The event is only made if somebody listens.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         let Some(outlet) = &self.0 else { return };
-        if let Err(TrySendError::Full(_)) = outlet.queue.try_send(event()) {
-            outlet.missed.fetch_add(1, Ordering::Relaxed);
+        let (event, backlog) = (event(), &outlet.backlog);
+        // There are no more losses than locks that were held.
+        let must_come = matches!(event, Event::Lost { .. } | Event::HandedOnLost { .. });
+        if !must_come && backlog.waiting.load(Ordering::Relaxed) >= QUEUE {
+            backlog.missed.fetch_add(1, Ordering::Relaxed);
+            return;
         }
+        backlog.waiting.fetch_add(1, Ordering::Relaxed);
+        // It fails only where the thread is gone.
+        let _gone = outlet.queue.try_send(event);
     }
 }
 
-fn deliver(events: &Receiver<Event>, missed: &AtomicU64, handler: &dyn EventHandler) {
+fn deliver(events: &Receiver<Event>, backlog: &Backlog, handler: &dyn EventHandler) {
     let tell = |event: &Event| {
         // A panic was reported by the panic hook already; the other events must still come.
         let _caught = catch_unwind(AssertUnwindSafe(|| handler.on_event(event)));
     };
     for event in events.iter() {
-        match missed.swap(0, Ordering::Relaxed) {
+        backlog.waiting.fetch_sub(1, Ordering::Relaxed);
+        match backlog.missed.swap(0, Ordering::Relaxed) {
             0 => {}
             count => tell(&Event::Missed { count }),
         }
@@ -244,24 +260,34 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_handler_is_told_how_many_it_missed() {
+    fn a_slow_handler_is_told_how_many_it_missed_and_of_each_loss() {
+        const LOSS: u64 = u64::MAX;
         let (go, gate) = mpsc::channel::<()>();
         let (told, seen) = mpsc::channel();
         let ends = parking_lot::Mutex::new((gate, told));
         let events = Events::to(Arc::new(move |event: &Event| {
             let ends = ends.lock();
-            let missed = if let Event::Missed { count } = event { *count } else { 0 };
-            ends.1.send(missed).unwrap();
+            let told = match event {
+                Event::Missed { count } => *count,
+                Event::Lost { .. } => LOSS,
+                _ => 0,
+            };
+            ends.1.send(told).unwrap();
             let _opened_or_gone = ends.0.recv();
         }))
         .unwrap();
         events.emit(|| contended("x"));
-        let told = || seen.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert_eq!(told(), 0, "it is busy with the first one from here on");
+        let first = seen.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(first, 0, "it is busy with the first one from here on");
         for _ in 0..QUEUE + 50 {
             events.emit(|| contended("x"));
         }
-        drop(go);
-        assert_eq!(told(), 50);
+        let lock = LockName::new("x").unwrap();
+        let loss = Loss::new(crate::LossCause::Gone, None);
+        events.emit(|| Event::Lost { lock, token: None, loss });
+        drop((go, events));
+        let told: Vec<_> = seen.iter().collect();
+        assert_eq!(told.iter().filter(|is_loss| **is_loss == LOSS).count(), 1, "never dropped");
+        assert_eq!(told.iter().filter(|missed| **missed == 50).count(), 1);
     }
 }

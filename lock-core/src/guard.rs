@@ -352,8 +352,9 @@ macro_rules! guard_methods {
 /// [`OwnedMutex`](crate::OwnedMutex).
 ///
 /// ```compile_fail,E0277
+/// # extern crate lock_core as distlock;
 /// fn send<T: Send>(_: T) {}
-/// fn check(guard: lock_core::LockGuard) {
+/// fn check(guard: distlock::LockGuard) {
 ///     send(guard);
 /// }
 /// ```
@@ -361,7 +362,8 @@ macro_rules! guard_methods {
 /// And it unlocks once:
 ///
 /// ```compile_fail,E0382
-/// fn twice(guard: lock_core::LockGuard) {
+/// # extern crate lock_core as distlock;
+/// fn twice(guard: distlock::LockGuard) {
 ///     let _ = guard.unlock();
 ///     let _ = guard.unlock();
 /// }

@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// # Examples
 ///
 /// ```
-/// use lock_core::Interrupt;
+/// # extern crate lock_core as distlock;
+/// use distlock::Interrupt;
 ///
 /// let stop = Interrupt::new();
 /// let same = stop.clone();
@@ -61,9 +62,13 @@ impl Interrupt {
     /// also where the program was started with them ignored, as by `nohup`, or with `&` in a script: to outlive its
     /// terminal a program is better started with `setsid`.
     ///
+    /// Needs the feature `ctrlc`. Cargo unites the features of all who depend on a crate: with it, a handler that the
+    /// program itself sets with the crate `ctrlc` runs on SIGTERM and SIGHUP, too, and they no longer end the program.
+    ///
     /// # Errors
     ///
     /// [`Error::is_misuse`] if the program has a handler for these signals already.
+    #[cfg(feature = "ctrlc")]
     pub fn on_ctrl_c() -> Result<Self, Error> {
         let interrupt = Self::new();
         let handler = || {
@@ -140,6 +145,7 @@ impl Interrupt {
 }
 
 /// Whether anybody handles SIGHUP, SIGINT or SIGTERM in this process, as far as the system says it.
+#[cfg(feature = "ctrlc")]
 fn signals_have_handlers() -> bool {
     const HUP_INT_TERM: u64 = 1 | 1 << 1 | 1 << 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -275,7 +275,7 @@ impl Backend for MemoryBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().independent(true)
+        Abilities::full().independent(true).counts_waiters(true)
     }
 }
 

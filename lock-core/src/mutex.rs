@@ -23,7 +23,8 @@ use std::time::Duration;
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, DistLock};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, DistLock};
 ///
 /// let client = Client::builder().url("memory://")?.connect()?;
 /// let lock = client.mutex("orders:42")?;
@@ -33,7 +34,7 @@ use std::time::Duration;
 /// assert_eq!(guard.fencing_token(), again.fencing_token());
 /// drop(again);
 /// guard.unlock()?;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Mutex(Handle);
@@ -44,14 +45,15 @@ pub struct Mutex(Handle);
 /// # Examples
 ///
 /// ```
-/// use lock_core::Client;
+/// # extern crate lock_core as distlock;
+/// use distlock::Client;
 ///
 /// let client = Client::builder().url("memory://")?.connect()?;
 /// let lock = client.owned_mutex("orders:42")?;
 /// let guard = lock.lock()?;
 /// assert!(lock.try_lock()?.is_none());
 /// std::thread::spawn(move || guard.unlock()).join().expect("no panic")?;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct OwnedMutex(Handle);

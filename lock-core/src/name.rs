@@ -17,13 +17,14 @@ use std::sync::Arc;
 /// # Examples
 ///
 /// ```
-/// use lock_core::LockName;
+/// # extern crate lock_core as distlock;
+/// use distlock::LockName;
 ///
 /// let name = LockName::new("orders:42")?;
 /// assert_eq!(name.as_str(), "orders:42");
 /// assert!(LockName::new("").is_err());
 /// assert!(LockName::new("{}x").is_err());
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);

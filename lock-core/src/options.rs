@@ -11,7 +11,8 @@ use std::time::Duration;
 /// # Examples
 ///
 /// ```
-/// use lock_core::LockOptions;
+/// # extern crate lock_core as distlock;
+/// use distlock::LockOptions;
 /// use std::time::Duration;
 ///
 /// let options = LockOptions::new().wait(Duration::from_secs(3)).lease(Duration::from_secs(10));

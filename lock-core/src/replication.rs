@@ -32,7 +32,8 @@ use std::time::Duration;
 /// # Examples
 ///
 /// ```
-/// use lock_core::{LockOptions, OnShortfall, Replication};
+/// # extern crate lock_core as distlock;
+/// use distlock::{LockOptions, OnShortfall, Replication};
 /// use std::time::Duration;
 ///
 /// let replication = Replication::replicas(2)

@@ -14,7 +14,7 @@ mod system {
 
     /// The channels that are part of the public interface.
     pub(crate) mod channel {
-        pub(crate) use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+        pub(crate) use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
     }
 
     /// Whether the defect of this name is switched on: only ever in `tests/schedules`.

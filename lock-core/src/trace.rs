@@ -9,30 +9,123 @@
 //! |---|---|
 //! | error | a lock was lost, also for those who had handed it on |
 //! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; events were missed |
+//! | info | what failed and was recorded more than once is over |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
 //!
+//! Renewals and releases that fail for one cause make one record, another every ten seconds with how many more there were,
+//! and one when it is over: an outage befalls all locks of a client at once.
+//!
 //! Lock names are in them, owners and secrets never.
 
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::error::Error;
 use crate::event::{Event, EventHandler};
 use crate::name::LockName;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, error, info, trace, warn};
+
+/// How often a failure that goes on is recorded.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Of so many causes at most it is known that they were recorded.
+const MOST_CAUSES: usize = 64;
 
 /// Tells `tracing` of every event, and then whoever else wants to know.
-pub(crate) struct Traced(pub(crate) Option<Arc<dyn EventHandler>>);
+pub(crate) struct Traced {
+    next: Option<Arc<dyn EventHandler>>,
+    failures: Mutex<Failures>,
+}
+
+impl Traced {
+    pub(crate) fn before(next: Option<Arc<dyn EventHandler>>) -> Self {
+        Self { next, failures: Mutex::default() }
+    }
+}
 
 impl EventHandler for Traced {
     fn on_event(&self, event: &Event) {
+        self.failures.lock().record(event, SystemClock.now());
         record(event);
-        if let Some(next) = &self.0 {
+        if let Some(next) = &self.next {
             next.on_event(event);
         }
     }
 }
 
+/// What has failed and is not over, by what and why.
+#[derive(Default)]
+struct Failures(HashMap<(&'static str, String), Failure>);
+
+/// One cause.
+struct Failure {
+    since: Moment,
+    recorded: Moment,
+    /// How often since it was recorded, and in all.
+    unrecorded: u64,
+    times: u64,
+    /// The locks that it befell and that are not renewed, released or lost yet.
+    locks: HashSet<LockName>,
+}
+
+impl Failures {
+    fn record(&mut self, event: &Event, now: Moment) {
+        match event {
+            Event::RenewalFailed { lock, error, .. } => {
+                self.failed("a renewal failed", lock, error, now);
+            }
+            Event::ReleaseFailed { lock, error } => {
+                self.failed("a release failed", lock, error, now);
+            }
+            Event::Renewed { lock, .. }
+            | Event::Released { lock, .. }
+            | Event::Acquired { lock, .. }
+            | Event::Lost { lock, .. } => self.ended(lock, now),
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, what: &'static str, lock: &LockName, error: &Error, now: Moment) {
+        let key = (what, error.message().to_owned());
+        if let Some(failure) = self.0.get_mut(&key) {
+            failure.locks.insert(lock.clone());
+            failure.times += 1;
+            failure.unrecorded += 1;
+            if now >= failure.recorded + INTERVAL {
+                let (times, locks) = (failure.unrecorded, failure.locks.len());
+                let why = error.message();
+                warn!(target: "distlock", times, locks, error = %why, "{what}, and goes on failing");
+                failure.recorded = now;
+                failure.unrecorded = 0;
+            }
+            return;
+        }
+        warn!(target: "distlock", %lock, error = %chain(error), "{what}");
+        if self.0.len() < MOST_CAUSES {
+            let locks = HashSet::from([lock.clone()]);
+            let failure = Failure { since: now, recorded: now, unrecorded: 0, times: 1, locks };
+            self.0.insert(key, failure);
+        }
+    }
+
+    /// Nothing is wrong with this lock any more, or it is lost.
+    fn ended(&mut self, lock: &LockName, now: Moment) {
+        self.0.retain(|(what, why), failure| {
+            failure.locks.remove(lock);
+            if failure.locks.is_empty() && failure.times > 1 {
+                let (times, lasted) = (failure.times, now.since(failure.since));
+                info!(target: "distlock", times, ?lasted, error = %why, "{what}: over");
+            }
+            !failure.locks.is_empty()
+        });
+    }
+}
+
 fn record(event: &Event) {
-    use tracing::{debug, error, trace, warn};
     match event {
         Event::Acquired { lock, token, waited } => {
             debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
@@ -40,9 +133,6 @@ fn record(event: &Event) {
         Event::Endless { lock } => warn!(target: "distlock", %lock, "held without an end"),
         Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
         Event::Renewed { lock, left } => trace!(target: "distlock", %lock, ?left, "renewed"),
-        Event::RenewalFailed { lock, error, left } => {
-            warn!(target: "distlock", %lock, error = %chain(error), ?left, "a renewal failed");
-        }
         Event::RenewalsUsedUp { lock, left } => {
             warn!(target: "distlock", %lock, ?left, "the renewals are used up");
         }
@@ -62,9 +152,8 @@ fn record(event: &Event) {
         Event::ReleaseUnconfirmed { lock } => {
             warn!(target: "distlock", %lock, "released, most likely by a request that went unanswered");
         }
-        Event::ReleaseFailed { lock, error } => {
-            warn!(target: "distlock", %lock, error = %chain(error), "a release failed");
-        }
+        // One record for all locks that it befalls.
+        Event::RenewalFailed { .. } | Event::ReleaseFailed { .. } => {}
         Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
     }
 }

@@ -17,6 +17,9 @@ mod gallery;
 // What GUARANTEES says that no lock can promise, seen to fail.
 mod guarantees;
 
+// What a program gets that depends on the crates, and what is published of them.
+mod packages;
+
 // The README's commands, links and names.
 mod readme;
 

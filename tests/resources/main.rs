@@ -12,6 +12,9 @@ mod renewals;
 // What a client starts, and that it is gone with it.
 mod client_threads;
 
+// How much goes to a log when a server is gone.
+mod log_of_an_outage;
+
 // What goes to a log, at the finest level.
 mod log;
 

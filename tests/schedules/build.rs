@@ -4,5 +4,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cfg=shuttle");
     // The features of the package whose sources these are.
-    println!("cargo::rustc-check-cfg=cfg(feature, values(\"conformance\", \"toml\", \"tracing\"))");
+    println!(
+        "cargo::rustc-check-cfg=cfg(feature, values(\"conformance\", \"ctrlc\", \"toml\", \"tracing\"))"
+    );
 }

@@ -134,7 +134,7 @@ fn so_is_one_that_says_loading() {
     let two = Two::start("");
     two.new.fill();
     let mut old = two.old.probe();
-    old.command(&["CONFIG", "SET", "key-load-delay", "5000"]);
+    old.command(&["CONFIG", "SET", "key-load-delay", "20000"]);
     // Older ones answer all the same, after every 2 MiB.
     let _older = old.command(&["CONFIG", "SET", "loading-process-events-interval-bytes", "65536"]);
     old.command(&["REPLICAOF", "127.0.0.1", &two.new.port().to_string()]);

@@ -14,6 +14,7 @@ pub mod child;
 pub mod claims;
 pub mod cluster;
 pub mod contenders;
+pub mod distance;
 pub mod guards;
 pub mod lifeline;
 pub mod own_process;

@@ -279,11 +279,11 @@ impl RedisServer {
 }
 
 impl RedisServer {
-    /// Puts 2,000 keys on it, and so much into each that questions are answered while another one reads them, or this one
+    /// Puts 500 keys on it, few enough for a delay of each to be kept on a busy machine, and so much into each that questions are answered while another one reads them, or this one
     /// when it starts: after every 2 MiB (Redis before 7 has no setting for it).
     pub fn fill(&self) {
         const MANY: &str =
-            "for i = 1, 2000 do redis.call('SET', 'key' .. i, string.rep('x', 10000)) end";
+            "for i = 1, 500 do redis.call('SET', 'key' .. i, string.rep('x', 40000)) end";
         let mut probe = self.probe();
         probe.command(&["CONFIG", "SET", "rdbcompression", "no"]);
         probe.command(&["EVAL", MANY, "0"]);

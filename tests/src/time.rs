@@ -2,7 +2,7 @@
 //! late machine can cause: those go through [`late`].
 
 use lock_core::conformance::with_lateness;
-pub use lock_core::conformance::{late, retry_if_late};
+pub use lock_core::conformance::{late, late_after, retry_if_late};
 use lock_core::{Clock, Moment, Signal, SystemClock};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -
             return found;
         }
         if last {
-            late(format!("waited {bound:?} in vain for this: {what}"));
+            late_after(bound, format!("waited {bound:?} in vain for this: {what}"));
         }
         pause(LOOK_AGAIN);
     }
@@ -144,7 +144,8 @@ pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
         (outcome, SystemClock.now().since(by))
     });
     if overdue > tolerance {
-        late(format!("{overdue:?} too late, where this machine may take {tolerance:?}"));
+        let what = format!("{overdue:?} too late, where this machine may take {tolerance:?}");
+        late_after(tolerance, what);
     }
     outcome
 }

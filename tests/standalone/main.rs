@@ -27,6 +27,9 @@ mod unawaited_releases;
 // What a lock goes through.
 mod life;
 
+// Whether the store can be asked.
+mod ping;
+
 // Peers that only pretend to be a server.
 mod peer;
 
@@ -53,6 +56,9 @@ mod redis;
 
 // The server's time of day jumps.
 mod servers_clock;
+
+// Turns between clients, at several distances.
+mod turns;
 
 // Several locks as one, on several servers.
 mod several;

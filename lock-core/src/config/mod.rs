@@ -30,7 +30,8 @@ use std::time::Duration;
 /// text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
 ///
 /// ```
-/// use lock_core::Config;
+/// # extern crate lock_core as distlock;
+/// use distlock::Config;
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Settings {
@@ -41,9 +42,9 @@ use std::time::Duration;
 ///     [locks]
 ///     url = "memory://orders"
 ///     watchdog = "10s"
-/// "#).map_err(|e| lock_core::Error::configuration(e.message()))?; // no more of it: as text it quotes a line, and its `Debug` the file, with the password
+/// "#).map_err(|e| distlock::Error::configuration(e.message()))?; // no more of it: as text it quotes a line, and its `Debug` the file, with the password
 /// assert_eq!(settings.locks.watchdog(), std::time::Duration::from_secs(10));
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 ///
 /// [`Debug`](std::fmt::Debug) shows no password.

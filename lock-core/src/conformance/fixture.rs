@@ -1,6 +1,6 @@
 //! What a case works with: names, clients, a direct line to the backend, and bounded waiting.
 
-use super::lateness::late;
+use super::lateness::{late, late_after};
 use super::replicas::ReplicaSet;
 use super::subject::Subject;
 use super::virtual_time::VirtualTime;
@@ -218,7 +218,7 @@ pub(super) fn take_soon(mutex: &Lock) -> LockGuard {
 #[track_caller]
 pub(super) fn take_within(mutex: &Lock, bound: Duration) -> LockGuard {
     let taken = mutex.try_lock_for(bound).expect("the store answers");
-    taken.unwrap_or_else(|| late(format!("the lock was not granted within {bound:?}")))
+    taken.unwrap_or_else(|| late_after(bound, format!("the lock was not granted within {bound:?}")))
 }
 
 /// The tokens of a holding, one for each lock that it is made of. One is larger than the other if
@@ -307,7 +307,7 @@ fn look_again() -> Duration {
 #[track_caller]
 pub(super) fn eventually(what: &str, bound: Duration, mut look: impl FnMut() -> bool) {
     if poll(bound, || look().then_some(())).is_none() {
-        late(format!("waited {bound:?} in vain for this: {what}"));
+        late_after(bound, format!("waited {bound:?} in vain for this: {what}"));
     }
 }
 
@@ -334,7 +334,7 @@ pub(super) fn loss(losses: &Receiver<Loss>) -> Loss {
 #[track_caller]
 pub(super) fn in_time(what: &str, took: Duration, bound: Duration) {
     if took >= bound {
-        late(format!("{what} after {took:?}, and not within {bound:?}"));
+        late_after(bound, format!("{what} after {took:?}, and not within {bound:?}"));
     }
 }
 

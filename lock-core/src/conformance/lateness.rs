@@ -3,7 +3,7 @@
 //!
 //! A test of times runs once more only if it fails by [`Late`], and only if a thread of this
 //! process, or a server that it uses, was ready to run meanwhile and got no processor for longer
-//! than the excuse. Any other panic is final.
+//! than the excuse and than a twentieth of the bound that passed. Any other panic is final.
 
 use super::matrix;
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
@@ -24,6 +24,10 @@ const RETRIES: usize = 2;
 /// Beyond this a delay excuses a late test, if nothing else is said.
 const EXCUSE: Duration = Duration::from_millis(20);
 
+/// A delay shorter than this part of the bound that passed is no excuse: what needs a moment, and
+/// was given seconds for it, is not late because of it.
+const PART_OF_BOUND: u32 = 20;
+
 /// How often the timekeeper wakes up, to see how late it is.
 const BEAT: Duration = Duration::from_millis(5);
 
@@ -33,18 +37,25 @@ const BEATS_PER_ACCOUNT: u32 = 20;
 /// The file to which each excuse is appended, one a line.
 const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
 
-/// What a test panics with when a bound passed. Raised by [`late`] only; a wrong answer is an
-/// ordinary panic.
+/// What a test panics with when a bound passed. Raised by [`late`] and [`late_after`] only; a wrong
+/// answer is an ordinary panic.
 #[derive(Clone, Debug)]
 pub struct Late {
     what: String,
+    /// What there was time for. Zero if it is not known, or is not a time.
+    bound: Duration,
     at: &'static Location<'static>,
 }
 
 impl Late {
     #[track_caller]
-    pub(super) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), at: Location::caller() }
+    pub(super) fn after(bound: Duration, what: impl Into<String>) -> Self {
+        Self { what: what.into(), bound, at: Location::caller() }
+    }
+
+    /// Whether a delay as long as this is the reason.
+    fn is_excused(&self, delay: Duration, excuse: Duration) -> bool {
+        delay > excuse.max(self.bound / PART_OF_BOUND)
     }
 }
 
@@ -54,14 +65,24 @@ impl fmt::Display for Late {
     }
 }
 
-/// Fails the test because a bound passed: `what` says which.
+/// Fails the test because something came too late that no time was set for: `what` says it.
 ///
 /// # Panics
 ///
 /// Always, with [`Late`].
 #[track_caller]
 pub fn late(what: impl Into<String>) -> ! {
-    let late = Late::new(what);
+    late_after(Duration::ZERO, what)
+}
+
+/// Fails the test because `bound` passed: `what` says what did not happen until then.
+///
+/// # Panics
+///
+/// Always, with [`Late`].
+#[track_caller]
+pub fn late_after(bound: Duration, what: impl Into<String>) -> ! {
+    let late = Late::after(bound, what);
     if !matrix::is_quiet() {
         // The panic hook cannot print such a payload.
         eprintln!("{late}");
@@ -70,7 +91,7 @@ pub fn late(what: impl Into<String>) -> ! {
 }
 
 /// Runs a test, and up to twice more if it fails by [`Late`] while a thread or a watched process
-/// was kept from a processor for more than 20 ms.
+/// was kept from a processor for more than 20 ms, and for more than a twentieth of the bound.
 ///
 /// # Panics
 ///
@@ -92,7 +113,7 @@ pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) ->
             Err(panic) => panic,
         };
         let Some(late) = panic.downcast_ref::<Late>() else { resume_unwind(panic) };
-        if delays.longest() <= excuse {
+        if !late.is_excused(delays.longest(), excuse) {
             eprintln!("{late}; not excused: {delays}");
             resume_unwind(panic);
         }
@@ -335,6 +356,10 @@ mod tests {
             delay();
             late("on purpose");
         };
+        let is_late_after = |bound: Duration| {
+            delay();
+            late_after(bound, "on purpose");
+        };
         let is_wrong = || {
             delay();
             resume_unwind(Box::new("on purpose"));
@@ -343,6 +368,8 @@ mod tests {
         assert_eq!(runs(Duration::MAX, is_late), (1, false));
         assert_eq!(runs(BEAT, is_wrong), (1, false));
         assert_eq!(runs(BEAT, is_late), (1 + RETRIES, false));
+        assert_eq!(runs(BEAT, || is_late_after(BEAT * 20)), (1 + RETRIES, false));
+        assert_eq!(runs(BEAT, || is_late_after(Duration::from_secs(3600))), (1, false));
     }
 
     #[test]

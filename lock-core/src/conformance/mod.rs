@@ -50,7 +50,8 @@ mod tokens;
 mod virtual_time;
 
 pub use lateness::{
-    Late, forget_process, late, retry_if_late, retry_if_late_beyond, watch_process, with_lateness,
+    Late, forget_process, late, late_after, retry_if_late, retry_if_late_beyond, watch_process,
+    with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
 pub use mutant::{Mutant, Mutation};
@@ -164,8 +165,8 @@ impl Case {
         // In virtual time, a case in which every thread waits for another ends here at once.
         let _woken: Woken = clock.wait(&ended, clock.now() + bound);
         let result = result.lock().take();
-        result
-            .unwrap_or_else(|| Err(Box::new(Late::new(format!("it did not end within {bound:?}")))))
+        let late = || Late::after(bound, format!("it did not end within {bound:?}"));
+        result.unwrap_or_else(|| Err(Box::new(late())))
     }
 }
 

@@ -277,7 +277,7 @@ impl<'a> Wait<'a> {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
             let returned = Returned { at: now, took: None, told: None };
-            entry.vacate(&tenure, returned, self.engine.settings.hand_off);
+            entry.vacate(self.engine, &tenure, returned);
             return Err(error);
         }
         self.engine.tell_acquired(&tenure, self.plan.start);

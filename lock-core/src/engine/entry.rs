@@ -198,8 +198,8 @@ impl Entry {
     }
 
     /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
-    /// long enough, the head leaves it to others first.
-    pub(crate) fn vacate(&self, tenure: &Arc<Tenure>, returned: Returned, budget: Duration) {
+    /// long enough, the head leaves it to others first, also one that comes only then.
+    pub(crate) fn vacate(&self, engine: &Engine, tenure: &Arc<Tenure>, returned: Returned) {
         let mut state = self.lock();
         if let Some(told) = returned.told {
             state.told(told);
@@ -208,21 +208,15 @@ impl Entry {
             state.turns.heard(); // where we watch, the store tells us of our own release as of any other
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, tenure)).is_some() {
-            if state.queue.is_empty() {
-                state.turns.forget();
-            } else {
-                state.turns.released(returned, budget);
-            }
+            let (budget, counts) = (engine.settings.hand_off, engine.abilities.counts_waiters);
+            state.turns.released(returned, budget, counts);
             state.wake_head();
         }
     }
 
     /// The store told so many clients of the last release.
     pub(crate) fn told(&self, clients: u32) {
-        let mut state = self.lock();
-        if state.told(clients) {
-            state.wake_head();
-        }
+        self.lock().told(clients);
     }
 
     /// How many threads queue, the head included.
@@ -293,9 +287,9 @@ impl EntryState {
     }
 
     /// See [`Turns::waiting`].
-    fn told(&mut self, clients: u32) -> bool {
+    fn told(&mut self, clients: u32) {
         // We were among them if we watch.
-        self.turns.waiting(clients.saturating_add(u32::from(self.watch.is_none())))
+        self.turns.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
     }
 
     fn wake_head(&self) {

@@ -218,6 +218,10 @@ impl Engine {
             return;
         }
         let now = self.clock.now();
+        let is_news = inner
+            .last_failure
+            .as_ref()
+            .is_none_or(|last| (last.kind(), last.message()) != (error.kind(), error.message()));
         inner.last_failure = Some(error.clone());
         tenure.set_suspended(&mut inner, true);
         let mut next = tenure.valid_until();
@@ -231,6 +235,9 @@ impl Engine {
         let _armed = self.timer.arm(entry, &mut state, now, next);
         drop(state);
         let left = tenure.remaining_at(now);
+        if !is_news {
+            return;
+        }
         self.events.emit(|| Event::RenewalFailed { lock: tenure.name.clone(), error, left });
     }
 

@@ -176,6 +176,14 @@ impl Engine {
         }
     }
 
+    /// Whether the store answers within `wait`.
+    pub(crate) fn ping(&self, wait: Duration) -> Result<(), Error> {
+        let name = LockName::new("distlock:ping")?;
+        let by = self.clock.now() + wait;
+        let answer = self.ask(|backend| backend.inspect(&name, by));
+        answer.map(drop).map_err(Failure::into_error)
+    }
+
     /// How many names are in use.
     pub(crate) fn names_in_use(&self) -> usize {
         self.registry.len()

@@ -93,11 +93,7 @@ impl Engine {
         tenure.close_listeners();
         let now = self.clock.now();
         let told = outcome.as_ref().ok().copied().flatten();
-        entry.vacate(
-            tenure,
-            Returned { at: now, took: Some(now.since(sent)), told },
-            self.settings.hand_off,
-        );
+        entry.vacate(self, tenure, Returned { at: now, took: Some(now.since(sent)), told });
         match &outcome {
             Ok(_) => tell_released(&self.events, tenure, now),
             Err(error) => tell_failed(&self.events, tenure, error.clone()),

@@ -9,8 +9,11 @@
 //! many releases it usually hears of between two turns of its own. That errs for the benefit of whoever has more turns
 //! than others, and keeps it so; so it is only for want of something better.
 //!
-//! All of this is courtesy: it decides who asks first, never who gets in. Whoever waits without listening, and only asks from
-//! time to time, is counted as nobody.
+//! The store does not know all: some waiters listen at another of its nodes, and some only ask from time to time. So a
+//! client that found the lock busy not long ago is not alone, whatever the store says; and one that seems to be alone
+//! leaves the lock free for a hundredth of its time.
+//!
+//! All of this is courtesy: it decides who asks first, never who gets in.
 
 use crate::clock::Moment;
 use std::time::Duration;
@@ -20,6 +23,10 @@ const SHORTEST_STEP: Duration = Duration::from_micros(300);
 const LONGEST_STEP: Duration = Duration::from_millis(5);
 /// The longest that a client leaves a free lock to others.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// A client that seems to be alone leaves the lock free for this part of its time.
+const PART_OF_TIME: u32 = 100;
+/// For how long a client that had the lock counts as one that wants it.
+const MEMORY: Duration = Duration::from_secs(5);
 
 /// How the lock went back to the store.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +43,8 @@ pub(crate) struct Returned {
 pub(super) struct Turns {
     /// Since when this client has had the lock without letting another client have a go at it.
     stretch: Option<Moment>,
+    /// Since when it has not stood back, nor found that another client had the lock.
+    undisturbed: Option<Moment>,
     /// Until when the head leaves the lock to other clients.
     stand_back: Option<Moment>,
     /// How many releases were heard of since this client had its last turn; its own counts, too.
@@ -44,6 +53,8 @@ pub(super) struct Turns {
     usual: u32,
     /// How many clients wait for the lock, this one included, as the store said last.
     waiting: Option<u32>,
+    /// When another client was last seen to have the lock.
+    others_seen: Option<Moment>,
     /// What the last request took.
     pace: Duration,
 }
@@ -53,6 +64,7 @@ impl Turns {
     pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
         // From when we know of it: on a busy machine it may take the whole time until the thread runs that asked.
         self.stretch.get_or_insert(now);
+        self.undisturbed.get_or_insert(now);
         self.pace = now.since(sent);
         if self.heard > 0 {
             self.usual = self.usual - self.usual / 4 + self.heard;
@@ -61,10 +73,10 @@ impl Turns {
     }
 
     /// Another client has the lock.
-    pub(super) fn found_busy(&mut self) {
+    pub(super) fn found_busy(&mut self, now: Moment) {
         self.stretch = None;
-        // That nobody else wanted it is over.
-        self.waiting = self.waiting.filter(|clients| *clients > 1);
+        self.undisturbed = None;
+        self.others_seen = Some(now);
     }
 
     /// The store told of a release.
@@ -77,34 +89,52 @@ impl Turns {
         self.stretch.is_some_and(|since| now >= since + budget)
     }
 
-    /// So many clients wait for the lock, this one included. Whether the head stands back for nobody, and need not any more.
-    pub(super) fn waiting(&mut self, clients: u32) -> bool {
+    /// So many clients wait for the lock, this one included.
+    pub(super) fn waiting(&mut self, clients: u32) {
         self.waiting = Some(clients);
-        self.is_alone() && self.stand_back.take().is_some()
     }
 
-    /// Whether no other client waits for the lock, as far as the store knows: it tells all that wait.
-    fn is_alone(&self) -> bool {
-        self.waiting.is_some_and(|clients| clients <= 1)
+    /// Whether no other client is known to want the lock.
+    fn is_alone(&self, now: Moment, counts_waiters: bool) -> bool {
+        match self.waiting {
+            Some(2..) => false,
+            Some(_) if counts_waiters => true,
+            _ => self.others_seen.is_none_or(|seen| now >= seen + MEMORY),
+        }
     }
 
-    /// The lock went back to the store, and somebody here waits for it.
-    pub(super) fn released(&mut self, Returned { at: now, took, .. }: Returned, budget: Duration) {
+    /// The lock went back to the store, which `counts_waiters` or may not know them all. If this client has had it for its
+    /// time, its next attempt comes after the others'.
+    pub(super) fn released(
+        &mut self,
+        Returned { at: now, took, .. }: Returned,
+        budget: Duration,
+        counts_waiters: bool,
+    ) {
         self.pace = took.unwrap_or(self.pace);
-        if !budget.is_zero() && self.is_over(now, budget) {
-            self.stretch = None;
-            if self.is_alone() {
+        // To take it again takes a request: far from the store that is as good as a change of holder.
+        if budget.is_zero() || !self.is_over(now + self.pace, budget) {
+            return;
+        }
+        self.stretch = None;
+        // Waiters elsewhere have to hear of it, wake up, and ask.
+        let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
+        if self.is_alone(now, counts_waiters) {
+            let is_due = |since| now >= since + pause * PART_OF_TIME;
+            if counts_waiters || !self.undisturbed.is_some_and(is_due) {
                 return;
             }
-            // Whoever waits elsewhere has to hear of it, wake up, and ask.
-            let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
-            self.stand_back = Some(now + pause);
         }
+        self.undisturbed = None;
+        // A release whose answer is not waited for has just left.
+        let on_its_way = took.map_or(self.pace.min(LONGEST_PAUSE), |_| Duration::ZERO);
+        self.stand_back = Some(now + on_its_way + pause);
     }
 
     /// Nobody here waits any more, or the lock was lost.
     pub(super) fn forget(&mut self) {
         self.stretch = None;
+        self.undisturbed = None;
         self.stand_back = None;
     }
 
@@ -120,9 +150,24 @@ impl Turns {
 
     /// How long whoever hears of a release waits before it asks, because others have waited for longer.
     pub(super) fn delay(&self) -> Duration {
+        (self.step() * self.before_us()).min(LONGEST_PAUSE)
+    }
+
+    /// Whether several clients have waited for longer. Far from the store, a request of ours would come between a release
+    /// and the requests of those who heard of it; so it is to look first, and to ask only if they leave the lock free.
+    pub(super) fn is_behind(&self) -> bool {
+        self.before_us() > 1
+    }
+
+    /// How many releases were heard of since the last turn.
+    pub(super) fn releases(&self) -> u32 {
+        self.heard
+    }
+
+    /// How many clients have waited for longer.
+    fn before_us(&self) -> u32 {
         let clients = self.waiting.unwrap_or(self.usual / 4);
-        let before_us = clients.saturating_sub(self.heard.max(1));
-        (self.step() * before_us).min(LONGEST_PAUSE)
+        clients.saturating_sub(self.heard.max(1))
     }
 
     fn step(&self) -> Duration {
@@ -170,19 +215,27 @@ mod tests {
             let mut turns = Turns::default();
             turns.granted(moment(0), moment(0));
             turns.waiting(told);
-            turns.released(Returned { at: moment(6), took: None, told: None }, budget);
+            turns.released(Returned { at: moment(6), took: None, told: None }, budget, false);
             turns
         };
         assert_eq!(over(1).stand_back(None), None);
-        let mut turns = over(2);
-        assert!(turns.stand_back(None).is_some());
-        turns.waiting(1); // heard later
-        assert_eq!(turns.stand_back(None), None);
+        assert!(over(2).stand_back(None).is_some());
         let mut turns = over(1);
-        turns.found_busy();
+        turns.found_busy(moment(8));
         turns.granted(moment(10), moment(10));
-        turns.released(Returned { at: moment(16), took: None, told: None }, budget);
-        assert!(turns.stand_back(None).is_some(), "somebody else has had it since");
+        let released = |at| Returned { at: moment(at), took: None, told: None };
+        turns.released(released(16), budget, false);
+        assert!(turns.stand_back(None).is_some(), "another client has had it since");
+        turns.goes();
+        turns.granted(moment(6_000), moment(6_000));
+        turns.released(released(6_006), budget, false);
+        assert_eq!(turns.stand_back(None), None, "that was long ago");
+        turns.granted(moment(6_085), moment(6_085));
+        turns.released(released(6_095), budget, true);
+        assert_eq!(turns.stand_back(None), None, "all that wait are counted");
+        turns.granted(moment(6_095), moment(6_095));
+        turns.released(released(6_105), budget, false);
+        assert!(turns.stand_back(None).is_some(), "the store does not know all that wait");
     }
 
     #[test]
@@ -229,7 +282,7 @@ mod tests {
         assert_eq!(turns.delay(), LONGEST_PAUSE);
         let took = Some(Duration::from_secs(10));
         let returned = Returned { at: moment(70_000), took, told: None };
-        turns.released(returned, Duration::from_millis(5));
+        turns.released(returned, Duration::from_millis(5), false);
         assert_eq!(turns.stand_back(None), Some(moment(70_050)));
         assert_eq!(turns.stand_back(Some(moment(70_050))), None);
     }

@@ -71,7 +71,7 @@ impl Engine {
         }
         tenure.close_listeners();
         let returned = Returned { at: self.clock.now(), took: None, told: None };
-        entry.vacate(tenure, returned, self.settings.hand_off);
+        entry.vacate(self, tenure, returned);
         Ok(())
     }
 

@@ -91,7 +91,8 @@ use std::sync::Arc;
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, DistLock, MultiLock};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, DistLock, MultiLock};
 ///
 /// let (here, there) = (
 ///     Client::builder().url("memory://here")?.connect()?,
@@ -103,7 +104,7 @@ use std::sync::Arc;
 ///     println!("{name} under token {token:?}");
 /// }
 /// guard.unlock()?;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct MultiLock(Arc<Members>);
@@ -132,7 +133,8 @@ pub struct MultiLock(Arc<Members>);
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Client, DistLock, MajorityLock};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, DistLock, MajorityLock};
 ///
 /// let clients = ["memory://a", "memory://b", "memory://c"]
 ///     .map(|url| Client::builder().url(url)?.connect());
@@ -143,7 +145,7 @@ pub struct MultiLock(Arc<Members>);
 /// let lock = MajorityLock::new(members)?;
 /// let guard = lock.lock()?;
 /// guard.unlock()?;
-/// # Ok::<(), lock_core::Error>(())
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct MajorityLock(Arc<Members>);

@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use std::time::Duration;
 
 fn hold(arguments: &[&str]) -> Child {
-    Example::new("hold").args(&["--name", "it"]).args(arguments).spawn()
+    let hold = Example::new("hold").env("DISTLOCK_URL", "memory://");
+    hold.args(&["--name", "it"]).args(arguments).spawn()
 }
 
 #[track_caller]
@@ -107,6 +108,14 @@ fn a_busy_lock_is_an_answer_and_a_wait_can_be_interrupted() {
     let mut next = hold(&["--url", &url, "--wait", "1m"]);
     holder.send("release");
     assert!(held(&mut next) > token);
+}
+
+#[test]
+fn without_a_store_it_says_how_to_name_one() {
+    let mut child = Example::new("hold").arg("--name=it").spawn();
+    assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
+    let line = only_error(&child);
+    assert!(line.contains("DISTLOCK_URL") && line.contains("memory://"), "{line}");
 }
 
 #[test]
@@ -282,7 +291,8 @@ fn something_else_under_the_name_is_told() {
 
 #[test]
 fn signals_that_were_ignored_at_the_start_are_no_handlers_of_the_program() {
-    let mut child = Example::new("hold").args(&["--name", "x"]).with_signals_ignored().spawn();
+    let words = ["--name", "x", "--url", "memory://"];
+    let mut child = Example::new("hold").args(&words).with_signals_ignored().spawn();
     held(&mut child);
     child.terminate();
     child.expect_event("released", SOON);

@@ -65,11 +65,12 @@ fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64
         seen.swallowed_grants >= lost
             && seen.swallowed_releases >= lost
             && seen.late_acquires >= late
+            // One that came late enough to do harm.
+            && seen.late_after_close > 0
     });
     let seen = ledger.counts();
     assert!(code == 130 && output.contains("Stopped early, and exact"), "{code}: {output}");
     assert!(output.contains("tokens   grew with every sale"), "{output}");
-    assert!(seen.late_after_close > 0, "none came late enough to do harm");
     assert_eq!(seen.zombies, 0, "{seen:?}");
     println!("longest time that a free and wanted lock lay idle: {:?}", seen.longest_idle);
     assert!(seen.longest_idle < LEASE / 2, "{seen:?}");

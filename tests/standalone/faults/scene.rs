@@ -150,7 +150,7 @@ pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Ro
     row
 }
 
-/// A server that takes a while to read its data after a restart: so many microseconds for each of 2,000 keys.
+/// A server that takes a while to read its data after a restart: so many microseconds for each of 500 keys.
 pub(super) fn slow_to_load(each_key: &str) -> RedisServer {
     let server = RedisServer::start_with(&["--key-load-delay", each_key]);
     server.fill();

@@ -115,7 +115,7 @@ fn replica() -> Row {
 }
 
 fn loading() -> Row {
-    let mut scene = Scene::with(slow_to_load("400"));
+    let mut scene = Scene::with(slow_to_load("1600"));
     scene.tell(&["SAVE"]);
     let Scene { server, client } = &mut scene;
     let row = thread::scope(|scope| {

@@ -118,6 +118,7 @@ fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
     let heard = Arc::clone(&failures);
     let handler = move |event: &Event| {
         if let Event::RenewalFailed { error, .. } = event {
+            println!("a renewal failed: {error}");
             heard.lock().push(error.to_string());
         }
     };
@@ -134,7 +135,7 @@ fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
 
 fn loading_while_holding() -> Row {
     // For longer than from one renewal to the next, and far shorter than the lease.
-    let server = slow_to_load("2500");
+    let server = slow_to_load("10000");
     let (client, failures) = listening(&server, lease() * 3);
     let row = Scene { server, client }.kept(|scene| {
         renewed_once(scene);
@@ -153,7 +154,7 @@ fn assert_loading(failures: &Failures) {
 
 fn loading_beyond_the_lease() -> Row {
     // For twice the lease.
-    let server = slow_to_load("4000");
+    let server = slow_to_load("16000");
     let (client, failures) = listening(&server, lease());
     let mut scene = Scene { server, client };
     let guard = scene.client.mutex("a").unwrap().lock().unwrap();

@@ -5,7 +5,7 @@ use crate::conformance::fixture::{
     Line, Lock, always, client, connect, context, eventually, fresh_name, in_time, is_busy, join,
     let_pass, long, ms, mutex, mutexes, now, patience, poll, prompt, short, spawn, take, take_soon,
 };
-use crate::conformance::lateness::late;
+use crate::conformance::lateness::late_after;
 use crate::conformance::subject::Subject;
 use crate::event::Event;
 use crate::interrupt::Interrupt;
@@ -205,7 +205,7 @@ pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
         interrupt.fire();
         let taken = join(waiting);
         if woken.is_none() {
-            late("it was not woken by the release");
+            late_after(prompt(), "it was not woken by the release");
         }
         assert!(taken.expect("it was not interrupted"));
     });

@@ -2,7 +2,7 @@
 
 use super::Wait;
 use super::withdrawn::not_voting;
-use crate::backend::{Answer, Attempt, Failure, Grant, Tokens, Waking};
+use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, EntryWake, Place};
 use crate::engine::shortfall::Weighed;
@@ -36,6 +36,12 @@ pub(in crate::engine) enum Next {
     GiveUp,
 }
 
+/// What came of an attempt.
+enum Outcome {
+    Granted(Grant, Moment),
+    Not(Next),
+}
+
 impl Wait<'_> {
     /// Asks the store until it grants the lock or the deadline has come. `None`: it was busy until then.
     pub(super) fn contend(
@@ -56,52 +62,14 @@ impl Wait<'_> {
             let early = mutant("interrupt_checked_too_early").then(|| self.check_interrupt());
             self.signal.take();
             early.unwrap_or_else(|| self.check_interrupt())?;
-            let sent = engine.clock.now();
-            let by = sent + (engine.settings.command_timeout + self.plan.replication.patience());
-            let has_followers = place.asks(by);
-            if !self.doubt {
-                let may_hand_on = self.plan.may_be_handed(engine.settings.hand_off);
-                self.set_aside = if may_hand_on && has_followers { SET_ASIDE } else { 0 };
-            }
-            let next = match self.ask(entry, by) {
-                Ok(Answer::Granted(grant)) => {
-                    if outage.since.is_some() {
-                        place.set_outage(None);
-                    }
-                    return Ok(Some((grant, sent)));
-                }
-                Ok(Answer::Unacknowledged(grant, shortfall)) => {
-                    match self.fell_short(place, grant, shortfall, sent, &mut outage)? {
-                        Weighed::Accepted(grant) => {
-                            place.set_outage(None);
-                            return Ok(Some((grant, sent)));
-                        }
-                        Weighed::TakenBack(next) => next,
-                    }
-                }
-                Ok(answer @ (Answer::Busy(left) | Answer::Endless(left))) => {
-                    if outage.since.is_some() {
-                        place.set_outage(None);
-                        outage = Outage::default();
-                    }
-                    if matches!(answer, Answer::Endless(_)) {
-                        self.tell_endless(entry);
-                    }
-                    self.busy(place, entry, left)?
-                }
-                Ok(Answer::Withdrawn(why)) => {
-                    self.withdrawn(place, entry, why, sent, &mut outage)?
-                }
-                Ok(Answer::Stale(_)) => {
-                    let why = "the store turned down a token that nobody had proposed";
-                    let failure = Failure::Refused(Error::unavailable(why));
-                    self.failed(place, failure, sent, &mut outage)?
-                }
-                Ok(Answer::NotVoting(left)) => {
-                    let failure = Failure::Refused(not_voting(left));
-                    self.failed(place, failure, sent, &mut outage)?
-                }
-                Err(failure) => self.failed(place, failure, sent, &mut outage)?,
+            let left =
+                if outage.since.is_none() { self.leave_to_others(place, entry)? } else { None };
+            let next = match left {
+                Some(next) => next,
+                None => match self.attempt(place, entry, &mut outage)? {
+                    Outcome::Granted(grant, sent) => return Ok(Some((grant, sent))),
+                    Outcome::Not(next) => next,
+                },
             };
             match next {
                 Next::Again => {}
@@ -117,6 +85,61 @@ impl Wait<'_> {
                 }
             }
         }
+    }
+
+    /// Asks the store for the lock, once.
+    fn attempt(
+        &mut self,
+        place: &Place<'_>,
+        entry: &Arc<Entry>,
+        outage: &mut Outage,
+    ) -> Result<Outcome, Error> {
+        let sent = self.engine.clock.now();
+        let by = sent + (self.engine.settings.command_timeout + self.plan.replication.patience());
+        let has_followers = place.asks(by);
+        if !self.doubt {
+            let may_hand_on = self.plan.may_be_handed(self.engine.settings.hand_off);
+            self.set_aside = if may_hand_on && has_followers { SET_ASIDE } else { 0 };
+        }
+        let next = match self.ask(entry, by) {
+            Ok(Answer::Granted(grant)) => {
+                if outage.since.is_some() {
+                    place.set_outage(None);
+                }
+                return Ok(Outcome::Granted(grant, sent));
+            }
+            Ok(Answer::Unacknowledged(grant, shortfall)) => {
+                match self.fell_short(place, grant, shortfall, sent, outage)? {
+                    Weighed::Accepted(grant) => {
+                        place.set_outage(None);
+                        return Ok(Outcome::Granted(grant, sent));
+                    }
+                    Weighed::TakenBack(next) => next,
+                }
+            }
+            Ok(answer @ (Answer::Busy(left) | Answer::Endless(left))) => {
+                if outage.since.is_some() {
+                    place.set_outage(None);
+                    *outage = Outage::default();
+                }
+                if matches!(answer, Answer::Endless(_)) {
+                    self.tell_endless(entry);
+                }
+                self.busy(place, entry, left)?
+            }
+            Ok(Answer::Withdrawn(why)) => self.withdrawn(place, entry, why, sent, outage)?,
+            Ok(Answer::Stale(_)) => {
+                let why = "the store turned down a token that nobody had proposed";
+                let failure = Failure::Refused(Error::unavailable(why));
+                self.failed(place, failure, sent, outage)?
+            }
+            Ok(Answer::NotVoting(left)) => {
+                let failure = Failure::Refused(not_voting(left));
+                self.failed(place, failure, sent, outage)?
+            }
+            Err(failure) => self.failed(place, failure, sent, outage)?,
+        };
+        Ok(Outcome::Not(next))
     }
 
     /// After news of a release: waits for a moment if others have waited for longer.
@@ -166,29 +189,70 @@ impl Wait<'_> {
             ));
         }
         if !place.is_watched() {
-            let wake = Arc::new(EntryWake(Arc::downgrade(entry)));
-            let by = self.at_most(self.engine.command_deadline());
-            return match self.engine.ask(|backend| backend.watch(&entry.name, wake, by)) {
-                Ok(watch) => {
-                    place.keep_watch(watch);
-                    self.unwatched = 0;
-                    // Between our look and the registration it may have been released: look again before sleeping.
-                    let sleeps = mutant("no_look_after_watch");
-                    Ok(if sleeps { Next::Sleep(now + LONGEST_PAUSE * 9) } else { Next::Again })
-                }
-                Err(failure) if failure.error().is_unavailable() => {
-                    // The store answers, and does not tell of releases at the moment: ask it again and again.
-                    self.unwatched += 1;
-                    Ok(Next::Sleep(self.engine.clock.now() + pause(self.unwatched)))
-                }
-                Err(failure) => Err(failure.into_error()),
-            };
+            return self.watch(place, entry);
         }
         // A message may be lost, so the holder's lease bounds the sleep, and never more than one of our own does.
         let lease = self.engine.settings.lease_time.duration();
         let bounds = [left, self.engine.abilities.looks_again];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
+    }
+
+    /// Sees to it that this name's releases are told.
+    fn watch(&mut self, place: &Place<'_>, entry: &Arc<Entry>) -> Result<Next, Error> {
+        let wake = Arc::new(EntryWake(Arc::downgrade(entry)));
+        let by = self.at_most(self.engine.command_deadline());
+        match self.engine.ask(|backend| backend.watch(&entry.name, wake, by)) {
+            Ok(watch) => {
+                place.keep_watch(watch);
+                self.unwatched = 0;
+                // Between our look and the registration it may have been released: look again before sleeping.
+                let sleeps = mutant("no_look_after_watch");
+                let until = self.engine.clock.now() + LONGEST_PAUSE * 9;
+                Ok(if sleeps { Next::Sleep(until) } else { Next::Again })
+            }
+            Err(failure) if failure.error().is_unavailable() => {
+                // The store answers, and does not tell of releases at the moment: ask it again and again.
+                self.unwatched += 1;
+                Ok(Next::Sleep(self.engine.clock.now() + pause(self.unwatched)))
+            }
+            Err(failure) => Err(failure.into_error()),
+        }
+    }
+
+    /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it, while they have it or may
+    /// be about to ask. `None`: they do not want it, or there are none.
+    fn leave_to_others(
+        &mut self,
+        place: &Place<'_>,
+        entry: &Arc<Entry>,
+    ) -> Result<Option<Next>, Error> {
+        let (is_behind, before) = place.is_behind();
+        let now = self.engine.clock.now();
+        // An attempt whose answer was lost may have the lock, and only another attempt finds that out.
+        let cannot_wait = self.doubt || self.plan.deadline.is_some_and(|deadline| now >= deadline);
+        let cannot_hear = self.unwatched > 0 || self.engine.abilities.waking != Waking::Publishes;
+        if !is_behind || cannot_wait || cannot_hear {
+            return Ok(None);
+        }
+        if !place.is_watched() {
+            return self.watch(place, entry).map(Some);
+        }
+        place.asks(self.engine.command_deadline());
+        let by = self.at_most(self.engine.command_deadline());
+        match self.engine.ask(|backend| backend.inspect(&entry.name, by)) {
+            Ok(LockInfo { holder: Some(holder) }) => {
+                self.busy(place, entry, holder.remaining).map(Some)
+            }
+            // It was released meanwhile, and is the next client's.
+            Ok(_) if place.is_behind().1 != before => {
+                place.answered(self.engine.clock.now());
+                self.let_others_go_first(place);
+                Ok(Some(Next::Again))
+            }
+            // Whatever keeps the store from an answer, an attempt meets it, too.
+            Ok(_) | Err(_) => Ok(None),
+        }
     }
 
     /// The store could not be asked, or refused: what to do about it, or the error to give up with.

@@ -133,13 +133,24 @@ impl Place<'_> {
     /// Another client has the lock: the store said so at `now`.
     pub(crate) fn found_busy(&self, now: Moment) {
         let mut state = self.entry.lock();
-        state.turns.found_busy();
+        state.turns.found_busy(now);
         state.request_ended(Some(now));
+    }
+
+    /// The store answered at `now` that another client had the lock until then.
+    pub(crate) fn answered(&self, now: Moment) {
+        self.entry.lock().request_ended(Some(now));
     }
 
     /// How long to leave a lock that was just released to those who have waited for longer.
     pub(crate) fn delay(&self) -> Duration {
         self.entry.lock().turns.delay()
+    }
+
+    /// Whether several clients have waited for longer, and how many releases were heard of until now.
+    pub(crate) fn is_behind(&self) -> (bool, u32) {
+        let turns = &self.entry.lock().turns;
+        (turns.is_behind(), turns.releases())
     }
 
     /// Whether the store tells this name's releases already.

@@ -88,7 +88,7 @@ impl Recorded {
             clock: clock.clone(),
             log: Arc::default(),
             faults: Arc::default(),
-            abilities: Abilities::full(),
+            abilities: Abilities::full().counts_waiters(true),
             owner: Arc::default(),
             lane_panics: Arc::default(),
             gate: Arc::default(),

@@ -5,7 +5,7 @@ use crate::LockGuard;
 
 fn replicated() -> (Recorded, ManualClock) {
     let (store, clock) = Recorded::new();
-    (store.able(Abilities::full().replication(Replicates::Listed)), clock)
+    (store.able(Abilities::full().counts_waiters(true).replication(Replicates::Listed)), clock)
 }
 
 fn client(store: &Recorded, replication: Replication) -> Client {
@@ -292,7 +292,8 @@ fn a_policy_that_the_store_cannot_keep_is_refused_by_name() {
     for refused in refusals(ask(&store, Replication::replicas(1))) {
         assert!(refused.contains("replicas=1") && refused.contains("no replicas"), "{refused}");
     }
-    let counted = store.able(Abilities::full().replication(Replicates::Counted));
+    let counted =
+        store.able(Abilities::full().counts_waiters(true).replication(Replicates::Counted));
     for refused in refusals(ask(&counted, Replication::all())) {
         assert!(refused.contains("replicas=all") && refused.contains("number"), "{refused}");
     }

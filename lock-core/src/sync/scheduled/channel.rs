@@ -34,6 +34,12 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&channel)), Receiver(channel))
 }
 
+/// A channel for any number of messages.
+#[must_use]
+pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
+    bounded(usize::MAX)
+}
+
 impl<T> Sender<T> {
     /// Puts a message in, without waiting.
     ///

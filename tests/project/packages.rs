@@ -1,0 +1,53 @@
+//! What a program gets that depends on the crates, and what is published of them.
+
+use std::path::Path;
+use std::process::Command;
+
+const PUBLISHED: [&str; 4] = ["distlock", "lock-core", "lock-redis", "lock-cluster"];
+
+/// What cargo prints for these words, without a network.
+fn cargo(words: &[&str]) -> String {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let output = Command::new(cargo).args(words).arg("--offline").current_dir(root).output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// With the crate `ctrlc` in its tree, whose features are united, a program's own handler of Ctrl-C
+/// would run on SIGTERM, too, and no longer end it.
+#[test]
+fn a_program_keeps_its_signals() {
+    let tree = |features: &[&str]| {
+        let words = ["tree", "--package=distlock", "--edges=normal", "--prefix=none"];
+        cargo(&[&words, features].concat())
+    };
+    let has = |tree: &str| tree.lines().any(|line| line.starts_with("ctrlc "));
+    assert!(!has(&tree(&[])));
+    assert!(has(&tree(&["--features=ctrlc"])));
+}
+
+#[test]
+fn each_crate_is_published_with_its_licences_and_without_its_tests() {
+    for package in PUBLISHED {
+        let files = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
+        let files: Vec<_> = files.lines().collect();
+        for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] {
+            assert!(files.contains(&file), "{package} has no {file}: {files:#?}");
+        }
+        let tests: Vec<_> = files.iter().filter(|file| file.starts_with("tests/")).collect();
+        assert!(tests.is_empty(), "{package}: {tests:#?}");
+    }
+}
+
+/// With a build of each from what is in its package alone.
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn each_crate_builds_from_its_package() {
+    let packages = PUBLISHED.map(|package| format!("--package={package}"));
+    let words = packages.iter().map(String::as_str);
+    let words: Vec<_> = ["package", "--allow-dirty"].into_iter().chain(words).collect();
+    cargo(&words);
+}

@@ -1,0 +1,49 @@
+//! `Client::ping`: whether the store can be asked, and what is wrong if not.
+
+use distlock::Client;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::within;
+use std::time::Duration;
+
+/// Far less than the outage limit, for which an attempt to lock would wait.
+const WAIT: Duration = Duration::from_secs(1);
+
+fn client(url: &str) -> Client {
+    distlock::connect(url).unwrap()
+}
+
+#[test]
+fn a_store_that_answers_is_ready_and_keeps_nothing_of_it() {
+    let server = RedisServer::start();
+    client(&server.url()).ping(WAIT).unwrap();
+    assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
+}
+
+#[test]
+fn one_that_does_not_is_named_with_the_reason_within_the_time() {
+    let mut server = RedisServer::start();
+    let ready = client(&server.url());
+    ready.ping(WAIT).unwrap();
+    server.pause();
+    let error = within(WAIT, || ready.ping(WAIT)).unwrap_err();
+    let address = format!("127.0.0.1:{}", server.port());
+    let says = |error: &distlock::Error, what: &str| {
+        let text = error.to_string();
+        assert!(text.contains(&address) && text.contains(what), "{text}");
+    };
+    assert!(error.is_unavailable(), "{error:?}");
+    says(&error, "in time");
+    server.kill();
+    let error = within(WAIT, || ready.ping(WAIT)).unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    says(&error, "connect");
+}
+
+#[test]
+fn a_client_that_is_turned_away_learns_why() {
+    let server = RedisServer::start();
+    server.probe().command(&["CONFIG", "SET", "requirepass", "secret"]);
+    let url = format!("redis://:wrong@127.0.0.1:{}", server.port());
+    let error = client(&url).ping(WAIT).unwrap_err();
+    assert!(error.to_string().contains("does not accept the password"), "{error:?}");
+}
