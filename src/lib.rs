@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub use lock_core::backend;
+pub use lock_core::crossbeam_channel;
 #[cfg(feature = "tracing")]
 pub use lock_core::trace;
 pub use lock_core::{

@@ -260,6 +260,14 @@ macro_rules! guard_methods {
             self.0.is_valid()
         }
 
+        /// A span for what is done under the lock, level debug, with its name and its token. Each call makes a new one; it
+        /// lasts for as long as it is kept, as in `let _held = guard.span().entered();`.
+        #[cfg(feature = "tracing")]
+        #[must_use]
+        pub fn span(&self) -> tracing::Span {
+            crate::trace::held(self.name(), self.fencing_token())
+        }
+
         /// For how long the lock is still ours if it is not renewed; zero if it is lost. Local.
         #[must_use]
         pub fn remaining(&self) -> Duration {

@@ -76,3 +76,8 @@ pub use owner::{ClientId, OwnerId, OwnerText};
 pub use replication::{OnShortfall, Replicas, Replication, Shortfall};
 pub use scheme::{Context, Scheme, Schemes};
 pub use token::{FencingToken, TokenRange};
+
+/// News come by its channels: of a [loss](LockGuard::losses), of an [interrupt](Interrupt::fired). Its `select!` waits for them
+/// beside other channels.
+#[cfg(not(shuttle))]
+pub use crossbeam_channel;

@@ -237,7 +237,7 @@ fn a_fixed_lease_is_whole_when_the_guard_is_handed_out() {
         "those that have lost more than a tenth get it anew"
     );
     assert!(guard.remaining() > 9 * SECOND, "{:?}", guard.remaining());
-    let left = three.strangers()[0].remaining().unwrap().unwrap();
+    let left = three.strangers()[0].time_to_live().unwrap().unwrap();
     assert!(left > 9 * SECOND && left <= 10 * SECOND, "and never more: {left:?}");
     guard.unlock().unwrap();
     assert_eq!(three.held(), NONE);
