@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     Refused,
     /// Waits at the gate before it is applied.
     Hangs,
+    /// Waits at the gate, and no answer comes.
+    Unanswered,
     /// Applied, and the answer takes this long.
     Slow(Duration),
     /// Waited for this long, and no answer came.
@@ -223,6 +225,10 @@ impl Recorded {
             Some(Fault::Hangs) => {
                 drop(self.gate.lock());
                 apply()
+            }
+            Some(Fault::Unanswered) => {
+                drop(self.gate.lock());
+                Err(Failure::Unknown(Error::unavailable("no answer, on purpose")))
             }
             Some(Fault::Swallowed) => {
                 apply()?;
