@@ -211,6 +211,9 @@ impl Backend for ClusterBackend {
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
             self.router.0.ask();
         }
+        if matches!(answer, Ok(Answer::Granted(_) | Answer::Unacknowledged(..))) {
+            self.router.0.granted.note(self.router.0.clock().now(), attempt.lease);
+        }
         progress.settle(settled(answer))
     }
 
@@ -244,17 +247,23 @@ impl Backend for ClusterBackend {
                     if matches!(outcome, Ok(Renewal::Unacknowledged(_))) {
                         self.router.0.ask();
                     }
+                    if outcome.is_ok() {
+                        let now = self.router.0.clock().now();
+                        self.router.0.granted.note(now, batch[*place].tenure.lease);
+                    }
                     failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
                         || matches!(redirect, Some(Redirect::Down));
                     renewals[*place] = outcome;
                     match redirect {
                         Some(Redirect::Moved(to)) => {
-                            if let Ok(owner) = self.router.0.moved(slot, &said(to)) {
+                            if let Ok(owner) =
+                                self.router.0.moved(slot, &group.member, &said(to), by)
+                            {
                                 add(&mut next, owner, false, *place);
                             }
                         }
                         Some(Redirect::Ask(to)) => {
-                            if let Ok(target) = self.router.0.member(&said(to)) {
+                            if let Ok(target) = self.router.0.member(&group.member, &said(to), by) {
                                 add(&mut next, target, true, *place);
                             }
                         }

@@ -12,6 +12,7 @@ use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
+use crate::notices::Notices;
 use crate::owner::ClientId;
 use crate::scheme::{Context, Schemes};
 use std::fmt;
@@ -273,7 +274,15 @@ impl ClientBuilder {
 
     fn open(self) -> Result<Arc<Alive>, Error> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        #[cfg(feature = "tracing")]
+        let told: Option<Arc<dyn EventHandler>> =
+            Some(Arc::new(crate::trace::Traced::before(self.events)));
+        #[cfg(not(feature = "tracing"))]
+        let told = self.events;
+        let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
+        let notices = Notices::to(events.clone());
         let context = Context::new(Arc::clone(&clock), ClientId::random());
+        let context = context.with_notices(notices.clone());
         let (config, backend) = match (self.config, self.backend) {
             (config, Some(backend)) => {
                 let config = config.unwrap_or_default();
@@ -291,13 +300,9 @@ impl ClientBuilder {
                 ));
             }
         };
-        #[cfg(feature = "tracing")]
-        let told: Option<Arc<dyn EventHandler>> =
-            Some(Arc::new(crate::trace::Traced::before(self.events)));
-        #[cfg(not(feature = "tracing"))]
-        let told = self.events;
-        let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
-        Engine::open(&config, backend, clock, context.client, events)
+        let alive = Engine::open(&config, backend, clock, context.client, events)?;
+        alive.verify_on(&notices);
+        Ok(alive)
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "acquired",
     "contended",
     "endless",
@@ -46,6 +46,8 @@ const NAMES: [&str; 14] = [
     "released",
     "release_unconfirmed",
     "release_failed",
+    "server_changed",
+    "server_refused",
     "missed",
 ];
 
@@ -101,6 +103,8 @@ impl EventHandler for Counters {
             Event::Released { .. } => ("released", 1),
             Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
             Event::ReleaseFailed { .. } => ("release_failed", 1),
+            Event::ServerChanged { .. } => ("server_changed", 1),
+            Event::ServerRefused { .. } => ("server_refused", 1),
             Event::Missed { count } => ("missed", *count),
         };
         if let Some(at) = NAMES.iter().position(|known| *known == name) {

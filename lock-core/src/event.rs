@@ -154,6 +154,28 @@ pub enum Event {
         /// Why.
         error: Error,
     },
+    /// Another server answers at an address than before, and the client uses it from now on: the
+    /// old one was started again, or replaced. What the client holds there is verified at once.
+    #[non_exhaustive]
+    ServerChanged {
+        /// The address, or what the servers are together.
+        server: String,
+        /// The identity until now: a server's `run_id`, a Sentinel's or a cluster node's ID.
+        was: String,
+        /// The identity from now on.
+        is: String,
+    },
+    /// Another server answers at an address than the one that belongs there, and the client does
+    /// not use it. Told once for each identity that is found there.
+    #[non_exhaustive]
+    ServerRefused {
+        /// The address.
+        server: String,
+        /// The identity that belongs there.
+        expected: String,
+        /// The identity that was found.
+        found: String,
+    },
     /// The handler was too slow: this many events were dropped before the next one.
     #[non_exhaustive]
     Missed {

@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::error::Error;
+use crate::notices::Notices;
 use crate::owner::ClientId;
 use std::fmt;
 use std::sync::Arc;
@@ -34,13 +35,21 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     /// The client that opens the backend.
     pub client: ClientId,
+    /// Where the backend reports what is no answer to a request.
+    pub notices: Notices,
 }
 
 impl Context {
-    /// A context.
+    /// A context whose notices reach no handler.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, client: ClientId) -> Self {
-        Self { clock, client }
+        Self { clock, client, notices: Notices::default() }
+    }
+
+    /// The same with these notices.
+    #[must_use]
+    pub fn with_notices(self, notices: Notices) -> Self {
+        Self { notices, ..self }
     }
 }
 

@@ -5,6 +5,7 @@
 //! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
 //! - `node`: one server, all our connections to it, and what can be asked of it
 //! - `confirm`: a connection on which replicas are waited for after each request
+//! - `deployment`: which servers belong together, and which of several deployments a URL means
 //! - `watches`: who waits for which lock, where locks move from node to node
 //! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
@@ -22,6 +23,7 @@
 mod address;
 mod backend;
 mod confirm;
+mod deployment;
 mod format;
 mod herd;
 mod keys;
@@ -53,6 +55,7 @@ pub use sentinel::SentinelBackend;
 pub mod parts {
     pub use crate::address::Address;
     pub use crate::confirm::Listing;
+    pub use crate::deployment::{Account, Granted, deployments};
     pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;

@@ -30,8 +30,9 @@ enum Transport {
 /// - [`new`](Self::new): `redis+sentinel://[user[:password]@]sentinel[:port][,..]/master[?db=database]`
 /// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels speak TLS, too; needs the cargo feature `tls`
 ///
-/// The hosts are sentinels, as many as are known: one that answers is enough, and it tells of the others. User and
-/// password are for the servers. The sentinels have their own: `sentinel_user` and `sentinel_password`.
+/// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
+/// answer, or those that answer list them at these addresses. User and password are for the
+/// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SentinelScheme(SentinelTransport);

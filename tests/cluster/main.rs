@@ -23,6 +23,9 @@ mod partition;
 // However nodes are reached: over TLS, by IPv6.
 mod endpoints;
 
+// Nodes of another cluster.
+mod foreign_nodes;
+
 // Grants that replicas confirm.
 mod replicas;
 

@@ -29,7 +29,8 @@ fn at(port: u16) -> Address {
 fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
     let topology = topology();
     let shared = topology.shared();
-    let members: Vec<_> = (1..6).map(|port| shared.member(&at(port)).unwrap()).collect();
+    let member = |port| shared.map.write().member(&at(port), &shared.makers).unwrap();
+    let members: Vec<_> = (1..6).map(member).collect();
     let last = || shared.tellers().last().map(|member| member.number);
     shared.suspect(&members[2]);
     assert!(shared.is_asked_for(), "and at once, by the others");
@@ -45,15 +46,16 @@ fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
 fn what_is_under_way_on_a_node_that_was_only_named_goes_on() {
     let topology = topology();
     let shared = topology.shared();
-    let take_over = |port| {
-        let told = Shards::new(1, vec![Shard::new(at(port), 0..=9)]);
+    let take_over = |port: u16| {
+        let id = port.to_string();
+        let told = Shards::new(1, vec![Shard::new(&id, at(port), 0..=9)]);
         let left = shared.map.write().take_over(&told, &shared.makers).unwrap();
         left.gone.iter().map(|member| member.address.port).collect::<Vec<_>>()
     };
     assert_eq!(take_over(1), []);
-    shared.member(&at(2)).unwrap();
+    shared.map.write().member(&at(2), &shared.makers).unwrap();
     assert_eq!(take_over(1), [], "the next node of a slot that is just moving");
-    shared.moved(9, &at(3)).unwrap();
+    shared.map.write().moved(9, &at(3), &shared.makers).unwrap();
     assert_eq!(take_over(1), [], "where a slot has gone");
     assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
 }

@@ -1,7 +1,7 @@
 //! The engine: everything about locking that is the same on every store, written once above [`Backend`].
 //!
 //! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting,
-//! [`shortfall`] sees to what replicas did not confirm. An [`entry`] is what this
+//! [`shortfall`] sees to what replicas did not confirm, [`recheck`] verifies all at once. An [`entry`] is what this
 //! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
 //! and [`turns`] says when other clients go first.
 //!
@@ -13,6 +13,7 @@ mod alive;
 pub(crate) mod entry;
 mod handoff;
 mod keep;
+mod recheck;
 mod release;
 mod shortfall;
 pub(crate) mod tenure;

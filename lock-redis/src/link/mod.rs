@@ -20,7 +20,7 @@ mod wire;
 
 pub(crate) use asking::Asking;
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash, with_text};
-pub(crate) use dial::{Bounds, Dialer, Login, Server};
+pub(crate) use dial::{Bounds, Dialer, Identity, Kind, Login, Serial, Server};
 pub(crate) use duplex::{Errand, Heard};
 pub(crate) use frames::Frames;
 pub(crate) use place::Place;
@@ -48,6 +48,8 @@ pub(crate) struct Link {
     last_used: Moment,
     /// The bits of scripts that were sent on it, as far as anybody asked.
     sent_scripts: u32,
+    /// Which of the endpoint's servers it leads to.
+    serial: Serial,
     /// By which others can end it.
     _handle: Option<Arc<Handle>>,
 }
@@ -179,6 +181,7 @@ impl Link {
             clock,
             last_used,
             sent_scripts: 0,
+            serial: Serial::default(),
             _handle: handle,
         })
     }
@@ -195,7 +198,22 @@ impl Link {
 
     /// Whether this link can still be used as far as we know.
     pub(crate) fn is_alive(&self) -> bool {
-        self.wire.is_some()
+        self.wire.is_some() && !self.serial.is_over()
+    }
+
+    /// Which of the endpoint's servers it leads to.
+    pub(crate) fn serial(&self) -> &Serial {
+        &self.serial
+    }
+
+    /// The server at the other end is not the endpoint's any more, if it is not: what it answered
+    /// does not count.
+    fn must_count(&mut self) -> Result<(), CallError> {
+        if !self.serial.is_over() {
+            return Ok(());
+        }
+        self.wire = None;
+        Err(CallError::Unknown(self.server.superseded()))
     }
 
     /// Whether it has been idle for long enough that the server may have closed it meanwhile.
@@ -222,6 +240,7 @@ impl Link {
         let mut fed = 0;
         let reply = self.receive(&mut fed, by)?;
         self.settle(fed, reply.wire_length())?;
+        self.must_count()?;
         Ok(reply)
     }
 
@@ -240,6 +259,9 @@ impl Link {
             }
             self.settle(fed, replies.iter().map(Reply::wire_length).sum())
         });
+        if let Err(error) = self.must_count() {
+            return (Vec::new(), Err(error));
+        }
         (replies, outcome)
     }
 
@@ -249,6 +271,7 @@ impl Link {
     }
 
     fn send(&mut self, requests: &[Request<'_>], by: Moment) -> Result<(), CallError> {
+        self.wire.take_if(|_| self.serial.is_over());
         let Some(wire) = &mut self.wire else {
             return Err(CallError::NotSent(Error::unavailable(format!(
                 "the connection to {} is closed",

@@ -315,6 +315,12 @@ impl Node {
         self.link.end(&self.dialer.retired());
     }
 
+    /// Which server belongs there, as far as is known, where that is asked.
+    #[must_use]
+    pub fn identity(&self) -> Option<Arc<str>> {
+        self.dialer.identity()?.known()
+    }
+
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.dialer.server())

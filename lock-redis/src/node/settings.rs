@@ -1,11 +1,12 @@
 //! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
 
 use super::Node;
-use crate::link::{Bounds, Dialer, Login, Place, Server, TlsSettings};
+use crate::link::{Bounds, Dialer, Identity, Kind, Login, Place, Server, TlsSettings};
 use crate::pool::PoolThread;
 use crate::scheme;
-use lock_core::{Clock, Config, Context, Error, Secret};
+use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What all nodes of a client have in common.
 #[derive(Debug)]
@@ -17,6 +18,9 @@ pub struct NodeSettings {
     /// Makes the slots of all pools.
     thread: PoolThread,
     clock: Arc<dyn Clock>,
+    notices: Notices,
+    /// The lease of locks that are taken without one.
+    lease: Duration,
 }
 
 impl NodeSettings {
@@ -41,6 +45,8 @@ impl NodeSettings {
             pool: config.pool(),
             thread: PoolThread::start()?,
             clock: Arc::clone(&context.clock),
+            notices: context.notices.clone(),
+            lease: config.lease().unwrap_or_default().max(config.watchdog()),
         })
     }
 
@@ -53,29 +59,51 @@ impl NodeSettings {
         self.node(Place::tcp(host, port))
     }
 
-    /// The same, where the server may leave: [`Node::retire`] ends all connections to it.
+    /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
+    /// it. Each begins with the question which node answers, and is refused unless that is `id`, or
+    /// the first that answered.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn guest_on(&self, host: &str, port: u16) -> Result<Node, Error> {
+    pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
+        let identity = Identity::of(Kind::Node, id, self.notices.clone());
+        let dialer = self.dialer(Place::tcp(host, port))?.for_a_while().identified(identity);
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+    }
+
+    /// The same for any node of a cluster: it says which one it is where it is asked for the
+    /// cluster, and is asked for nothing else.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_while();
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
-    /// question whether it is, and [`Node::retire`] ends them all.
+    /// questions which server answers and whether it is a master, and [`Node::retire`] ends them all. It is refused
+    /// unless its `run_id` is this one, or that of the first that answered.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn master_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master();
+    pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
+        let identity = Identity::of(Kind::Run, run_id, self.notices.clone());
+        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
     }
 
-    /// The same for any place.
-    pub(crate) fn node(&self, place: Place) -> Result<Node, Error> {
+    /// The same for any place, where another server is followed: see [`Identity`].
+    pub(crate) fn followed(&self, place: Place) -> Result<Node, Error> {
+        let identity = Identity::followed(self.lease, self.notices.clone());
+        let dialer = self.dialer(place)?.identified(identity);
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+    }
+
+    fn node(&self, place: Place) -> Result<Node, Error> {
         Node::new(Arc::new(self.dialer(place)?), self.pool, &self.thread, self.bounds)
     }
 
@@ -100,6 +128,18 @@ impl NodeSettings {
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Where is told which servers were found.
+    #[must_use]
+    pub fn notices(&self) -> &Notices {
+        &self.notices
+    }
+
+    /// The longest lease of locks that are taken without one.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// Whether it is TLS that is spoken.

@@ -149,6 +149,9 @@ impl Session {
             if work.closed {
                 return Err(Closed);
             }
+            if connection.is_over() {
+                return Ok(Broken);
+            }
             intake = match self.step(&mut connection, work, intake) {
                 Ok(intake) => intake,
                 Err(broken) => return Ok(broken),

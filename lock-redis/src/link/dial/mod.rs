@@ -1,8 +1,10 @@
 //! [`Dialer`]: makes links. Look-up, connecting and [handshake] share one deadline.
 
 mod handshake;
+mod identity;
 
 pub(crate) use handshake::Login;
+pub(crate) use identity::{Identity, Kind, Serial};
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::{LookUpError, Resolver};
@@ -48,6 +50,8 @@ pub(crate) struct Dialer {
     term: Option<Term>,
     /// Each link begins with the question whether the server is a master.
     must_be_master: bool,
+    /// Which server belongs there, where that is asked.
+    identity: Option<Identity>,
     /// How many links have died. Written by whoever saw one die; read by all, to look at their own before they trust
     /// it: after a restart of the server one request is lost, and not one for each link.
     deaths: AtomicU64,
@@ -82,6 +86,13 @@ impl Server {
         Error::unavailable(message).with_source(failure)
     }
 
+    /// Another server is used at this address since a request left.
+    pub(in crate::link) fn superseded(&self) -> Error {
+        Error::unavailable(format!(
+            "another server answers at {self} since, and what the one before it says does not count"
+        ))
+    }
+
     /// What came from this server is no answer.
     pub(crate) fn garbage(&self, why: &str) -> Error {
         Error::unavailable(format!(
@@ -109,7 +120,17 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        Self { server, login, bounds, clock, road, term: None, must_be_master: false, deaths }
+        Self {
+            server,
+            login,
+            bounds,
+            clock,
+            road,
+            term: None,
+            must_be_master: false,
+            identity: None,
+            deaths,
+        }
     }
 
     /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
@@ -122,6 +143,16 @@ impl Dialer {
     pub(crate) fn for_a_while(mut self) -> Self {
         self.term = Some(Term::default());
         self
+    }
+
+    /// The same, where each link begins with the question which server answers.
+    pub(crate) fn identified(self, identity: Identity) -> Self {
+        Self { identity: Some(identity), ..self }
+    }
+
+    /// Which server belongs there, where that is asked.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
     }
 
     /// Ends the links that one thread uses at a time, so that whoever waits on one does so no longer, and makes no new
