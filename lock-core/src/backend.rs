@@ -373,6 +373,9 @@ pub enum Renewal {
     Extended,
     /// The same in the store, and too few replicas confirmed it in time: the old validity stands.
     Unacknowledged(Shortfall),
+    /// The same, because the server has no replica, by the word of most servers that would have to agree to the promotion
+    /// of one: none can take over that does not have it.
+    Unreplicated(Shortfall),
     /// The holding is not this owner's any more.
     Gone,
 }

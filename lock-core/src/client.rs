@@ -24,6 +24,13 @@ use std::time::Duration;
 /// Threads of one client queue for a lock inside the process; two clients are strangers to each other, also in one
 /// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
 /// and guard is gone.
+///
+/// # Forks
+///
+/// A client and its locks belong to the process that made it: in a forked child they refuse
+/// everything, and the child makes a client of its own. Fork before the program has threads, this
+/// library's included: what another thread has locked at the fork, in any library, stays locked in
+/// the child for ever.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Alive>, Kin);
 
@@ -80,8 +87,9 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if this client was given a
-    /// backend instead of a URL.
+    /// backend instead of a URL. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
+        self.0.refuse_if_forked()?;
         self.1.differing_in(option, value)
     }
 
@@ -158,7 +166,7 @@ impl Client {
     }
 
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
-    /// lease. A name that is not used any more leaves nothing behind.
+    /// lease, ten seconds at most. A name that is not used any more leaves nothing behind.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()

@@ -96,6 +96,8 @@ impl EventHandler for Counters {
             Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
             Event::ShortfallTakenBack { .. } => ("shortfall_taken_back", 1),
             Event::ShortfallAccepted { .. } => ("shortfall_accepted", 1),
+            Event::Degraded { .. } => ("degraded", 1),
+            Event::Restored { .. } => ("restored", 1),
             Event::Lost { .. } => ("lost", 1),
             Event::HandedOnLost { holds, .. } => ("handed_on_lost", u64::from(*holds)),
             Event::Released { .. } => ("released", 1),

@@ -90,6 +90,22 @@ pub enum Event {
         /// How many did.
         shortfall: Shortfall,
     },
+    /// A renewal counts that too few replicas confirmed: the server has none now that could take over without it, or
+    /// the [policy](crate::Replication::keep_unconfirmed_renewals) says so. The lock is held like one without replicas.
+    /// Told once, until [`Restored`](Self::Restored).
+    #[non_exhaustive]
+    Degraded {
+        /// The lock.
+        lock: LockName,
+        /// How many confirmed.
+        shortfall: Shortfall,
+    },
+    /// As many replicas as were asked for have confirmed a renewal again.
+    #[non_exhaustive]
+    Restored {
+        /// The lock.
+        lock: LockName,
+    },
     /// The lock was lost. Stop what it protects.
     #[non_exhaustive]
     Lost {

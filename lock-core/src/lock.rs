@@ -39,7 +39,7 @@ pub(crate) mod sealed {
 /// | `isHeldByCurrentThread()` | [`is_held_by_current_thread()`](Self::is_held_by_current_thread) |
 /// | `isHeldByThread(id)` | none: a thread's own question is the one above, [`inspect()`](Self::inspect) tells the store's holder |
 /// | `getHoldCount()` | [`hold_count()`](Self::hold_count) |
-/// | `remainTimeToLive()` | [`remaining()`](Self::remaining) |
+/// | `remainTimeToLive()` | [`time_to_live()`](Self::time_to_live) |
 /// | `getName()` | [`name()`](Self::name) |
 /// | `newCondition()` | none yet; Redisson has none either |
 /// | `RedissonClient.getLock(name)` | [`client.mutex(name)`](crate::Client::mutex) |
@@ -169,13 +169,14 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         Ok(self.inspect()?.holder.is_some())
     }
 
-    /// What is left of the holder's lease, by the store's word: `None` if nobody holds it, [`Duration::MAX`] if it does
+    /// What is left of the holder's lease, by the store's word, which is not what its holder may trust
+    /// ([`LockGuard::remaining`]): `None` if nobody holds it, [`Duration::MAX`] if it does
     /// not end by itself.
     ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
-    fn remaining(&self) -> Result<Option<Duration>, Error> {
+    fn time_to_live(&self) -> Result<Option<Duration>, Error> {
         Ok(self.inspect()?.holder.map(|holder| holder.remaining.unwrap_or(Duration::MAX)))
     }
 }

@@ -42,6 +42,10 @@ pub struct Mutex(Handle);
 /// A lock on one name whose guards own it, not threads: a guard can be sent to another thread. Never reentrant: who
 /// locks it twice waits for itself, as with [`std::sync::Mutex`].
 ///
+/// It has the verbs of [`DistLock`], and is none: those return guards that stay with their thread. As a part of a
+/// [`MultiLock`](crate::MultiLock), or wherever a `DistLock` is asked for, it becomes the [`Mutex`] of its name, which is
+/// the same lock, held by threads.
+///
 /// # Examples
 ///
 /// ```
@@ -177,6 +181,12 @@ impl From<Mutex> for Arc<dyn DistLock> {
 impl From<&Mutex> for Arc<dyn DistLock> {
     fn from(mutex: &Mutex) -> Self {
         Arc::new(mutex.clone())
+    }
+}
+
+impl From<&OwnedMutex> for Arc<dyn DistLock> {
+    fn from(mutex: &OwnedMutex) -> Self {
+        Arc::new(Mutex(mutex.0.clone()))
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the library tells `tracing`: the feature of that name.
 //!
 //! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to the grant or the refusal,
-//! with `busy` or `error` where it ends without the lock) and `release`. They are entered on the caller's thread.
+//! with `busy` or `error` where it ends without the lock) and `release`. They are entered on the caller's thread. A program
+//! that asks for it has one for what it does under a lock: [`LockGuard::span`](crate::LockGuard::span).
 //!
 //! Records, target `distlock`, made of the client's [events](crate::Event) on the events' thread:
 //!
@@ -142,6 +143,12 @@ fn record(event: &Event) {
         Event::ShortfallAccepted { lock, token, shortfall } => {
             warn!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %shortfall, "too few replicas confirmed it: accepted");
         }
+        Event::Degraded { lock, shortfall } => {
+            warn!(target: "distlock", %lock, %shortfall, "held without the replicas that were asked for");
+        }
+        Event::Restored { lock } => {
+            info!(target: "distlock", %lock, "held with the replicas that were asked for");
+        }
         Event::Lost { lock, token, loss } => {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
         }
@@ -180,6 +187,12 @@ pub(crate) fn acquire(lock: &LockName) -> tracing::span::EnteredSpan {
 pub(crate) fn release(lock: &LockName) -> tracing::span::EnteredSpan {
     tracing::debug_span!(target: "distlock", "release", %lock, error = tracing::field::Empty)
         .entered()
+}
+
+/// The span of what is done under a lock.
+pub(crate) fn held(lock: &LockName, token: Option<crate::FencingToken>) -> tracing::Span {
+    let token = token.map(crate::FencingToken::get);
+    tracing::debug_span!(target: "distlock", "held", %lock, token)
 }
 
 /// Says in its span how a call ended.
@@ -239,7 +252,9 @@ mod tests {
         let losses = guard.losses();
         losses.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(guard.unlock().is_err());
-        lock.lock().unwrap().unlock().unwrap();
+        let guard = lock.lock().unwrap();
+        guard.span().in_scope(|| tracing::info!(target: "distlock", "at work"));
+        guard.unlock().unwrap();
         drop((lock, one, two));
         let expected = [
             "DEBUG acquire{lock=traced:x}: distlock: close",
@@ -249,6 +264,7 @@ mod tests {
             "ERROR distlock: lost lock=traced:x",
             "DEBUG distlock: released lock=traced:x",
             "DEBUG release{lock=traced:x",
+            "}: distlock: at work",
         ];
         let clock = crate::SystemClock;
         let until = clock.now() + Duration::from_secs(10);

@@ -289,6 +289,15 @@ impl RedisServer {
         probe.command(&["EVAL", MANY, "0"]);
     }
 
+    /// From its next start on, it answers every few keys while it reads its data (if it has a setting for it: since
+    /// Redis 7).
+    pub fn answer_while_loading(&mut self) {
+        const SETTING: &str = "loading-process-events-interval-bytes";
+        if !self.probe().command(&["CONFIG", "GET", SETTING]).texts().is_empty() {
+            self.setup.arguments.extend([format!("--{SETTING}"), "65536".to_owned()]);
+        }
+    }
+
     /// Changes these settings while it runs, and returns what they were before.
     pub fn configure<const N: usize>(&self, settings: [[&str; 2]; N]) -> [[String; 2]; N] {
         let mut probe = self.probe();

@@ -112,6 +112,7 @@ mod tests {
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_SHORTFALL", "fail"),
+            ("DISTLOCK_UNCONFIRMED_RENEWALS", "keep"),
         ];
         assert_eq!(set.len(), OPTIONS.len());
         for one in set {

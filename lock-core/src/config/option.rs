@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 13] = [
+pub(super) const OPTIONS: [&str; 14] = [
     "watchdog",
     "lease",
     "outage_limit",
@@ -21,6 +21,7 @@ pub(super) const OPTIONS: [&str; 13] = [
     "replicas",
     "replication_timeout",
     "on_shortfall",
+    "unconfirmed_renewals",
 ];
 
 /// Where a value stands, for the message that refuses it.
@@ -79,6 +80,14 @@ impl Config {
             "replicas" => self.replication.replicas = replicas(option, value)?,
             "replication_timeout" => {
                 self.replication = self.replication.timeout(duration(option, value)?);
+            }
+            "unconfirmed_renewals" => {
+                let keep = match value {
+                    "refuse" => false,
+                    "keep" => true,
+                    _ => return Err(unreadable(option, value, "one of `refuse` and `keep`")),
+                };
+                self.replication = self.replication.keep_unconfirmed_renewals(keep);
             }
             "on_shortfall" => {
                 self.replication.on_shortfall = match value {

@@ -272,7 +272,7 @@ impl<'a> Wait<'a> {
         let due =
             watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
         let armed =
-            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, due));
+            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, now, due));
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
@@ -293,9 +293,10 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// When to give up on what has kept us away since then.
+    /// When to give up on an outage that began at `since`, perhaps before this wait did.
     pub(super) fn limit(&self, since: Moment) -> Moment {
-        self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit)
+        let limit = self.engine.settings.outage_limit;
+        self.plan.deadline.unwrap_or(since.max(self.plan.start) + limit)
     }
 
     fn check_interrupt(&self) -> Result<(), Error> {

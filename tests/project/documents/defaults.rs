@@ -23,6 +23,10 @@ fn value(config: &Config, setting: &str) -> String {
         "replicas" => config.replication().count().to_string(),
         "replication_timeout" => duration(config.replication().time()),
         "on_shortfall" => format!("`{:?}`", config.replication().shortfall()).to_lowercase(),
+        "unconfirmed_renewals" if config.replication().keeps_unconfirmed_renewals() => {
+            "`keep`".to_owned()
+        }
+        "unconfirmed_renewals" => "`refuse`".to_owned(),
         other => panic!("the table has a setting `{other}` that this test does not know"),
     }
 }

@@ -33,7 +33,7 @@ struct Book {
 }
 
 /// What happened.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
     /// Grants that nobody was told of.
     pub(super) swallowed_grants: u64,

@@ -152,7 +152,8 @@ pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Ro
 
 /// A server that takes a while to read its data after a restart: so many microseconds for each of 500 keys.
 pub(super) fn slow_to_load(each_key: &str) -> RedisServer {
-    let server = RedisServer::start_with(&["--key-load-delay", each_key]);
+    let mut server = RedisServer::start_with(&["--key-load-delay", each_key]);
     server.fill();
+    server.answer_while_loading();
     server
 }

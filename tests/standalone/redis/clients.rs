@@ -53,7 +53,7 @@ fn a_lock_of_one_client_is_seen_and_refused_by_another() {
             && !there.is_held_by_current_thread()
             && here.is_held_by_current_thread()
     );
-    let left = there.remaining().unwrap().unwrap();
+    let left = there.time_to_live().unwrap().unwrap();
     assert!(left > Duration::from_secs(9) && left <= Duration::from_secs(10), "{left:?}");
     assert!(there.unlock().unwrap_err().is_not_held());
     assert!(there.force_unlock().unwrap() && !there.force_unlock().unwrap());

@@ -157,12 +157,12 @@ pub(crate) fn queries_agree_with_the_store(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &other] {
         assert!(!mutex.is_locked().expect("the store answers"));
-        assert_eq!(mutex.remaining().expect("the store answers"), None);
+        assert_eq!(mutex.time_to_live().expect("the store answers"), None);
     }
     let guard = take_with(&one, &fixed(ms(10_000)));
     for mutex in [&one, &other] {
         assert!(mutex.is_locked().expect("the store answers"));
-        let left = mutex.remaining().expect("the store answers").expect("it is held");
+        let left = mutex.time_to_live().expect("the store answers").expect("it is held");
         assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
     }
     guard.unlock().expect("it is ours");

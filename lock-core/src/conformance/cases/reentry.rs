@@ -98,11 +98,11 @@ pub(crate) fn remaining_survives_nested_unlocks(subject: &dyn Subject) {
     let [first, second, third] = guards;
     third.unlock().expect("it is ours");
     second.unlock().expect("it is ours");
-    let left = one.remaining().expect("the store answers").expect("it is held");
+    let left = one.time_to_live().expect("the store answers").expect("it is held");
     assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
     assert_eq!(subject.probe(one.name()).remaining.map(|left| left > ms(8_000)), Some(true));
     first.unlock().expect("it is ours");
-    assert_eq!(one.remaining().expect("the store answers"), None);
+    assert_eq!(one.time_to_live().expect("the store answers"), None);
 }
 
 /// After a nested lock and unlock of one thread, another thread's lock is renewed as ever.

@@ -46,8 +46,8 @@ impl Wait<'_> {
     /// Several asked at the same time, and nobody got enough: each waits for a moment of its own.
     fn divided(&mut self, place: &Place<'_>, entry: &Arc<Entry>, sent: Moment) -> Next {
         self.tell_contended(entry);
-        place.found_busy();
         let now = self.engine.clock.now();
+        place.found_busy(now);
         if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
             return Next::GiveUp;
         }

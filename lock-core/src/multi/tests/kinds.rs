@@ -88,7 +88,7 @@ fn it_has_all_verbs() {
     assert!(lock.lock_with(&LockOptions::new().wait(SECOND)).unwrap_err().is_misuse());
     assert!(lock.run(|guard| guard.is_valid()).unwrap());
     assert_eq!(three.all().run(|guard| guard.name().clone()).unwrap(), *lock.name());
-    assert!(!lock.is_locked().unwrap() && lock.remaining().unwrap().is_none());
+    assert!(!lock.is_locked().unwrap() && lock.time_to_live().unwrap().is_none());
     assert_eq!(three.held(), NONE);
 }
 
@@ -100,8 +100,8 @@ fn it_is_locked_when_it_could_not_be_taken_now_and_force_frees_all() {
     let short = a.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     assert!(all.is_locked().unwrap() && !majority.is_locked().unwrap());
     let long = b.lock_with(&LockOptions::new().lease(20 * SECOND)).unwrap();
-    assert_eq!(all.remaining().unwrap(), Some(20 * SECOND), "until both have ended");
-    assert_eq!(majority.remaining().unwrap(), Some(10 * SECOND), "until one of them has");
+    assert_eq!(all.time_to_live().unwrap(), Some(20 * SECOND), "until both have ended");
+    assert_eq!(majority.time_to_live().unwrap(), Some(10 * SECOND), "until one of them has");
     assert!(all.force_unlock().unwrap() && !all.force_unlock().unwrap());
     assert_eq!(three.held(), NONE);
     assert!(short.unlock().is_err() && long.unlock().is_err());
@@ -126,4 +126,15 @@ fn what_cannot_be_asked_is_free_or_held_only_where_the_others_decide_it() {
     cut();
     assert!(majority.is_locked().unwrap());
     drop((guard, other));
+}
+
+#[test]
+fn an_owned_mutex_can_be_a_part() {
+    let client = Three::new().stores[0].client();
+    let [a, b] = ["a", "b"].map(|name| client.owned_mutex(name).unwrap());
+    let both = MultiLock::new([&a, &b]).unwrap();
+    let guard = both.lock().unwrap();
+    assert!(a.try_lock().unwrap().is_none() && b.try_lock().unwrap().is_none());
+    guard.unlock().unwrap();
+    assert!(a.try_lock().unwrap().is_some());
 }
