@@ -465,7 +465,6 @@ impl Shared {
         *self.silent_since.lock() = None;
         let notices = self.makers.settings.notices();
         notices.server_changed(&format!("the cluster at {}", self.configured()), &was, &is);
-        notices.verify_held();
         Ok(())
     }
 

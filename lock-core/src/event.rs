@@ -155,7 +155,9 @@ pub enum Event {
         error: Error,
     },
     /// Another server answers at an address than before, and the client uses it from now on: the
-    /// old one was started again, or replaced. What the client holds there is verified at once.
+    /// old one was started again, or replaced. What the client holds on one Redis server is verified
+    /// at once; another deployment of Sentinels, or another cluster, is used only when what the
+    /// client held in the one before is over.
     #[non_exhaustive]
     ServerChanged {
         /// The address, or what the servers are together.
