@@ -31,10 +31,11 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "acquired",
     "contended",
     "endless",
+    "paused",
     "renewed",
     "renewal_failed",
     "renewals_used_up",
@@ -88,6 +89,7 @@ impl EventHandler for Counters {
             Event::Acquired { .. } => ("acquired", 1),
             Event::Contended { .. } => ("contended", 1),
             Event::Endless { .. } => ("endless", 1),
+            Event::Paused { .. } => ("paused", 1),
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),
             Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
