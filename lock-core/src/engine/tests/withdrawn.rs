@@ -124,7 +124,7 @@ fn a_pause_with_a_known_end_is_waited_out_and_told_once() {
     let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
     let lock = client.mutex("x").unwrap();
     let waiting = thread::spawn(move || lock.lock().map(|guard| guard.unlock().unwrap()));
-    advance_until_done(&clock, 1, &waiting);
+    advance_until_done(&clock, 0, &waiting);
     waiting.join().unwrap().unwrap();
     assert!(clock.now().since(began) >= Duration::from_secs(59), "longer than any outage");
     eventually("it is told", || counters.count("released") == 1);
