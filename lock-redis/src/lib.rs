@@ -59,6 +59,6 @@ pub mod parts {
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
     pub use crate::shards::{SLOTS, Shard, Shards};
-    pub use crate::voter::{Terms, Vote, Voter};
+    pub use crate::voter::{Answered, Terms, Vote, Voter};
     pub use crate::watches::{Moving, Watches};
 }

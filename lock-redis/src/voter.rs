@@ -47,6 +47,9 @@ enum Known {
     Refused(Error, Moment),
 }
 
+/// An answer, and the node that gave it; `None` if the server is none.
+pub type Answered<T> = (T, Option<Arc<Standing>>);
+
 /// What a server says to an attempt.
 #[derive(Debug)]
 #[allow(clippy::exhaustive_enums, reason = "made by the crate of the same house")]
@@ -195,7 +198,7 @@ impl Voter {
         &self,
         batch: &[Renewing],
         by: Moment,
-    ) -> Vec<Result<(Renewal, Option<Arc<Standing>>), Failure>> {
+    ) -> Vec<Result<Answered<Renewal>, Failure>> {
         let renewals = self.node.renew_and_look(&self.format, batch, by);
         let with_standing = |renewal: Result<(Renewal, Arc<Sight>), Failure>| {
             let (renewal, sight) = renewal?;
@@ -214,7 +217,7 @@ impl Voter {
         &self,
         name: &LockName,
         by: Moment,
-    ) -> Result<(LockInfo, Option<Arc<Standing>>), Failure> {
+    ) -> Result<Answered<LockInfo>, Failure> {
         let (info, sight) = self.node.inspect_and_look(&self.format, name, by)?;
         Ok((info, sight.marker.map(|(_, standing)| Arc::new(standing))))
     }

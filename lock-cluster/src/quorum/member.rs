@@ -12,7 +12,7 @@ pub(super) enum Member {
     /// Any backend, called by its number: the same store for as long as it is there, which forgets nothing.
     Plain { store: Arc<dyn Backend>, name: String },
     /// A Redis server, which says at each answer who it is.
-    Server(Voter),
+    Server(Box<Voter>),
 }
 
 /// An answer, and who gave it: where that can be another than before.
@@ -36,7 +36,7 @@ impl Member {
     pub(super) fn store(&self) -> &dyn Backend {
         match self {
             Self::Plain { store, .. } => store.as_ref(),
-            Self::Server(voter) => voter,
+            Self::Server(voter) => voter.as_ref(),
         }
     }
 

@@ -170,7 +170,7 @@ fn members(config: &Config, settings: &Settings, context: &Context) -> Result<Ve
         let node = nodes.node_on(&name, port)?;
         let Settings { max_lease, durable, .. } = *settings;
         let terms = Terms { max_lease, keep: format.keep(), durable };
-        Ok(Member::Server(Voter::new(node, Arc::clone(&format), terms)))
+        Ok(Member::Server(Box::new(Voter::new(node, Arc::clone(&format), terms))))
     };
     hosts.iter().map(member).collect()
 }

@@ -40,14 +40,13 @@ impl Config {
             }),
             "keep" => {
                 let good = Self::SHORTEST_KEEP..=Self::LONGEST_KEEP;
-                (!good.contains(&self.keep) || self.keep.subsec_nanos() % 1_000_000 != 0).then(
-                    || {
+                (!good.contains(&self.keep) || !self.keep.subsec_nanos().is_multiple_of(1_000_000))
+                    .then(|| {
                         format!(
                             "keep {:?} is not between 2m and 365days, in whole milliseconds",
                             self.keep
                         )
-                    },
-                )
+                    })
             }
             "connect_timeout" => timeout(option, self.connect_timeout),
             "command_timeout" => timeout(option, self.command_timeout),

@@ -161,6 +161,11 @@ fn two_attempts_and_a_node_that_is_replaced() {
 }
 
 #[test]
+fn two_attempts_and_a_node_that_is_replaced_beside_renewals() {
+    holds("a node that is replaced, renewals", Quorum { renews: true, ..replaced() });
+}
+
+#[test]
 fn two_attempts_and_a_node_of_another_quorum() {
     holds("a node of another quorum", foreign());
 }
@@ -185,7 +190,6 @@ fn two_rounds_with_each_of_them() {
     holds("a node that forgets, two rounds", Quorum { rounds: 2, ..forgetful() });
     holds("a node that forgets, old snapshots", Quorum { saves: true, ..forgetful() });
     holds("re-sends, counters further apart", Quorum { latest: 3, skew: 2, ..resent() });
-    holds("a node that is replaced, with renewals", Quorum { renews: true, ..replaced() });
     let near = Quorum { skew: 1, latest: 2, ..ranges() };
     holds("ranges, two rounds", Quorum { rounds: 2, ..near });
     to_depth(8);
