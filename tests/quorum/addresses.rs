@@ -8,6 +8,7 @@ use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::quorum::{Servers, admit, place, start, url};
 use distlock_tests::switch::Switch;
 use distlock_tests::time::{eventually, let_pass, scaled};
+use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -122,6 +123,49 @@ fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
     eventually("it is lost", SOON, || is_lost(&guard));
     assert!(guard.verify().is_err());
     drop(guard);
+}
+
+/// The choice of the members is one, whoever begins it.
+#[test]
+fn clients_that_begin_a_quorum_together_begin_one() {
+    const CLIENTS: usize = 6;
+    let options = "max_lease=3s&node_timeout=1s&watchdog=2s&command_timeout=2s";
+    let mut servers: Vec<_> = (0..5).map(|_| start()).collect();
+    let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+    let agree = |servers: &[RedisServer], epoch: Option<&str>| {
+        let markers = servers.iter().map(|server| server.probe().hgetall("distlock_quorum"));
+        let mut views: Vec<_> = markers
+            .map(|marker| ["quorum", "epoch", "members"].map(|field| marker.get(field).cloned()))
+            .collect();
+        views.dedup();
+        views.len() == 1 && epoch.is_none_or(|epoch| views[0][1].as_deref() == Some(epoch))
+    };
+    let work = |servers: &[RedisServer], epoch: Option<&str>| {
+        thread::scope(|scope| {
+            let clients = (0..CLIENTS).map(|client| {
+                // Each has them in another order.
+                let mut places = places.clone();
+                places.rotate_left(client % 5);
+                scope.spawn(move || {
+                    let lock = distlock::connect(&url(&places, options)).unwrap().mutex("a");
+                    lock.unwrap().lock().unwrap().unlock().unwrap();
+                })
+            });
+            clients.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+        });
+        let lock = distlock::connect(&url(&places, options)).unwrap().mutex("a").unwrap();
+        eventually("all nodes are of one view", SOON, || {
+            lock.lock().unwrap().unlock().unwrap();
+            agree(servers, epoch)
+        });
+    };
+    work(&servers, Some("1"));
+    // Two are emptied at once, and all clients find that out at once: each takes its own place, one after the other.
+    for server in &mut servers[1..3] {
+        server.restart();
+        admit(server);
+    }
+    work(&servers, Some("3"));
 }
 
 #[test]

@@ -135,9 +135,11 @@ fn a_pause_with_a_known_end_is_waited_out_and_told_once() {
 fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
     let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
-    let lock = client.mutex("x").unwrap();
     for left in [60, 59] {
-        let error = lock.try_lock_for(Duration::from_secs(58)).unwrap_err();
+        let lock = client.mutex("x").unwrap();
+        let asks = thread::spawn(move || lock.try_lock_for(Duration::from_secs(58)).map(drop));
+        eventually("it is told, and no time passes", || asks.is_finished());
+        let error = asks.join().unwrap().unwrap_err();
         let text = error.to_string();
         assert!(error.is_unavailable() && text.contains(&format!("in {left} s")), "{text}");
     }
