@@ -140,6 +140,8 @@ pub struct Sight {
     pub is_new: bool,
     /// It has the marker of another server, with a copy of that one's data. It is a node of nothing.
     pub is_copy: bool,
+    /// Whether it did by this call what it was asked.
+    pub did: bool,
     /// The largest ballot that it has promised or accepted.
     pub ballot: u64,
     /// The last choice of the next members that it has accepted, and by which ballot.
@@ -223,7 +225,10 @@ impl Owned {
 
 /// What the script says.
 fn sight(reply: &Reply) -> Option<Sight> {
-    let [run_id, Reply::Int(time), Reply::Array(fields)] = reply.as_array()? else { return None };
+    let [run_id, Reply::Int(time), Reply::Array(fields), Reply::Int(done)] = reply.as_array()?
+    else {
+        return None;
+    };
     let text = |reply: &Reply| Some(String::from_utf8_lossy(reply.as_bytes()?).into_owned());
     let run_id: Arc<str> = text(run_id)?.into();
     let time = u64::try_from(*time).ok()?;
@@ -235,6 +240,7 @@ fn sight(reply: &Reply) -> Option<Sight> {
         marker: None,
         is_new: false,
         is_copy: false,
+        did: *done == 1,
         ballot: number(7).unwrap_or(0),
         accepted: number(8).zip(field(9).and_then(|text| Agreed::parse(&text))),
     };
@@ -266,7 +272,7 @@ mod tests {
     fn seen(run_id: &str, fields: [&str; 11]) -> Option<Sight> {
         let field = |text: &&str| if text.is_empty() { Reply::Nil } else { bulk(text) };
         let fields = fields.iter().map(field).collect();
-        sight(&Reply::Array(vec![bulk(run_id), Reply::Int(5), Reply::Array(fields)]))
+        sight(&Reply::Array(vec![bulk(run_id), Reply::Int(5), Reply::Array(fields), Reply::Int(0)]))
     }
 
     const MEMBERS: &str = "a1@h:1 @h:2 c3@[::1]:3";

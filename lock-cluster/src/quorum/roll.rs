@@ -4,7 +4,7 @@ use super::member::Reply;
 use super::tally::majority;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{Members, Standing};
+use lock_redis::parts::Standing;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,15 +81,11 @@ impl Roll {
         said_by: &[Option<Arc<Standing>>],
         now: Moment,
     ) -> Vec<Option<Error>> {
-        let Some((quorum, epoch)) = self.view(said_by, now) else {
+        let Some((quorum, view)) = self.view(said_by, now) else {
             return vec![None; said_by.len()];
         };
-        let mut of_view =
-            said_by.iter().flatten().filter(|node| (&node.quorum, node.epoch) == (&quorum, epoch));
-        let members = of_view.next().map(|node| node.members.clone());
         let why_not = |(at, node): (usize, &Option<Arc<Standing>>)| {
             let node = node.as_ref()?;
-            let is_member = |members: &Members| members.contain(&node.node);
             let before = said_by[..at].iter().position(|other| {
                 other
                     .as_ref()
@@ -113,15 +109,15 @@ impl Roll {
                         "{name} (run_id {run_id}) has a copy of the data of {first} (run_id {other}): empty the one that is wrong"
                     )
                 }
-            } else if !members.as_ref().is_some_and(is_member) {
+            } else if view.as_ref().is_none_or(|view| !view.members.contain(&node.node)) {
                 format!(
                     "{name} (run_id {}) is no member of this quorum any more: empty it if it is to be one again",
                     node.run_id
                 )
-            } else if node.epoch != epoch {
+            } else if view.as_ref().is_none_or(|view| !is_same(view, node)) {
                 self.note_untidy();
                 format!(
-                    "{name} (run_id {}) knows the members of epoch {} of this quorum, and others those of epoch {epoch}",
+                    "{name} (run_id {}) knows other members of this quorum than others do, those of epoch {}",
                     node.run_id, node.epoch
                 )
             } else if node.members.count() != said_by.len() {
@@ -137,40 +133,43 @@ impl Roll {
         said_by.iter().enumerate().map(why_not).collect()
     }
 
-    /// The view that counts: of this client's quorum, once that is known, and the one that most nodes have.
-    fn view(&self, said_by: &[Option<Arc<Standing>>], now: Moment) -> Option<(Arc<str>, u64)> {
+    /// The quorum that counts: this client's, once that is known, and the one that most nodes are of; and a node that has the view of
+    /// it which most nodes have.
+    fn view(
+        &self,
+        said_by: &[Option<Arc<Standing>>],
+        now: Moment,
+    ) -> Option<(Arc<str>, Option<Arc<Standing>>)> {
         let mut ours = self.ours.lock();
         let nodes: Vec<_> = said_by.iter().flatten().collect();
         let count = |view: &Standing| {
-            let same = |node: &&&Arc<Standing>| {
-                (&node.quorum, node.epoch) == (&view.quorum, view.epoch)
-                    && view.members.contain(&node.node)
-            };
-            let mut same: Vec<_> = nodes.iter().filter(same).map(|node| &node.node).collect();
-            same.sort_unstable();
-            same.dedup();
-            same.len()
+            let agrees =
+                |node: &&&Arc<Standing>| is_same(view, node) && view.members.contain(&node.node);
+            let mut agree: Vec<_> = nodes.iter().filter(agrees).map(|node| &node.node).collect();
+            agree.sort_unstable();
+            agree.dedup();
+            agree.len()
         };
         let best = |quorum: Option<&Arc<str>>| {
             let of_it = nodes.iter().filter(|node| quorum.is_none_or(|it| node.quorum == *it));
-            let best = of_it.max_by_key(|node| (count(node), node.epoch))?;
-            Some((Arc::clone(&best.quorum), best.epoch, count(best)))
+            of_it.max_by_key(|node| (count(node), node.epoch)).map(|node| Arc::clone(node))
         };
         if let Some(known) = ours.as_mut() {
-            if let Some((quorum, epoch, _)) = best(Some(&known.quorum)) {
+            if let Some(view) = best(Some(&known.quorum)) {
                 known.seen = now;
-                return Some((quorum, epoch));
+                return Some((Arc::clone(&known.quorum), Some(view)));
             }
             // What was held of it is over by then.
             if now < known.seen + self.memory {
-                return Some((Arc::clone(&known.quorum), 0));
+                return Some((Arc::clone(&known.quorum), None));
             }
         }
-        let (quorum, epoch, count) = best(None)?;
-        if count >= majority(said_by.len()) {
+        let view = best(None)?;
+        let quorum = Arc::clone(&view.quorum);
+        if count(&view) >= majority(said_by.len()) {
             *ours = Some(Ours { quorum: Arc::clone(&quorum), seen: now });
         }
-        Some((quorum, epoch))
+        Some((quorum, Some(view)))
     }
 
     /// The error of a server that is no node.
@@ -181,6 +180,11 @@ impl Roll {
             self.names[at]
         ))
     }
+}
+
+/// Whether both know the same members.
+fn is_same(one: &Standing, other: &Standing) -> bool {
+    one.epoch == other.epoch && one.quorum == other.quorum && one.members == other.members
 }
 
 #[cfg(test)]

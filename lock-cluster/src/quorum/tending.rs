@@ -11,6 +11,7 @@ use super::tally::majority;
 use lock_core::backend::Failure;
 use lock_core::{ClientId, Error, Moment};
 use lock_redis::parts::{Admission, Agreed, Member, Members, Sight, Step, Terms};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -62,7 +63,8 @@ impl Quorum {
         let quorum = Arc::clone(self);
         let work = move || {
             // What failed is tried again by the next attempt that meets it.
-            let done = quorum.put_in_order().unwrap_or(0);
+            let done = catch_unwind(AssertUnwindSafe(|| quorum.put_in_order()));
+            let done = done.map_or(0, |done| done.unwrap_or(0));
             let mut tending = quorum.tending.lock();
             tending.is_running = false;
             tending.idle = if done > 0 { 0 } else { tending.idle + 1 };
@@ -167,7 +169,7 @@ impl Quorum {
             .collect();
         let needed = majority(self.seats.len());
         let largest = sights.iter().flatten().map(|sight| sight.ballot).max().unwrap_or(0);
-        // Ballots need not be unique: no server promises the same one twice.
+        // It need not be unique: each server promises it once, so only one client has the promises of a majority.
         let ballot = largest + 1 + fastrand::u64(..1_000);
         let too_few = |what: &str| {
             Error::unavailable(format!("too few nodes of the quorum {what}: others may have"))
@@ -175,7 +177,7 @@ impl Quorum {
         let of = Arc::clone(&quorum);
         let promise = move |core: &Core, run_id: &str, by| {
             let sight = act(core, run_id, &Step::Promise(&of, epoch, ballot), by)?;
-            if sight.ballot == ballot { Ok(sight) } else { Err(refused()) }
+            if sight.did { Ok(sight) } else { Err(refused()) }
         };
         let promised = self.ask_seats(sights, &choosers, promise);
         if promised.len() < needed {
@@ -187,8 +189,7 @@ impl Quorum {
         let (of, its) = (quorum, choice.clone());
         let accept = move |core: &Core, run_id: &str, by| {
             let sight = act(core, run_id, &Step::Accept(&of, epoch, ballot, &its), by)?;
-            let is_accepted = sight.accepted.as_ref().is_some_and(|(by, _)| *by == ballot);
-            if is_accepted { Ok(sight) } else { Err(refused()) }
+            if sight.did { Ok(sight) } else { Err(refused()) }
         };
         if self.ask_seats(sights, &choosers, accept).len() < needed {
             return Err(too_few("chose the next members"));
@@ -205,7 +206,8 @@ impl Quorum {
         epoch: u64,
         choice: Agreed,
     ) {
-        let pause = self.terms.map_or(Duration::ZERO, |terms| terms.max_lease);
+        let ours = self.terms.map_or(Duration::ZERO, |terms| terms.max_lease);
+        let pause = choice.max_lease.max(ours);
         let is_first = epoch == 1;
         let record = move |core: &Core, run_id: &str, by| {
             let admission = Admission { pause, not_before: 0, by_force: false };
@@ -302,13 +304,13 @@ impl Known<'_> {
         None
     }
 
-    /// This client's quorum; one that is new here is of the one that most servers are of.
+    /// This client's quorum, if one of its nodes is there; one that is new here is of the one that most servers are of.
     fn quorum(&self) -> Option<Arc<str>> {
         let quorums = self.sights.iter().flatten().filter_map(|sight| sight.marker.as_ref());
         let quorums: Vec<_> = quorums.map(|(_, node)| &node.quorum).collect();
         let count = |quorum: &Arc<str>| quorums.iter().filter(|other| **other == quorum).count();
-        if let Some(ours) = self.ours.as_ref().filter(|ours| count(ours) > 0) {
-            return Some(Arc::clone(ours));
+        if let Some(ours) = &self.ours {
+            return Some(Arc::clone(ours)).filter(|ours| count(ours) > 0);
         }
         quorums.iter().max_by_key(|quorum| count(quorum)).map(|quorum| Arc::clone(quorum))
     }
@@ -356,7 +358,16 @@ mod tests {
     fn outside(run_id: &str) -> Option<Sight> {
         let run_id = run_id.into();
         let (marker, accepted) = (None, None);
-        Some(Sight { run_id, time: 5, marker, is_new: false, is_copy: false, ballot: 0, accepted })
+        Some(Sight {
+            run_id,
+            time: 5,
+            marker,
+            is_new: false,
+            is_copy: false,
+            did: false,
+            ballot: 0,
+            accepted,
+        })
     }
 
     fn node(run_id: &str, epoch: u64, ids: [&str; 3]) -> Option<Sight> {

@@ -14,8 +14,8 @@
 -- ARGV[9] record: from when that counts at the earliest, in microseconds
 -- ARGV[10] record: "1" if whatever it was before is void
 --
--- Returns {run_id, time in microseconds, {quorum, epoch, members, max_lease, keep, node, run_id, ballot, accepted, next, since}} as they
--- are now. Where it is another server than the client knows, nothing was changed.
+-- Returns {run_id, time in microseconds, {quorum, epoch, members, max_lease, keep, node, run_id, ballot, accepted, next, since},
+-- done} as they are now; done is 1 if the server did by this call what it was asked. Where it is another server than the client knows, nothing was changed.
 --
 -- Atomic because of two clients that find no marker only one may write it, a choice must not slip in between a promise and
 -- what it is weighed against, and the marker must be the server's that it is on.
@@ -24,33 +24,39 @@ local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local function state()
+local function state(done)
   return {
     server,
     now,
     redis.call('HMGET', KEYS[1], 'quorum', 'epoch', 'members', 'max_lease', 'keep', 'node', 'run_id', 'ballot', 'accepted', 'next', 'since'),
+    done,
   }
 end
 
 if ARGV[2] == 'look' or ARGV[1] ~= server then
-  return state()
+  return state(0)
 end
 local quorum, epoch, ballot = unpack(redis.call('HMGET', KEYS[1], 'quorum', 'epoch', 'ballot'))
+local done = 0
 if ARGV[2] == 'record' then
   if ARGV[8] ~= '' and (not quorum or ARGV[10] == '1') then
     local since = math.max(now, tonumber(ARGV[9])) + ARGV[8] * 1000
     redis.call('HSET', KEYS[1], 'quorum', ARGV[3], 'epoch', ARGV[4], 'members', ARGV[5], 'max_lease', ARGV[6], 'keep', ARGV[7], 'node', server, 'run_id', server, 'since', since, 'ballot', '', 'accepted', '', 'next', '')
+    done = 1
   elseif quorum == ARGV[3] and tonumber(ARGV[4]) > tonumber(epoch) then
     redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'members', ARGV[5], 'ballot', '', 'accepted', '', 'next', '')
+    done = 1
   end
-  return state()
+  return state(done)
 end
 if (quorum or '') == ARGV[3] and (epoch or '0') == ARGV[4] then
   local promised, asked = tonumber(ballot or '') or 0, tonumber(ARGV[5])
   if ARGV[2] == 'promise' and asked > promised then
     redis.call('HSET', KEYS[1], 'ballot', ARGV[5])
+    done = 1
   elseif ARGV[2] == 'accept' and asked >= promised then
     redis.call('HSET', KEYS[1], 'ballot', ARGV[5], 'accepted', ARGV[5], 'next', ARGV[6])
+    done = 1
   end
 end
-return state()
+return state(done)

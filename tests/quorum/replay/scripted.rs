@@ -225,7 +225,7 @@ impl Real for Scripted {
                     Value::Text(text) => Some(text.clone()),
                     _ => None,
                 };
-                let [server, _, Value::List(fields)] = &state[..] else { panic!("{state:?}") };
+                let [server, _, Value::List(fields), _] = &state[..] else { panic!("{state:?}") };
                 match (text(&fields[0]), text(&fields[1])) {
                     _ if text(server) != Some(run) => Answer::Stranger,
                     (None, _) => Answer::Unmarked,
