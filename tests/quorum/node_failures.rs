@@ -131,7 +131,7 @@ fn a_node_that_was_started_again_empty_does_not_vote_for_the_longest_lease() {
             quorum.restart(2);
             has_it_marked_again(quorum);
         },
-        "does not vote for",
+        "became a node just now, and does not vote for",
     );
 }
 
@@ -143,7 +143,7 @@ fn a_node_that_was_started_again_from_an_old_snapshot_does_not_vote_for_the_long
             quorum.restart(2);
             assert!(quorum.servers[2].probe().exists("distlock_quorum"));
         },
-        "does not vote for",
+        "was started again, and does not vote for",
     );
 }
 
