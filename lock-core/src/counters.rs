@@ -32,15 +32,18 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 19] = [
     "acquired",
     "contended",
     "endless",
+    "paused",
     "renewed",
     "renewal_failed",
     "renewals_used_up",
     "shortfall_taken_back",
     "shortfall_accepted",
+    "degraded",
+    "restored",
     "lost",
     "handed_on_lost",
     "released",
@@ -91,6 +94,7 @@ impl EventHandler for Counters {
             Event::Acquired { .. } => ("acquired", 1),
             Event::Contended { .. } => ("contended", 1),
             Event::Endless { .. } => ("endless", 1),
+            Event::Paused { .. } => ("paused", 1),
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),
             Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),

@@ -42,6 +42,16 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
+    /// The store grants nothing until a time that is known, and the wait goes on until then. Told once for each wait.
+    #[non_exhaustive]
+    Paused {
+        /// The lock.
+        lock: LockName,
+        /// For how long yet.
+        left: Duration,
+        /// Why, and what ends it sooner.
+        why: Error,
+    },
     /// The lease was extended, by the watchdog or on demand.
     #[non_exhaustive]
     Renewed {

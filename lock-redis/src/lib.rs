@@ -13,7 +13,7 @@
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `subscriber`: one connection that hears of releases for everybody who waits
-//! - `propose`, `voter`: a server as one of a quorum's nodes
+//! - `propose`, `marker`, `voter`: a server as one of a quorum's nodes
 //! - `pool`: connections to borrow, dialled by the borrower
 //! - `herd`: many need the same done, and one does it
 //! - `link`: one connection, every step of it bounded by a deadline: for one thread at a time, or shared by all
@@ -28,6 +28,7 @@ mod format;
 mod herd;
 mod keys;
 mod link;
+mod marker;
 mod neighbour;
 mod node;
 mod pool;
@@ -57,9 +58,10 @@ pub mod parts {
     pub use crate::confirm::Listing;
     pub use crate::deployment::{Account, Granted, deployments};
     pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
+    pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
     pub use crate::shards::{SLOTS, Shard, Shards};
-    pub use crate::voter::{Terms, Voter};
+    pub use crate::voter::{Answered, Terms, Vote, Voter};
     pub use crate::watches::{Moving, Watches};
 }
