@@ -22,9 +22,9 @@ pub use lock_core::{
     CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
     Host, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions, Loss, LossCause,
     MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex,
-    OnShortfall, Outcome, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication,
-    Scheme, Schemes, Secret, Shortfall, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind,
-    Warnings, Woken,
+    Notices, Notification, OnShortfall, Outcome, OwnedGuard, OwnedMutex, OwnerId, OwnerText,
+    Replicas, Replication, Scheme, Schemes, Secret, Shortfall, Signal, SystemClock, TokenPolicy,
+    TokenRange, WarningKind, Woken,
 };
 
 // Its examples are compiled with those of the README.
@@ -104,7 +104,7 @@ pub fn builder() -> ClientBuilder {
 }
 
 #[cfg(feature = "cluster")]
-pub use lock_cluster::{Member, QuorumBackend, set_up as set_up_quorum};
+pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
 
 /// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
 #[must_use]

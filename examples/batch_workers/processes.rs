@@ -8,7 +8,7 @@ use crate::Arguments;
 use crate::report::Report;
 use crate::shared::{Trouble, exit};
 use crate::worker;
-use crossbeam_channel::{RecvError, Sender, never, select, unbounded};
+use crossbeam_channel::{Receiver, RecvError, Sender, never, select, unbounded};
 use distlock::Interrupt;
 use rustix::process::Signal;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -28,7 +28,7 @@ pub(crate) fn run_all(
     let (reports, told) = unbounded();
     family.listen(&reports);
     drop(reports); // so that the loop ends with the last child's output
-    let mut stopped = stop.fired();
+    let mut stopped = Receiver::from(stop.fired());
     loop {
         select! {
             recv(told) -> report => match report {

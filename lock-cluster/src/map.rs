@@ -2,7 +2,8 @@
 
 use crate::address_map::AddressMap;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{Address, Listing, Node, NodeSettings, SLOTS, Shards};
+use lock_redis::parts::{Account, Address, Listing, Node, NodeSettings, SLOTS, Shards};
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -82,6 +83,8 @@ pub(crate) struct Map {
     members: Vec<Arc<Member>>,
     /// Replicas that may be asked for the cluster.
     replicas: Vec<Address>,
+    /// The IDs and addresses of all nodes, by the word of nodes that were known before.
+    nodes: HashSet<(String, Address)>,
     /// As the node said that told of all this.
     epoch: u64,
     /// Whether anybody has told yet.
@@ -99,6 +102,7 @@ impl Map {
             owners,
             members: Vec::new(),
             replicas: Vec::new(),
+            nodes: HashSet::new(),
             epoch: 0,
             known: false,
             last_number: 0,
@@ -128,48 +132,91 @@ impl Map {
         &self.replicas
     }
 
+    /// Whether it is known which node belongs to this address.
+    pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
+        self.id_at(address).is_some() || self.members.iter().any(|it| it.address == *address)
+    }
+
+    /// The node that belongs to this address; `None` if it is not known, or several were listed
+    /// there.
+    fn id_at(&self, address: &Address) -> Option<&str> {
+        let mut ids = self.nodes.iter().filter(|(_, at)| at == address).map(|(id, _)| id.as_str());
+        ids.next().filter(|_| ids.next().is_none())
+    }
+
+    /// Whether the node of this account is of the cluster that is known: it is known itself, and
+    /// knows one more at least. A node that was moved to another cluster keeps its ID.
+    pub(crate) fn is_of(&self, account: &Account) -> bool {
+        let known: BTreeSet<_> = self.nodes.iter().map(|(id, _)| id.as_str()).collect();
+        let common = account.ids().filter(|id| known.contains(id)).count();
+        known.contains(account.id.as_str()) && common >= known.len().min(2)
+    }
+
+    /// The IDs of the nodes, for messages.
+    pub(crate) fn ids(&self) -> String {
+        listed(self.nodes.iter().map(|(id, _)| id.as_str()))
+    }
+
+    /// A node that is known lists these.
+    pub(crate) fn note(&mut self, nodes: &[(String, Address)]) {
+        self.nodes.extend(nodes.iter().cloned());
+    }
+
     /// The member on this address, made if there is none.
     pub(crate) fn member(
         &mut self,
         address: &Address,
         makers: &Makers,
     ) -> Result<Arc<Member>, Error> {
-        self.find_or_make(address, makers)
+        let id = self.id_at(address).map(str::to_owned);
+        self.find_or_make(address, id.as_deref(), makers)
             .map(|place| Arc::clone(&self.members[usize::from(place)]))
     }
 
-    fn find_or_make(&mut self, address: &Address, makers: &Makers) -> Result<u16, Error> {
-        if let Some(place) = self.members.iter().position(|member| member.address == *address) {
+    /// The one of this ID, where that is known: another one at the same address is another member.
+    fn find_or_make(
+        &mut self,
+        address: &Address,
+        id: Option<&str>,
+        makers: &Makers,
+    ) -> Result<u16, Error> {
+        let is_it = |member: &Arc<Member>| {
+            let is_another = |id: &str| member.node.identity().is_some_and(|its| *its != *id);
+            member.address == *address && !id.is_some_and(is_another)
+        };
+        if let Some(place) = self.members.iter().position(is_it) {
             return Ok(u16::try_from(place).expect("there are fewer members than slots"));
         }
         let place = u16::try_from(self.members.len()).ok().filter(|place| *place < SLOTS);
         let place =
             place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
-        let member = self.make(address, makers)?;
+        let real = makers.addresses.real(address);
+        let node = makers.settings.guest_on(&real.host, real.port, id)?;
+        let member = self.make(address, node, makers);
         self.members.push(member);
         Ok(place)
     }
 
     /// A node that serves nothing, to ask for the cluster. `None` if its address cannot be used.
     pub(crate) fn bystander(&mut self, address: &Address, makers: &Makers) -> Option<Arc<Member>> {
-        self.make(address, makers).ok()
+        let real = makers.addresses.real(address);
+        let node = makers.settings.bystander_on(&real.host, real.port).ok()?;
+        Some(self.make(address, node, makers))
     }
 
-    fn make(&mut self, address: &Address, makers: &Makers) -> Result<Arc<Member>, Error> {
-        let real = makers.addresses.real(address);
+    fn make(&mut self, address: &Address, node: Node, makers: &Makers) -> Arc<Member> {
         let replicas = Arc::<Listed>::default();
-        let node = makers.settings.guest_on(&real.host, real.port)?;
         let node = Arc::new(node.with_listing(Arc::clone(&replicas) as _));
         node.on_trouble(Arc::clone(&makers.trouble.0));
         self.last_number += 1;
-        Ok(Arc::new(Member {
+        Arc::new(Member {
             number: self.last_number,
             address: address.clone(),
             node,
             replicas,
             suspect: AtomicBool::new(false),
             listed: AtomicBool::new(false),
-        }))
+        })
     }
 
     /// By a node's word, another one serves this slot.
@@ -179,7 +226,8 @@ impl Map {
         to: &Address,
         makers: &Makers,
     ) -> Result<Arc<Member>, Error> {
-        let place = self.find_or_make(to, makers)?;
+        let id = self.id_at(to).map(str::to_owned);
+        let place = self.find_or_make(to, id.as_deref(), makers)?;
         self.owners[usize::from(slot)] = place;
         Ok(Arc::clone(&self.members[usize::from(place)]))
     }
@@ -189,7 +237,8 @@ impl Map {
         let mut members = Vec::new();
         let mut owners = vec![NOBODY; SLOTS.into()];
         for (place, shard) in told.shards.iter().enumerate() {
-            let member = self.member(&shard.master, makers)?;
+            let place_of_it = self.find_or_make(&shard.master, Some(&shard.id), makers)?;
+            let member = Arc::clone(&self.members[usize::from(place_of_it)]);
             let replicas = u32::try_from(shard.replicas.len()).unwrap_or(u32::MAX);
             member.replicas.0.store(replicas, Ordering::Relaxed);
             members.push(member);
@@ -199,12 +248,16 @@ impl Map {
         }
         let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
         self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
+        self.nodes = told.nodes.iter().cloned().collect();
         // One that has only been named by another, as the next node of a slot that is just moving, this one may not know of
         // yet, and it may have no slot yet: that is no reason to end what is under way there.
         let is_gone = |member: &Member| {
-            member.listed.load(Ordering::Relaxed)
-                && !members.iter().any(|other| other.number == member.number)
-                && !self.replicas.contains(&member.address)
+            let is_kept = members.iter().any(|other| other.number == member.number);
+            // Another node is at its address by now.
+            let is_replaced = members.iter().any(|other| other.address == member.address);
+            let is_left =
+                member.listed.load(Ordering::Relaxed) && !self.replicas.contains(&member.address);
+            !is_kept && (is_replaced || is_left)
         };
         let gone = self.members.extract_if(.., |member| is_gone(member)).collect();
         members.iter().for_each(|member| member.listed.store(true, Ordering::Relaxed));
@@ -213,6 +266,17 @@ impl Map {
         (self.epoch, self.known) = (told.epoch, true);
         Ok(Left { gone, _forgotten: forgotten })
     }
+}
+
+/// IDs, for messages; the first of very many.
+pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 6;
+    let ids: BTreeSet<_> = ids.collect();
+    let mut shown: Vec<_> = ids.iter().take(MOST).copied().collect();
+    if ids.len() > MOST {
+        shown.push("..");
+    }
+    shown.join(", ")
 }
 
 /// Members that the map has no more. To be dropped where it is not locked: what is told then to those who wait on their

@@ -122,10 +122,10 @@ impl Router {
                 if to == member.address {
                     return Ok(Next::Later);
                 }
-                self.0.moved(slot, &to).map(Next::To)
+                self.0.moved(slot, member, &to, by).map(Next::To)
             }
             (Some(Redirect::Ask(to)), _) => {
-                self.0.member(&to.said_by(&member.address.host)).map(Next::Ask)
+                self.0.member(member, &to.said_by(&member.address.host), by).map(Next::Ask)
             }
             (Some(Redirect::TryAgain), _) => Ok(Next::Later),
             (Some(_), _) | (None, Failure::NotSent(_)) => {

@@ -4,12 +4,16 @@
 //! went wrong: then another node than that one. However many ask for it, and however often, it is asked for once at a time
 //! and with pauses between. What a node says who has heard of fewer elections than another is not believed as long as
 //! that may only be because it is cut off from the rest.
+//!
+//! A cluster is known by the IDs of its nodes: a node that answers is believed if its ID is one of
+//! those that were listed last, because the address may lead to a node of another cluster by now.
 
-use crate::map::{Makers, Map, Member};
+use crate::map::{Makers, Map, Member, listed};
 use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
-use lock_redis::parts::{Address, Format, Shards, Watches};
+use lock_redis::parts::{Account, Address, Format, Granted, Shards, Watches, deployments};
 use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +56,11 @@ pub(crate) struct Shared {
     /// Whether there was any request since the cluster was last asked for.
     used: AtomicBool,
     pub(crate) watches: Watches,
+    /// Since when no node has answered that is known by its ID.
+    silent_since: Mutex<Option<Moment>>,
+    pub(crate) granted: Granted,
+    /// The nodes of other clusters that were reported, and where they answer.
+    reported: Mutex<HashSet<(String, Address)>>,
 }
 
 /// Which kind of channels releases are told on.
@@ -117,6 +126,9 @@ impl Topology {
             desk,
             used: AtomicBool::new(false),
             watches: Watches::default(),
+            silent_since: Mutex::default(),
+            granted: Granted::default(),
+            reported: Mutex::default(),
         }))
     }
 
@@ -171,8 +183,15 @@ impl Shared {
         })
     }
 
-    /// By a node's word another one serves this slot.
-    pub(crate) fn moved(&self, slot: u16, to: &Address) -> Result<Arc<Member>, Failure> {
+    /// By the word of the node `from` another one serves this slot.
+    pub(crate) fn moved(
+        &self,
+        slot: u16,
+        from: &Member,
+        to: &Address,
+        by: Moment,
+    ) -> Result<Arc<Member>, Failure> {
+        self.learn(from, to, by)?;
         let member = self.map.write().moved(slot, to, &self.makers).map_err(Failure::Refused)?;
         self.follow();
         // Where one slot has gone others may have.
@@ -188,8 +207,35 @@ impl Shared {
         });
     }
 
-    /// The node on this address.
-    pub(crate) fn member(&self, address: &Address) -> Result<Arc<Member>, Failure> {
+    /// Sees to it that the node at `to` is known by its ID: `from`, which is, has named it.
+    fn learn(&self, from: &Member, to: &Address, by: Moment) -> Result<(), Failure> {
+        if self.map.read().knows_node_at(to) {
+            return Ok(());
+        }
+        let told = from.node.shards(&from.address.host, self.makers.settings.is_tls(), by)?;
+        let mut map = self.map.write();
+        map.note(&told.nodes);
+        // Before Redis 7 a node without slots, as where the first one is just moving, is listed
+        // nowhere.
+        if map.knows_node_at(to) || !told.sharded_channels {
+            return Ok(());
+        }
+        drop(map);
+        self.desk.ask();
+        Err(Failure::NotSent(Error::unavailable(format!(
+            "{} sends us to {to}, and does not list a node there",
+            from.address
+        ))))
+    }
+
+    /// The node on this address, by the word of the node `from`.
+    pub(crate) fn member(
+        &self,
+        from: &Member,
+        address: &Address,
+        by: Moment,
+    ) -> Result<Arc<Member>, Failure> {
+        self.learn(from, address, by)?;
         self.map.write().member(address, &self.makers).map_err(Failure::Refused)
     }
 
@@ -197,6 +243,21 @@ impl Shared {
     pub(crate) fn suspect(&self, member: &Member) {
         member.set_suspect(true);
         self.desk.ask();
+    }
+
+    /// Whether no replica could take over for this master: most of the masters, which would have to agree to its promotion,
+    /// list none of it, not even one that is held for down.
+    pub(crate) fn has_no_replica(&self, of: &Member, by: Moment) -> bool {
+        let (masters, tls) = (self.map.read().members().to_vec(), self.makers.settings.is_tls());
+        let agrees = |master: &Arc<Member>| {
+            let by = by.min(self.clock.now() + PATIENCE);
+            let told = master.node.shards(&master.address.host, tls, by).ok()?;
+            let is_ours = self.map.read().is_of(&told.account(master.address.clone()));
+            let shard = told.shards.iter().find(|shard| shard.master == of.address)?;
+            Some(is_ours && shard.has_no_replica)
+        };
+        let agreed = masters.iter().filter(|master| agrees(master) == Some(true));
+        agreed.take(masters.len() / 2 + 1).count() > masters.len() / 2
     }
 
     /// What we know may be over: too few replicas have confirmed something, or nobody serves a slot. Does not wait.
@@ -239,6 +300,12 @@ impl Shared {
             drop(state);
             self.clock.wait(&signal, by);
         }
+    }
+
+    /// The node at `address` serves this slot, and its watches are left as they are.
+    #[cfg(test)]
+    pub(crate) fn place(&self, slot: u16, address: &Address) {
+        self.map.write().moved(slot, address, &self.makers).unwrap();
     }
 
     #[cfg(test)]
@@ -312,8 +379,43 @@ impl Shared {
         }
     }
 
-    /// Asks for the cluster, one node after the other until one says what can be believed.
+    /// Asks for the cluster, one node after the other until one says what can be believed: a node
+    /// that is known by its ID. Where none of those has answered for a lease, the configured
+    /// addresses are believed anew.
     fn refresh(&self, patience: Duration) -> Result<(), Failure> {
+        if !self.is_known() {
+            let told = self.ask_configured(patience)?;
+            return self.take_over(&told);
+        }
+        let began = self.clock.now();
+        let (newest, trouble) = self.ask_known(patience);
+        let mut silent_since = self.silent_since.lock();
+        let since = *silent_since.get_or_insert(began);
+        if newest.is_some() {
+            *silent_since = None;
+        }
+        drop(silent_since);
+        let ours = self.map.read().epoch();
+        match (newest, trouble) {
+            // All could be asked, and none knows of what we know.
+            (Some(told), None) => self.take_over(&told),
+            (Some(told), Some(_)) if told.epoch >= ours => self.take_over(&told),
+            (Some(_), Some(trouble)) => Err(trouble),
+            (None, trouble) => {
+                let now = self.clock.now();
+                let lease = self.makers.settings.lease();
+                if now.since(since) >= lease && self.granted.are_over(now) {
+                    self.begin_anew(patience)
+                } else {
+                    Err(trouble.unwrap_or_else(no_slots))
+                }
+            }
+        }
+    }
+
+    /// What the nodes say that are known by their IDs: the newest, and why others could not be
+    /// asked.
+    fn ask_known(&self, patience: Duration) -> (Option<Shards>, Option<Failure>) {
         let (ours, tls) = (self.map.read().epoch(), self.makers.settings.is_tls());
         let (mut newest, mut trouble): (Option<Shards>, Option<Failure>) = (None, None);
         for member in self.tellers() {
@@ -324,6 +426,10 @@ impl Shared {
             match member.node.shards(&member.address.host, tls, by) {
                 // One that was never told of the others.
                 Ok(told) if told.shards.is_empty() => {}
+                Ok(told) if !self.map.read().is_of(&told.account(member.address.clone())) => {
+                    member.set_suspect(true);
+                    trouble = Some(self.stranger(&member, &told.id));
+                }
                 Ok(told) => {
                     member.set_suspect(false);
                     let is_new_enough = told.epoch >= ours;
@@ -340,15 +446,84 @@ impl Shared {
                 }
             }
         }
-        match (newest, trouble) {
-            // All could be asked, and none knows of what we know: the cluster was made anew.
-            (Some(told), None) => self.take_over(&told),
-            (Some(told), Some(_)) if told.epoch >= ours => self.take_over(&told),
-            (_, Some(trouble)) => Err(trouble),
-            (None, None) => Err(Failure::NotSent(Error::unavailable(
-                "no node that could be asked knows of any slots: was the cluster set up?",
-            ))),
+        (newest, trouble)
+    }
+
+    /// A node has answered that no node lists which is known.
+    fn stranger(&self, member: &Member, id: &str) -> Failure {
+        let (address, known) = (&member.address, self.map.read().ids());
+        if self.reported.lock().insert((id.to_owned(), address.clone())) {
+            let notices = self.makers.settings.notices();
+            notices.server_refused(&address.to_string(), &format!("one of {known}"), id);
         }
+        Failure::NotSent(Error::unavailable(format!(
+            "another cluster's node answers at {address}: {id}, which none of the known nodes ({known}) lists"
+        )))
+    }
+
+    /// None of the nodes that were known has answered for a lease: their cluster is gone, and what
+    /// was held there with it.
+    fn begin_anew(&self, patience: Duration) -> Result<(), Failure> {
+        let was = self.map.read().ids();
+        let told = self.ask_configured(patience)?;
+        let is = listed(told.nodes.iter().map(|(id, _)| id.as_str()));
+        self.take_over(&told)?;
+        *self.silent_since.lock() = None;
+        let notices = self.makers.settings.notices();
+        notices.server_changed(&format!("the cluster at {}", self.configured()), &was, &is);
+        Ok(())
+    }
+
+    fn configured(&self) -> String {
+        self.seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What the cluster says that most of the configured addresses belong to. All are asked, unless
+    /// what was heard says where the others belong.
+    fn ask_configured(&self, patience: Duration) -> Result<Shards, Failure> {
+        let tls = self.makers.settings.is_tls();
+        let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
+        for member in self.seeds() {
+            if self.desk.state.lock().closed {
+                break;
+            }
+            let by = self.clock.now() + patience;
+            match member.node.shards(&member.address.host, tls, by) {
+                Ok(shards) if shards.shards.is_empty() => {}
+                Ok(shards) => {
+                    member.set_suspect(false);
+                    accounts.push(shards.account(member.address.clone()));
+                    told.push(shards);
+                }
+                Err(failure) => {
+                    member.set_suspect(true);
+                    trouble = Some(failure);
+                }
+            }
+            let found = deployments(&self.seeds, &accounts);
+            if found.first().is_some_and(|first| first.covered == first.configured) {
+                break;
+            }
+        }
+        let found = deployments(&self.seeds, &accounts);
+        let most = match &found[..] {
+            [] => return Err(trouble.unwrap_or_else(no_slots)),
+            [first, second, ..] if first.covered == second.covered => {
+                return Err(self.undecided(&accounts));
+            }
+            [first, ..] => &first.accounts,
+        };
+        let newest = most.iter().copied().max_by_key(|place| told[*place].epoch);
+        Ok(told.swap_remove(newest.expect("a deployment has an account")))
+    }
+
+    /// The configured addresses lead to several clusters.
+    fn undecided(&self, accounts: &[Account]) -> Failure {
+        let each = accounts.iter().map(|it| format!("{} is the node {}", it.asked_at, it.id));
+        let each = each.collect::<Vec<_>>().join("; ");
+        Failure::NotSent(Error::unavailable(format!(
+            "the addresses in the URL lead to nodes of several clusters, and no one of these is at most of them: {each}"
+        )))
     }
 
     fn take_over(&self, told: &Shards) -> Result<(), Failure> {
@@ -368,33 +543,49 @@ impl Shared {
 
     /// Whom to ask, and in which order: first those with whom nothing is wrong.
     fn tellers(&self) -> Vec<Arc<Member>> {
-        let mut map = self.map.write();
+        let map = self.map.read();
         let mut tellers = map.members().to_vec();
         fastrand::shuffle(&mut tellers);
         let mut others = map.replicas().to_vec();
+        drop(map);
         fastrand::shuffle(&mut others);
         others.extend(self.seeds.iter().cloned());
-        let mut bystanders = self.bystanders.lock();
-        bystanders.retain(|member| others.contains(&member.address));
-        for address in others {
-            if tellers.iter().any(|member| member.address == address) {
-                continue;
-            }
-            let known = bystanders.iter().find(|member| member.address == address).map(Arc::clone);
-            // An address that cannot be used at all is none to ask.
-            let Some(member) = known.or_else(|| map.bystander(&address, &self.makers)) else {
-                continue;
-            };
-            if !bystanders.iter().any(|known| Arc::ptr_eq(known, &member)) {
-                bystanders.push(Arc::clone(&member));
-            }
-            tellers.push(member);
-        }
-        drop((map, bystanders));
+        others.retain(|address| !tellers.iter().any(|member| member.address == *address));
+        tellers.extend(self.bystanders(&others));
         tellers.sort_by_key(|member| member.is_suspect());
         tellers.truncate(MOST_ASKED);
         tellers
     }
+
+    /// The configured nodes, those first with whom nothing is wrong.
+    fn seeds(&self) -> Vec<Arc<Member>> {
+        let mut seeds = self.bystanders(&self.seeds);
+        seeds.sort_by_key(|member| member.is_suspect());
+        seeds
+    }
+
+    /// The nodes at these addresses, to be asked for the cluster and nothing else. Others are
+    /// forgotten.
+    fn bystanders(&self, addresses: &[Address]) -> Vec<Arc<Member>> {
+        let mut map = self.map.write();
+        let mut bystanders = self.bystanders.lock();
+        bystanders.retain(|member| addresses.contains(&member.address));
+        for address in addresses {
+            let is_there = bystanders.iter().any(|member| member.address == *address);
+            // An address that cannot be used at all is none to ask.
+            if !is_there && let Some(member) = map.bystander(address, &self.makers) {
+                bystanders.push(member);
+            }
+        }
+        let at = |address: &Address| bystanders.iter().find(|member| member.address == *address);
+        addresses.iter().filter_map(at).map(Arc::clone).collect()
+    }
+}
+
+fn no_slots() -> Failure {
+    Failure::NotSent(Error::unavailable(
+        "no node that could be asked knows of any slots: was the cluster set up?",
+    ))
 }
 
 impl fmt::Debug for Shared {

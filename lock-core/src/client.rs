@@ -8,10 +8,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::engine::{Alive, Engine};
 use crate::error::Error;
-use crate::event::{EventHandler, Events, Warnings};
+use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
+use crate::notices::Notices;
 use crate::owner::ClientId;
 use crate::scheme::{Context, Schemes};
 use std::fmt;
@@ -23,6 +24,13 @@ use std::time::Duration;
 /// Threads of one client queue for a lock inside the process; two clients are strangers to each other, also in one
 /// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
 /// and guard is gone.
+///
+/// # Forks
+///
+/// A client and its locks belong to the process that made it: in a forked child they refuse
+/// everything, and the child makes a client of its own. Fork before the program has threads, this
+/// library's included: what another thread has locked at the fork, in any library, stays locked in
+/// the child for ever.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Alive>, Kin);
 
@@ -79,8 +87,9 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if this client was given a
-    /// backend instead of a URL.
+    /// backend instead of a URL. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
+        self.0.refuse_if_forked()?;
         self.1.differing_in(option, value)
     }
 
@@ -157,7 +166,7 @@ impl Client {
     }
 
     /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
-    /// lease. A name that is not used any more leaves nothing behind.
+    /// lease, ten seconds at most. A name that is not used any more leaves nothing behind.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()
@@ -271,8 +280,9 @@ impl ClientBuilder {
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
+        let notices = Notices::to(events.clone());
         let context = Context::new(Arc::clone(&clock), ClientId::random());
-        let context = context.warnings(Warnings::to(&events));
+        let context = context.with_notices(notices.clone());
         let (config, backend) = match (self.config, self.backend) {
             (config, Some(backend)) => {
                 let config = config.unwrap_or_default();
@@ -290,8 +300,10 @@ impl ClientBuilder {
                 ));
             }
         };
-        config.warn_of_variables(&context.warnings);
-        Engine::open(&config, backend, clock, context.client, events)
+        config.warn_of_variables(&notices);
+        let alive = Engine::open(&config, backend, clock, context.client, events)?;
+        alive.verify_on(&notices);
+        Ok(alive)
     }
 }
 

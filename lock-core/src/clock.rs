@@ -2,6 +2,7 @@
 //! through it.
 
 use crate::sync::{Condvar, Mutex, mutant};
+use std::any::Any;
 use std::fmt;
 use std::ops::Add;
 use std::sync::Arc;
@@ -110,7 +111,7 @@ pub enum Woken {
 ///
 /// Leases count on it, so it must run while the machine sleeps. Open for tests: see
 /// [`ManualClock`].
-pub trait Clock: Send + Sync + fmt::Debug {
+pub trait Clock: Any + Send + Sync + fmt::Debug {
     /// What time it is.
     fn now(&self) -> Moment;
 
@@ -227,6 +228,11 @@ impl ManualClock {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether this advances when the other does.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Moves the clock, and the time of day with it, and wakes the threads whose moment has come.

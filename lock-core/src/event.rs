@@ -42,6 +42,16 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
+    /// The store grants nothing until a time that is known, and the wait goes on until then. Told once for each wait.
+    #[non_exhaustive]
+    Paused {
+        /// The lock.
+        lock: LockName,
+        /// For how long yet.
+        left: Duration,
+        /// Why, and what ends it sooner.
+        why: Error,
+    },
     /// The lease was extended, by the watchdog or on demand.
     #[non_exhaustive]
     Renewed {
@@ -89,6 +99,22 @@ pub enum Event {
         token: Option<FencingToken>,
         /// How many did.
         shortfall: Shortfall,
+    },
+    /// A renewal counts that too few replicas confirmed: the server has none now that could take over without it, or
+    /// the [policy](crate::Replication::keep_unconfirmed_renewals) says so. The lock is held like one without replicas.
+    /// Told once, until [`Restored`](Self::Restored).
+    #[non_exhaustive]
+    Degraded {
+        /// The lock.
+        lock: LockName,
+        /// How many confirmed.
+        shortfall: Shortfall,
+    },
+    /// As many replicas as were asked for have confirmed a renewal again.
+    #[non_exhaustive]
+    Restored {
+        /// The lock.
+        lock: LockName,
     },
     /// The lock was lost. Stop what it protects.
     #[non_exhaustive]
@@ -147,6 +173,30 @@ pub enum Event {
         /// What is wrong, what follows from it, and how to mend it. No secret stands in it.
         message: String,
     },
+    /// Another server answers at an address than before, and the client uses it from now on: the
+    /// old one was started again, or replaced. What the client holds on one Redis server is verified
+    /// at once; another deployment of Sentinels, or another cluster, is used only when what the
+    /// client held in the one before is over.
+    #[non_exhaustive]
+    ServerChanged {
+        /// The address, or what the servers are together.
+        server: String,
+        /// The identity until now: a server's `run_id`, a Sentinel's or a cluster node's ID.
+        was: String,
+        /// The identity from now on.
+        is: String,
+    },
+    /// Another server answers at an address than the one that belongs there, and the client does
+    /// not use it. Told once for each identity that is found there.
+    #[non_exhaustive]
+    ServerRefused {
+        /// The address.
+        server: String,
+        /// The identity that belongs there.
+        expected: String,
+        /// The identity that was found.
+        found: String,
+    },
     /// The handler was too slow: this many events were dropped before the next one.
     #[non_exhaustive]
     Missed {
@@ -170,21 +220,6 @@ pub enum WarningKind {
     TlsFile,
     /// An environment variable looks like one of ours, and none is called that.
     UnknownVariable,
-}
-
-/// Where a backend tells of what should be mended: [`Context::warnings`](crate::Context). Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct Warnings(Events);
-
-impl Warnings {
-    pub(crate) fn to(events: &Events) -> Self {
-        Self(events.clone())
-    }
-
-    /// Tells the client's event handler, as [`Event::Warning`]. Never blocks; `message` is only asked where there is one.
-    pub fn tell(&self, kind: WarningKind, message: impl FnOnce() -> String) {
-        self.0.emit(|| Event::Warning { kind, message: message() });
-    }
 }
 
 /// Who is told of events.

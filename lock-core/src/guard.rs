@@ -9,7 +9,7 @@ use crate::lease::LeaseTime;
 use crate::loss::Loss;
 use crate::multi::Several;
 use crate::name::LockName;
-use crate::sync::channel::{Receiver, bounded};
+use crate::notification::{Notification, notification};
 use crate::sync::mutant;
 use crate::token::FencingToken;
 use std::fmt;
@@ -283,8 +283,9 @@ macro_rules! guard_methods {
             self.0.ensure(time)
         }
 
-        /// Asks the store whether the lock is still ours, and says what it has left of the lease there
-        /// ([`Duration::MAX`] if it has no end). If it is not ours, the guard is lost from here on.
+        /// Asks the store whether the lock is still ours, and says what is left of the lease there
+        /// when this returns, at least ([`Duration::MAX`] if it has no end). If it is not ours, or
+        /// the answer comes after the guard's own deadline, the guard is lost from here on.
         ///
         /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the master that answered is
         /// still the last one. What cannot be known is what no sentinel that we reach has heard of: then a master that was
@@ -331,14 +332,15 @@ macro_rules! guard_methods {
 
         /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
         /// before; it is closed without one when the lock is given back. Any thread may wait on it.
+        /// Each call makes a channel of its own, which is forgotten when it is dropped.
         #[must_use]
-        pub fn losses(&self) -> Receiver<Loss> {
-            let (sender, receiver) = bounded(1);
-            self.0.listen(Box::new(move |loss| {
-                // Gone: nobody reads the channel any more.
+        pub fn losses(&self) -> Notification<Loss> {
+            let (sender, wanted, notification) = notification();
+            self.0.listen(Listener::new(wanted, move |loss| {
+                // The channel may be gone.
                 let _told = sender.try_send(loss);
             }));
-            receiver
+            notification
         }
     };
 }
@@ -416,11 +418,21 @@ impl LockGuard {
         self.0.detach(whole);
     }
 
+    /// How many are to be told of a loss, as far as they are not forgotten.
+    #[cfg(test)]
+    pub(crate) fn listeners(&self) -> usize {
+        match &self.0 {
+            Held::One(hold) => hold.tenure.listeners(),
+            Held::Several(several) => several.listeners(),
+        }
+    }
+
     /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
     /// code that locks in one place and unlocks in another.
     ///
-    /// The watchdog goes on renewing it for as long as the thread lives. If every handle of the client is dropped
-    /// before, the lock is released.
+    /// The watchdog goes on renewing it for as long as the thread lives. A fixed lease lasts until
+    /// its end, also where the thread ends before. If every handle of the client is dropped before,
+    /// the lock is released.
     pub fn detach(self) {
         self.detach_as(None);
     }

@@ -2,9 +2,10 @@
 
 use crate::clock::Signal;
 use crate::error::{Error, ErrorKind};
+use crate::notification::{self, Notification, Wanted, notification};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::channel::Sender;
 use crate::sync::mutant;
 use std::fmt;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ struct Waiting {
     /// For a lock.
     signals: Vec<Arc<Signal>>,
     /// For the interrupt itself.
-    channels: Vec<Sender<()>>,
+    channels: Vec<(Sender<()>, Wanted)>,
 }
 
 impl Interrupt {
@@ -101,26 +102,27 @@ impl Interrupt {
         for signal in signals {
             signal.raise();
         }
-        for channel in channels {
+        for (channel, _) in channels {
             // Full or gone: a channel for one message that nobody reads any more.
             let _told = channel.try_send(());
         }
     }
 
     /// A channel that gets one message when this fires, at once if it has. For a program that waits for other things
-    /// than locks, too.
+    /// than locks, too. Each call makes a channel of its own, which is forgotten when it is
+    /// dropped.
     #[must_use]
-    pub fn fired(&self) -> Receiver<()> {
-        let (sender, receiver) = bounded(1);
+    pub fn fired(&self) -> Notification<()> {
+        let (sender, wanted, notification) = notification();
         let was_fired = mutant("fired_checked_before_lock").then(|| self.is_fired());
         let mut waiting = self.0.waiting.lock();
         // Under the lock: `fire` sets the flag first, so either we see it here, or it sees us there.
         if was_fired.unwrap_or_else(|| self.is_fired()) {
             let _told = sender.try_send(());
         } else {
-            waiting.channels.push(sender);
+            notification::add(&mut waiting.channels, (sender, wanted), |(_, wanted)| wanted);
         }
-        receiver
+        notification
     }
 
     /// Whether it has fired.
@@ -204,6 +206,19 @@ mod tests {
         interrupt.reset();
         assert!(registration.check().unwrap_err().is_interrupted(), "it was there when it fired");
         assert!(interrupt.register(&here).check().is_ok());
+    }
+
+    #[test]
+    fn channels_that_are_gone_are_forgotten_and_others_are_told() {
+        let interrupt = Interrupt::new();
+        let kept = interrupt.fired();
+        for _ in 0..10_000 {
+            assert!(interrupt.fired().try_recv().is_err());
+        }
+        let channels = interrupt.0.waiting.lock().channels.len();
+        assert!(channels < 20, "{channels}");
+        interrupt.fire();
+        assert!(kept.try_recv().is_ok());
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! - names: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards)
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] most of them
 //! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and [`OwnedGuard`] are the holding,
-//!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, [`Error`] is the one error
+//!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, [`Notification`] brings them,
+//!   [`Error`] is the one error
 //! - policy: the engine and the watchdog, private here
 //! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's memory
 //! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
@@ -37,6 +38,8 @@ mod memory;
 mod multi;
 mod mutex;
 mod name;
+mod notices;
+mod notification;
 mod options;
 mod owner;
 mod process;
@@ -58,7 +61,7 @@ pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, TokenPo
 pub use counters::Counters;
 pub use engine::tenure::GuardState;
 pub use error::{Error, ErrorKind, MemberResult, Outcome};
-pub use event::{Event, EventHandler, WarningKind, Warnings};
+pub use event::{Event, EventHandler, WarningKind};
 pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;
 pub use lease::{Lease, LeaseTime};
@@ -68,6 +71,8 @@ pub use memory::{MemoryBackend, MemoryScheme};
 pub use multi::{MajorityLock, MultiLock};
 pub use mutex::{Mutex, OwnedMutex};
 pub use name::LockName;
+pub use notices::Notices;
+pub use notification::Notification;
 pub use options::LockOptions;
 pub use owner::{ClientId, OwnerId, OwnerText};
 pub use replication::{OnShortfall, Replicas, Replication, Shortfall};

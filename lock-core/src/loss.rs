@@ -16,7 +16,7 @@ pub enum LossCause {
     Gone,
     /// The number of renewals that the caller allowed is used up. The lease is still running; it ends by itself.
     RenewalsUsedUp,
-    /// The thread that held it ended without releasing it.
+    /// The thread that held it ended without releasing it, so the watchdog does not keep it.
     HolderEnded,
 }
 

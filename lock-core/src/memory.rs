@@ -7,17 +7,19 @@ use crate::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
     LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
 };
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::Config;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
+use crate::process::Origin;
 use crate::scheme::{Context, Scheme};
 use crate::sync::Mutex;
 use crate::token::{FencingToken, TokenRange};
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
 
 /// A store in this process's memory. Clones are the same store.
@@ -58,7 +60,7 @@ struct Counter {
 }
 
 /// How long an unused name's counter is kept.
-const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+const KEEP: Duration = Config::DEFAULT_KEEP;
 
 /// The fewest names between two searches for what is over; the search is spread over as many insertions.
 const SWEEP: usize = 1024;
@@ -306,13 +308,47 @@ impl fmt::Debug for MemoryBackend {
 }
 
 /// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there for as long as a client
-/// of it is.
+/// of it is, and its clients must have the same clock. A forked child has stores of its own, which
+/// begin empty.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct MemoryScheme;
 
-/// The stores that have clients, by name.
-static STORES: LazyLock<Mutex<HashMap<String, Weak<Store>>>> = LazyLock::new(Mutex::default);
+/// The stores of a process that have clients.
+struct Stores {
+    origin: Origin,
+    by_name: Mutex<HashMap<String, Weak<Store>>>,
+    /// Those of a forked child: its copy of ours may be locked by a thread that is not there.
+    of_child: OnceLock<Box<Self>>,
+}
+
+static STORES: LazyLock<Stores> = LazyLock::new(Stores::new);
+
+impl Stores {
+    fn new() -> Self {
+        Self { origin: Origin::here(), by_name: Mutex::default(), of_child: OnceLock::new() }
+    }
+
+    /// Those of this process.
+    fn here() -> &'static Self {
+        let mut stores = &*STORES;
+        while stores.origin.is_elsewhere() {
+            stores = stores.of_child.get_or_init(|| Box::new(Self::new()));
+        }
+        stores
+    }
+}
+
+/// Whether these are the same clock: two manual ones if one advances with the other, others if they
+/// show the same time.
+fn is_same(clock: &(dyn Clock + 'static), other: &(dyn Clock + 'static)) -> bool {
+    let manual = [clock, other].map(|it| (it as &dyn Any).downcast_ref::<ManualClock>());
+    if let [Some(clock), Some(other)] = manual {
+        return clock.is_same(other);
+    }
+    let (before, there, after) = (clock.now(), other.now(), clock.now());
+    before <= there && there <= after
+}
 
 impl Scheme for MemoryScheme {
     fn names(&self) -> &[&str] {
@@ -334,9 +370,14 @@ impl Scheme for MemoryScheme {
                 "`memory://` takes a name only: no user, password or path",
             ));
         }
-        let mut stores = STORES.lock();
+        let mut stores = Stores::here().by_name.lock();
         stores.retain(|_, store| store.strong_count() > 0);
         if let Some(store) = stores.get(&name).and_then(Weak::upgrade) {
+            if !is_same(&*store.clock, &*context.clock) {
+                return Err(Error::configuration(format!(
+                    "`memory://{name}` has clients on another clock, by which its leases end: give this client the same clock, or the store another name"
+                )));
+            }
             return Ok(Arc::new(MemoryBackend(store)));
         }
         let backend = MemoryBackend::new(Arc::clone(&context.clock));
@@ -348,7 +389,8 @@ impl Scheme for MemoryScheme {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::Client;
+    use crate::clock::SystemClock;
     use crate::lease::LeaseTime;
     use crate::owner::ClientId;
 
@@ -377,6 +419,25 @@ mod tests {
         drop(state);
         clock.set_unix_time(Duration::from_secs(1));
         assert!(tokens(&store, "again") > first, "also when the time of day was set back");
+    }
+
+    #[test]
+    fn a_store_by_name_has_one_clock() {
+        let open = |clock: Arc<dyn Clock>| {
+            Client::builder().url("memory://one-clock").unwrap().clock(clock).connect()
+        };
+        let manual = ManualClock::new();
+        let first = open(Arc::new(manual.clone())).unwrap();
+        let error = open(Arc::new(SystemClock)).unwrap_err();
+        assert!(error.is_configuration(), "{error}");
+        assert!(error.to_string().contains("memory://one-clock"), "{error}");
+        assert!(open(Arc::new(ManualClock::new())).unwrap_err().is_configuration(), "stands alike");
+        drop(open(Arc::new(manual)).unwrap());
+        drop(first);
+        let system = open(Arc::new(SystemClock)).unwrap();
+        drop(open(Arc::new(SystemClock)).unwrap());
+        drop(system.with_option("watchdog", "2s").unwrap());
+        assert!(open(Arc::new(ManualClock::new())).unwrap_err().is_configuration());
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub struct Replication {
     /// Whole milliseconds, which is what a store counts in; and so a policy is small enough to be copied into every holding.
     pub(crate) millis: u32,
     pub(crate) on_shortfall: OnShortfall,
+    keeps_unconfirmed: bool,
 }
 
 /// How many replicas.
@@ -88,7 +89,7 @@ impl Replication {
 
     const fn new(replicas: Replicas) -> Self {
         let millis = Self::DEFAULT_TIMEOUT.as_millis() as u32;
-        Self { replicas, millis, on_shortfall: OnShortfall::Retry }
+        Self { replicas, millis, on_shortfall: OnShortfall::Retry, keeps_unconfirmed: false }
     }
 
     /// Nobody is waited for.
@@ -128,6 +129,23 @@ impl Replication {
     pub const fn on_shortfall(mut self, on_shortfall: OnShortfall) -> Self {
         self.on_shortfall = on_shortfall;
         self
+    }
+
+    /// Whether a lock that was granted with its replicas stays valid by renewals that they do not confirm. Default: no; it
+    /// is lost when the lease ends that they confirmed last.
+    ///
+    /// Where it does, a replica that was away may be promoted without the renewals, and grant the lock again while it is
+    /// held. On Redis Cluster no setting is needed while the master has no replica at all: then none can be promoted.
+    #[must_use]
+    pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
+        self.keeps_unconfirmed = keep;
+        self
+    }
+
+    /// Whether unconfirmed renewals count.
+    #[must_use]
+    pub const fn keeps_unconfirmed_renewals(&self) -> bool {
+        self.keeps_unconfirmed
     }
 
     /// How many must confirm.

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::config::{Config, did_you_mean};
 use crate::error::Error;
-use crate::event::Warnings;
+use crate::notices::Notices;
 use crate::owner::ClientId;
 use std::fmt;
 use std::sync::Arc;
@@ -35,21 +35,21 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     /// The client that opens the backend.
     pub client: ClientId,
-    /// Where the backend tells of what should be mended.
-    pub warnings: Warnings,
+    /// Where the backend reports what is no answer to a request.
+    pub notices: Notices,
 }
 
 impl Context {
-    /// A context in which warnings are told to no handler.
+    /// A context whose notices reach no handler.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, client: ClientId) -> Self {
-        Self { clock, client, warnings: Warnings::default() }
+        Self { clock, client, notices: Notices::default() }
     }
 
-    /// The same where they are told here.
+    /// The same with these notices.
     #[must_use]
-    pub fn warnings(self, warnings: Warnings) -> Self {
-        Self { warnings, ..self }
+    pub fn with_notices(self, notices: Notices) -> Self {
+        Self { notices, ..self }
     }
 }
 

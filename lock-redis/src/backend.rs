@@ -36,7 +36,7 @@ impl RedisBackend {
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = scheme::address(config)?;
-        let node = NodeSettings::new(config, database, context)?.node(place)?;
+        let node = NodeSettings::new(config, database, context)?.followed(place)?;
         Ok(Self { format: Format::of(config, context)?, node })
     }
 

@@ -295,7 +295,7 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
         }
         Asked::Confirmation => return vec!["wait".to_owned()],
         Asked::Cluster => {
-            return ["info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();
+            return ["myid", "info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();
         }
         Asked::Introduction => return vec!["info".to_owned()],
         Asked::Handshake | Asked::Subscribe(_) => return vec!["@pubsub".to_owned()],

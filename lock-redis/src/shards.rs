@@ -5,6 +5,7 @@
 //! failover, that one decides.
 
 use crate::address::Address;
+use crate::deployment::Account;
 use crate::link::{Ask, Request};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
@@ -19,10 +20,15 @@ pub const SLOTS: u16 = 16_384;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Shards {
+    /// The ID of the node that says so.
+    pub id: String,
     /// The newest epoch that the node has heard of: what others say who know of a newer one is newer.
     pub epoch: u64,
     /// The masters that serve slots.
     pub shards: Vec<Shard>,
+    /// The IDs and addresses of all nodes that it knows. Before Redis 7, of those alone that serve
+    /// slots, or replicate one that does.
+    pub nodes: Vec<(String, Address)>,
     /// Whether the server knows sharded channels.
     pub sharded_channels: bool,
 }
@@ -31,27 +37,41 @@ pub struct Shards {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Shard {
+    /// The ID of the master.
+    pub id: String,
     /// What it serves.
     pub slots: Vec<RangeInclusive<u16>>,
     /// The master.
     pub master: Address,
     /// The replicas that are not held for down.
     pub replicas: Vec<Address>,
+    /// Whether the node that tells lists no replica of it at all, not even one that is held for down. Never before Redis 7,
+    /// which does not list those.
+    pub has_no_replica: bool,
 }
 
 impl Shards {
-    /// A cluster of these.
+    /// A cluster of these, by the word of the first.
     #[must_use]
     pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
-        Self { epoch, shards, sharded_channels: true }
+        let nodes = shards.iter().map(|shard| (shard.id.clone(), shard.master.clone()));
+        let id = shards.first().map(|shard| shard.id.clone()).unwrap_or_default();
+        Self { id, epoch, nodes: nodes.collect(), shards, sharded_channels: true }
+    }
+
+    /// What the node at this address says of its cluster.
+    #[must_use]
+    pub fn account(&self, asked_at: Address) -> Account {
+        Account { asked_at, id: self.id.clone(), listed: self.nodes.clone() }
     }
 }
 
 impl Shard {
-    /// A master that serves these slots, without replicas.
+    /// A master of this ID that serves these slots, without replicas.
     #[must_use]
-    pub fn new(master: Address, slots: RangeInclusive<u16>) -> Self {
-        Self { slots: vec![slots], master, replicas: Vec::new() }
+    pub fn new(id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
+        let (id, slots, replicas) = (id.to_owned(), vec![slots], Vec::new());
+        Self { id, slots, master, replicas, has_no_replica: true }
     }
 }
 
@@ -69,28 +89,32 @@ pub(crate) fn ask(
     port: Port,
     by: Moment,
 ) -> Result<Shards, Failure> {
-    let questions = [Request(&[&[b"CLUSTER", b"INFO"]]), Request(&[&[b"CLUSTER", b"SHARDS"]])];
-    let (replies, outcome) = link.call_many(&questions, by);
+    const CLUSTER: &[u8] = b"CLUSTER";
+    let questions: [&[&[u8]]; 3] =
+        [&[CLUSTER, b"MYID"], &[CLUSTER, b"INFO"], &[CLUSTER, b"SHARDS"]];
+    let questions = questions.each_ref().map(std::slice::from_ref);
+    let (replies, outcome) = link.call_many(&questions.map(Request), by);
     outcome?;
-    let [info, shards] = &replies[..] else { return Err(no_cluster(link)) };
-    for reply in [info, shards] {
+    let [id, info, shards] = &replies[..] else { return Err(no_cluster(link)) };
+    for reply in [id, info, shards] {
         if let Reply::Error(error) = reply
             && !error.is_unknown_subcommand()
         {
             return Err(refusal::refused(link.server(), error, &Asked::Cluster));
         }
     }
+    let id = word(id).ok_or_else(|| no_cluster(link))?;
     let epoch = epoch(info).ok_or_else(|| no_cluster(link))?;
     let sharded_channels = !matches!(shards, Reply::Error(_));
-    if let Some(shards) = read_shards(shards, host, port) {
-        return Ok(Shards { epoch, shards, sharded_channels });
+    if let Some((shards, nodes)) = read_shards(shards, host, port) {
+        return Ok(Shards { id, epoch, shards, nodes, sharded_channels });
     }
     let reply = link.call(&Request(&[&[b"CLUSTER", b"SLOTS"]]), by)?;
     if let Reply::Error(error) = &reply {
         return Err(refusal::refused(link.server(), error, &Asked::Cluster));
     }
-    let shards = read_slots(&reply, host).ok_or_else(|| no_cluster(link))?;
-    Ok(Shards { epoch, shards, sharded_channels })
+    let (shards, nodes) = read_slots(&reply, host).ok_or_else(|| no_cluster(link))?;
+    Ok(Shards { id, epoch, shards, nodes, sharded_channels })
 }
 
 fn no_cluster(link: &mut dyn Ask) -> Failure {
@@ -105,47 +129,61 @@ pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
     lines.find(|(field, _)| *field == "cluster_current_epoch")?.1.trim().parse().ok()
 }
 
+/// The masters that serve slots, and all nodes that were listed.
+type Read = (Vec<Shard>, Vec<(String, Address)>);
+
 /// Reads the answer to `CLUSTER SHARDS` of a node on `teller`. `None` if it is none, or does not say who is the master of
 /// some slots.
-pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Vec<Shard>> {
-    let mut shards = Vec::new();
+pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Read> {
+    let (mut shards, mut all) = (Vec::new(), Vec::new());
     for shard in reply.as_array()? {
         let slots = ranges(field(shard, "slots")?.as_array()?)?;
-        if slots.is_empty() {
-            continue;
-        }
         let nodes = field(shard, "nodes")?.as_array()?;
         let nodes: Vec<_> =
             nodes.iter().map(|node| Node::read(node, teller, port)).collect::<Option<_>>()?;
+        all.extend(nodes.iter().map(|node| (node.id.clone(), node.address.clone())));
+        if slots.is_empty() {
+            continue;
+        }
         let best = nodes.iter().filter(|node| node.is_master).map(|node| node.is_well).max()?;
         let mut masters = nodes.iter().filter(|node| node.is_master && node.is_well == best);
         let (master, None) = (masters.next()?, masters.next()) else { return None };
         let replicas = nodes.iter().filter(|node| !node.is_master && node.is_well);
         let replicas = replicas.map(|node| node.address.clone()).collect();
-        shards.push(Shard { slots, master: master.address.clone(), replicas });
+        let has_no_replica = nodes.iter().all(|node| node.is_master);
+        let (id, master) = (master.id.clone(), master.address.clone());
+        shards.push(Shard { id, slots, master, replicas, has_no_replica });
     }
-    Some(shards)
+    Some((shards, all))
 }
 
 /// Reads the answer to `CLUSTER SLOTS`, which leaves out what is held for down, and gives the port of our kind.
-pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Vec<Shard>> {
-    let mut shards: Vec<Shard> = Vec::new();
+pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
+    let (mut shards, mut all): (Vec<Shard>, Vec<_>) = (Vec::new(), Vec::new());
     for range in reply.as_array()? {
-        let [from, to, master, replicas @ ..] = range.as_array()? else { return None };
+        let [from, to, nodes @ ..] = range.as_array()? else { return None };
         let slots = ranges(&[from.clone(), to.clone()])?;
-        let master = endpoint(master, teller)?;
+        let nodes: Vec<_> =
+            nodes.iter().map(|node| endpoint(node, teller)).collect::<Option<_>>()?;
+        let [(id, master), replicas @ ..] = &nodes[..] else { return None };
+        let (id, master) = (id.clone(), master.clone());
+        let replicas = replicas.iter().map(|(_, address)| address.clone()).collect();
+        for node in nodes {
+            if !all.contains(&node) {
+                all.push(node);
+            }
+        }
         if let Some(known) = shards.iter_mut().find(|shard| shard.master == master) {
             known.slots.extend(slots);
             continue;
         }
-        let replicas =
-            replicas.iter().map(|replica| endpoint(replica, teller)).collect::<Option<_>>()?;
-        shards.push(Shard { slots, master, replicas });
+        shards.push(Shard { id, slots, master, replicas, has_no_replica: false });
     }
-    Some(shards)
+    Some((shards, all))
 }
 
 struct Node {
+    id: String,
     address: Address,
     is_master: bool,
     is_well: bool,
@@ -162,6 +200,7 @@ impl Node {
         // One that we cannot reach in our way is there all the same: it counts as a replica.
         let port = port.map_or(Some(0), number)?;
         Some(Self {
+            id: self::word(field(reply, "id")?)?,
             address: Address::new(&host, port).said_by(teller),
             is_master: word("role")? == b"master",
             is_well: !matches!(word("health"), Some(b"fail" | b"failed")),
@@ -184,10 +223,15 @@ fn ranges(numbers: &[Reply]) -> Option<Vec<RangeInclusive<u16>>> {
 }
 
 /// `[endpoint, port, id, ..]`.
-fn endpoint(reply: &Reply, teller: &str) -> Option<Address> {
-    let [host, port, ..] = reply.as_array()? else { return None };
+fn endpoint(reply: &Reply, teller: &str) -> Option<(String, Address)> {
+    let [host, port, id, ..] = reply.as_array()? else { return None };
     let host = host.as_bytes().map_or("".into(), String::from_utf8_lossy);
-    Some(Address::new(&host, number(port)?).said_by(teller))
+    Some((word(id)?, Address::new(&host, number(port)?).said_by(teller)))
+}
+
+fn word(reply: &Reply) -> Option<String> {
+    let text = std::str::from_utf8(reply.as_bytes()?).ok()?.trim();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn number(reply: &Reply) -> Option<u16> {
@@ -252,12 +296,21 @@ mod tests {
             ),
             shard(&[], vec![node(5, bulk("e"), "master", "online")]),
         ]);
-        let shards = read_shards(&reply, "teller", Port::Plain).unwrap();
+        let (shards, nodes) = read_shards(&reply, "teller", Port::Plain).unwrap();
         assert_eq!(shards.len(), 1, "a master without slots serves nobody");
+        assert_eq!(nodes.len(), 5, "and is known all the same: {nodes:?}");
+        assert_eq!((shards[0].id.as_str(), &nodes[4].1), ("0123", &Address::new("e", 5)));
         assert_eq!(shards[0].slots, [0..=1, 5..=5]);
         assert_eq!(shards[0].master, Address::new("a", 1));
         assert_eq!(shards[0].replicas, [Address::new("b", 2), Address::new("c", 3)]);
-        let tls = read_shards(&reply, "teller", Port::Tls).unwrap();
+        assert!(!shards[0].has_no_replica);
+        let lonely = |health| vec![node(1, bulk("a"), "master", health)];
+        let alone = list([shard(&[0, 1], lonely("online"))]);
+        assert!(read_shards(&alone, "x", Port::Plain).unwrap().0[0].has_no_replica);
+        let down = [lonely("online"), vec![node(4, bulk("d"), "replica", "failed")]].concat();
+        let down = list([shard(&[0, 1], down)]);
+        assert!(!read_shards(&down, "x", Port::Plain).unwrap().0[0].has_no_replica);
+        let (tls, _) = read_shards(&reply, "teller", Port::Tls).unwrap();
         assert_eq!(tls[0].master, Address::new("a", 2));
     }
 
@@ -265,14 +318,14 @@ mod tests {
     fn a_node_without_a_host_is_where_it_was_asked() {
         for open in [bulk(""), bulk("?"), Reply::Nil] {
             let reply = list([shard(&[0, 9], vec![node(1, open.clone(), "master", "online")])]);
-            let shards = read_shards(&reply, "::1", Port::Plain).unwrap();
+            let (shards, _) = read_shards(&reply, "::1", Port::Plain).unwrap();
             assert_eq!(shards[0].master.to_string(), "[::1]:1");
             let reply = list([list([
                 Reply::Int(0),
                 Reply::Int(9),
                 list([open, Reply::Int(1), bulk("0123")]),
             ])]);
-            assert_eq!(read_slots(&reply, "::1").unwrap()[0].master.to_string(), "[::1]:1");
+            assert_eq!(read_slots(&reply, "::1").unwrap().0[0].master.to_string(), "[::1]:1");
         }
     }
 
@@ -283,7 +336,7 @@ mod tests {
             let nodes = nodes.map(|(host, health)| node(1, bulk(host), "master", health));
             read_shards(&list([shard(&[0, 1], nodes.into())]), "x", Port::Plain)
         };
-        assert_eq!(masters("fail").unwrap()[0].master.host, "b");
+        assert_eq!(masters("fail").unwrap().0[0].master.host, "b");
         assert_eq!(masters("online"), None);
     }
 
@@ -295,7 +348,8 @@ mod tests {
         };
         let (a, b, c) = (at("a", 1), at("b", 2), at("c", 3));
         let reply = list([range(0, 4, &a, &b), range(5, 5, &c, &b), range(6, 16_383, &a, &b)]);
-        let shards = read_slots(&reply, "x").unwrap();
+        let (shards, nodes) = read_slots(&reply, "x").unwrap();
+        assert_eq!(nodes.len(), 3);
         assert_eq!(shards.len(), 2);
         assert_eq!(shards[0].slots, [0..=4, 6..=16_383]);
         assert_eq!(shards[0].replicas, [Address::new("b", 2)]);

@@ -187,7 +187,7 @@ mod tests {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis://127.0.0.1").unwrap();
         let settings = NodeSettings::new(&config, 0, &context).unwrap();
-        let nodes = [(); 2].map(|()| Arc::new(settings.guest_on("127.0.0.1", port).unwrap()));
+        let nodes = [(); 2].map(|()| Arc::new(settings.guest_on("127.0.0.1", port, None).unwrap()));
         let (format, watches) = (Format::of(&config, &context).unwrap(), Watches::default());
         let (name, calls) = (LockName::new("a").unwrap(), Arc::<Calls>::default());
         let _moving = watches.register(&name, Arc::clone(&calls) as _);

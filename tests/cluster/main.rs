@@ -23,6 +23,9 @@ mod partition;
 // However nodes are reached: over TLS, by IPv6.
 mod endpoints;
 
+// Nodes of another cluster.
+mod foreign_nodes;
+
 // Grants that replicas confirm.
 mod replicas;
 
@@ -34,6 +37,9 @@ mod programs;
 
 // What the tests here have in common.
 mod scene;
+
+// Masters that are left without a replica.
+mod without_replicas;
 
 // Clients that are held up between two commands.
 #[allow(dead_code, reason = "its servers are no cluster's")]

@@ -294,7 +294,7 @@ fn nodes_are_found_however_they_are_announced() {
         let url = cluster.url_as(login, &["on", ">SECRET", "~*", "&*", "+@all"]);
         let (client, name) = (client(&url), cluster.name_on(0, kind));
         let held = take(&client, &name);
-        cluster.url_as(login, &["-cluster"]);
+        cluster.url_as(login, &["-cluster", "+cluster|myid"]);
         cluster.move_slot(cluster.slot(&name), 0, 1);
         assert!(held.verify().unwrap() > Duration::ZERO);
         assert_eq!(cluster.errors("MOVED"), sent_on);

@@ -18,6 +18,8 @@ pub(crate) struct Liar {
 struct Says {
     /// The master's port, and the epoch.
     master: Mutex<(u16, u64)>,
+    /// The master's `run_id`, as if it had heard of it.
+    run_id: Mutex<String>,
     listeners: Mutex<Vec<TcpStream>>,
 }
 
@@ -25,8 +27,11 @@ impl Liar {
     pub(crate) fn naming(master: u16, epoch: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let says =
-            Arc::new(Says { master: Mutex::new((master, epoch)), listeners: Mutex::default() });
+        let says = Arc::new(Says {
+            master: Mutex::new((master, epoch)),
+            run_id: Mutex::default(),
+            listeners: Mutex::default(),
+        });
         let serving = Arc::clone(&says);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -51,6 +56,11 @@ impl Liar {
         *self.says.master.lock() = (master, epoch);
     }
 
+    /// Says from now on that the master has this `run_id`.
+    pub(crate) fn identify(&self, run_id: &str) {
+        run_id.clone_into(&mut self.says.run_id.lock());
+    }
+
     /// Tells those who listen that there is another master.
     pub(crate) fn tell(&self) {
         let news = list(&["message", "+switch-master", "it is another one"]);
@@ -72,7 +82,12 @@ impl Says {
             let (port, epoch) = *self.master.lock();
             let (port, epoch_text) = (port.to_string(), epoch.to_string());
             let answer = match (request.word(0).as_str(), request.word(1).as_str()) {
-                ("SENTINEL", "MASTER") => list(&["config-epoch", &epoch_text]),
+                ("SENTINEL", "MASTER") => {
+                    let run_id = self.run_id.lock().clone();
+                    let address = ["ip", "127.0.0.1", "port", &port];
+                    let rest = ["runid", &run_id, "config-epoch", &epoch_text];
+                    list(&[address, rest].concat())
+                }
                 ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => list(&["127.0.0.1", &port]),
                 ("SENTINEL", "MYID") => "$4\r\nliar\r\n".to_owned(),
                 ("SENTINEL", _) => "*0\r\n".to_owned(),

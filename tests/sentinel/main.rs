@@ -17,6 +17,9 @@ mod failover_safety;
 // A sentinel that says what a test wants.
 mod fake_sentinel;
 
+// Sentinels of another deployment.
+mod foreign_sentinel;
+
 // Another server takes the master's place.
 mod failover;
 

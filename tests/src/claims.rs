@@ -115,6 +115,21 @@ impl Verdict {
         assert!(self.backwards.is_empty(), "{:?}", self.backwards);
     }
 
+    /// The same, with how many there were of each if not.
+    #[track_caller]
+    pub fn must_be_exact_after_a_switch(&self) {
+        let grants: usize = self.by_lock.values().map(Vec::len).sum();
+        let (together, backwards) = (self.together.len(), self.backwards.len());
+        println!(
+            "{grants} grants, {together} with another inside, {backwards} without a larger token"
+        );
+        assert!(
+            together + backwards == 0,
+            "{together} of {grants} grants had another holder inside, and {backwards} tokens did not grow: {:?}",
+            self.together.first().or(self.backwards.first())
+        );
+    }
+
     /// One at a time, and tokens that grow. Prints how many there were.
     #[track_caller]
     pub fn must_be_exact(&self) {

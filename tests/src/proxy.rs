@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -118,6 +119,15 @@ impl Plan for Sometimes {
     }
 }
 
+/// Passes everything on.
+struct Plain;
+
+impl Plan for Plain {
+    fn fate(&self, _: &mut Request) -> Fault {
+        Fault::Pass
+    }
+}
+
 /// Listens on a port of its own. Gone, with all its connections, when dropped; what it still holds back is dropped, too.
 pub struct Proxy {
     port: u16,
@@ -128,7 +138,7 @@ pub struct Proxy {
 
 struct Inner {
     plan: Arc<dyn Plan>,
-    server: u16,
+    server: AtomicU16,
     ended: Receiver<()>,
     counts: Mutex<BTreeMap<(Kind, &'static str), u64>>,
     open: Mutex<Vec<TcpStream>>,
@@ -141,6 +151,7 @@ impl Proxy {
         let port = listener.local_addr().expect("it is bound").port();
         let (running, ended) = bounded(0);
         let (counts, open) = (Mutex::default(), Mutex::default());
+        let server = AtomicU16::new(server);
         let inner = Arc::new(Inner { plan, server, ended, counts, open });
         let accepting = Arc::clone(&inner);
         thread::spawn(move || {
@@ -156,8 +167,24 @@ impl Proxy {
         Self { port, inner, running: Some(running) }
     }
 
+    /// One that passes everything on.
+    pub fn plain(server: u16) -> Self {
+        Self::new(server, Arc::new(Plain))
+    }
+
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// New connections lead to the server on this port. Those that stand stay.
+    pub fn lead_to(&self, server: u16) {
+        self.inner.server.store(server, Ordering::SeqCst);
+    }
+
+    /// All connections lead to the server on this port: those that stand are cut.
+    pub fn switch_to(&self, server: u16) {
+        self.lead_to(server);
+        self.cut_all();
     }
 
     /// `redis://127.0.0.1:PORT`, for the user with the least rights.
@@ -218,7 +245,7 @@ impl Inner {
     }
 
     fn dial(&self) -> io::Result<TcpStream> {
-        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server))?;
+        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server.load(Ordering::SeqCst)))?;
         server.set_nodelay(true)?;
         Ok(server)
     }

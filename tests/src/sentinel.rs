@@ -64,16 +64,7 @@ impl Group {
             let more = [&["--replicaof", "127.0.0.1", &port], &AT_ONCE[..]].concat();
             servers.push(RedisServer::start_with(&more));
         }
-        // More than half of them have to agree that the master is down, and on who replaces it.
-        let quorum = sentinels / 2 + 1;
-        let settings = format!(
-            "sentinel monitor {name} 127.0.0.1 {port} {quorum}\n\
-             sentinel down-after-milliseconds {name} {}\n\
-             sentinel failover-timeout {name} 1000\n\
-             sentinel parallel-syncs {name} {}\n",
-            STEADY.as_millis(),
-            replicas.max(1),
-        );
+        let settings = settings(&name, servers[0].port(), sentinels, replicas.max(1));
         let sentinels =
             (0..sentinels).map(|_| RedisServer::start_sentinel(&settings)).collect::<Vec<_>>();
         let group = Self { name, servers, sentinels };
@@ -81,6 +72,45 @@ impl Group {
         group.await_quiet(replicas);
         group.set_down_after(down_after);
         group
+    }
+
+    /// Another deployment, which calls its master as this one does: a master without replicas, and
+    /// sentinels that have heard of so many failovers.
+    pub fn namesake(&self, sentinels: usize, epoch: u64) -> Self {
+        let server = RedisServer::start_with(&AT_ONCE);
+        let settings = settings(&self.name, server.port(), sentinels, 1);
+        let settings = format!("{settings}sentinel config-epoch {} {epoch}\n", self.name);
+        let start = |_| RedisServer::start_sentinel(&settings);
+        let sentinels = (0..sentinels).map(start).collect();
+        let group = Self { name: self.name.clone(), servers: vec![server], sentinels };
+        group.set_periods(&HASTE);
+        group.await_quiet(0);
+        group
+    }
+
+    /// Kills this sentinel, and starts another one in its place, with another ID and on another
+    /// port. Returns when it and the others know each other.
+    pub fn recreate_sentinel(&mut self, place: usize) {
+        let master = self.servers[self.master()].port();
+        self.sentinels[place].kill();
+        let settings = settings(&self.name, master, self.sentinels.len(), self.servers.len());
+        self.sentinels[place] = RedisServer::start_sentinel(&settings);
+        self.set_periods(&HASTE);
+        let ids: Vec<_> = (0..self.sentinels.len()).map(|it| self.sentinel_id(it)).collect();
+        eventually("the sentinels know each other", BOUND, || {
+            let known = |(at, sentinel): (usize, &RedisServer)| {
+                let others = sentinel.probe().command(&["SENTINEL", "SENTINELS", &self.name]);
+                let others = each(others);
+                let lists = |id: &String| others.iter().any(|other| other["runid"] == *id);
+                ids.iter().enumerate().all(|(other, id)| other == at || lists(id))
+            };
+            self.sentinels.iter().enumerate().all(known)
+        });
+    }
+
+    /// The ID of this sentinel.
+    pub fn sentinel_id(&self, place: usize) -> String {
+        self.sentinels[place].probe().command(&["SENTINEL", "MYID"]).text()
     }
 
     /// Waits until every sentinel sees all others, and that many replicas that are up and follow the master.
@@ -261,6 +291,19 @@ impl Group {
         });
         old
     }
+}
+
+/// What stands in the file of a sentinel of so many, of a master with so many replicas.
+fn settings(name: &str, port: u16, sentinels: usize, replicas: usize) -> String {
+    // More than half of them have to agree that the master is down, and on who replaces it.
+    let quorum = sentinels / 2 + 1;
+    format!(
+        "sentinel monitor {name} 127.0.0.1 {port} {quorum}\n\
+         sentinel down-after-milliseconds {name} {}\n\
+         sentinel failover-timeout {name} 1000\n\
+         sentinel parallel-syncs {name} {replicas}\n",
+        STEADY.as_millis(),
+    )
 }
 
 /// Sees to it that nobody can make this master a replica: it stays one, and its connections stay, whoever is told to take its

@@ -30,6 +30,9 @@ mod life;
 // Whether the store can be asked.
 mod ping;
 
+// Addresses that lead to another server.
+mod replaced_server;
+
 // Peers that only pretend to be a server.
 mod peer;
 

@@ -29,7 +29,8 @@ fn at(port: u16) -> Address {
 fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
     let topology = topology();
     let shared = topology.shared();
-    let members: Vec<_> = (1..6).map(|port| shared.member(&at(port)).unwrap()).collect();
+    let member = |port| shared.map.write().member(&at(port), &shared.makers).unwrap();
+    let members: Vec<_> = (1..6).map(member).collect();
     let last = || shared.tellers().last().map(|member| member.number);
     shared.suspect(&members[2]);
     assert!(shared.is_asked_for(), "and at once, by the others");
@@ -45,15 +46,52 @@ fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
 fn what_is_under_way_on_a_node_that_was_only_named_goes_on() {
     let topology = topology();
     let shared = topology.shared();
-    let take_over = |port| {
-        let told = Shards::new(1, vec![Shard::new(at(port), 0..=9)]);
+    let take_over = |port: u16| {
+        let id = port.to_string();
+        let told = Shards::new(1, vec![Shard::new(&id, at(port), 0..=9)]);
         let left = shared.map.write().take_over(&told, &shared.makers).unwrap();
         left.gone.iter().map(|member| member.address.port).collect::<Vec<_>>()
     };
     assert_eq!(take_over(1), []);
-    shared.member(&at(2)).unwrap();
+    shared.map.write().member(&at(2), &shared.makers).unwrap();
     assert_eq!(take_over(1), [], "the next node of a slot that is just moving");
-    shared.moved(9, &at(3)).unwrap();
+    shared.map.write().moved(9, &at(3), &shared.makers).unwrap();
     assert_eq!(take_over(1), [], "where a slot has gone");
     assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
+}
+
+#[test]
+fn node_of_another_id_at_the_same_address_is_another_member() {
+    let topology = topology();
+    let shared = topology.shared();
+    let take_over = |id: &str| {
+        let told = Shards::new(1, vec![Shard::new(id, at(1), 0..=9)]);
+        let left = shared.map.write().take_over(&told, &shared.makers).unwrap();
+        (left.gone.len(), shared.look(5).unwrap().number)
+    };
+    let (_, first) = take_over("a");
+    assert_eq!(take_over("a"), (0, first));
+    let (gone, second) = take_over("b");
+    assert!(gone == 1 && second != first, "its connections are ended");
+    let by_address = shared.map.write().member(&at(1), &shared.makers).unwrap();
+    assert_eq!((by_address.number, by_address.node.identity().as_deref()), (second, Some("b")));
+}
+
+/// One that was moved to another cluster keeps its ID.
+#[test]
+fn node_is_believed_by_its_id_and_that_of_another() {
+    let topology = topology();
+    let map = &topology.shared().map;
+    let nodes = |ids: &[&str]| -> Vec<_> {
+        let ports = 1..;
+        ids.iter().zip(ports).map(|(id, port)| ((*id).to_owned(), at(port))).collect()
+    };
+    let is_of = |id: &str, listed: &[&str]| {
+        let (id, asked_at) = (id.to_owned(), at(9));
+        map.read().is_of(&Account { asked_at, id, listed: nodes(listed) })
+    };
+    map.write().note(&nodes(&["a"]));
+    assert!(is_of("a", &["a", "x"]) && !is_of("x", &["a", "x"]));
+    map.write().note(&nodes(&["a", "b", "c"]));
+    assert!(is_of("a", &["a", "c"]) && !is_of("a", &["a", "x"]) && !is_of("x", &["a", "b", "c"]));
 }

@@ -3,7 +3,8 @@
 use super::option::{OPTIONS, Place};
 use super::{Config, similar};
 use crate::error::Error;
-use crate::event::{WarningKind, Warnings};
+use crate::event::WarningKind;
+use crate::notices::Notices;
 use std::ffi::OsString;
 
 /// The variable that the URL is in.
@@ -115,9 +116,9 @@ impl Config {
     }
 
     /// Tells of the variables that look like ours and are none.
-    pub(crate) fn warn_of_variables(&self, warnings: &Warnings) {
+    pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         for name in &self.unknown_variables {
-            warnings.tell(WarningKind::UnknownVariable, || {
+            notices.warn(WarningKind::UnknownVariable, || {
                 format!("the environment variable {name} begins like ours, and is not read: there is no such setting")
             });
         }
@@ -225,9 +226,11 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
+            ("DISTLOCK_KEEP", "2h"),
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_SHORTFALL", "fail"),
+            ("DISTLOCK_UNCONFIRMED_RENEWALS", "keep"),
         ];
         assert_eq!(set.len(), OPTIONS.len());
         for one in set {

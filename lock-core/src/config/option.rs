@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 14] = [
+pub(super) const OPTIONS: [&str; 16] = [
     "password_file",
     "watchdog",
     "lease",
@@ -19,9 +19,11 @@ pub(super) const OPTIONS: [&str; 14] = [
     "client_name",
     "prefix",
     "tokens",
+    "keep",
     "replicas",
     "replication_timeout",
     "on_shortfall",
+    "unconfirmed_renewals",
 ];
 
 /// Where a value stands, for the message that refuses it.
@@ -78,9 +80,18 @@ impl Config {
                     }
                 };
             }
+            "keep" => self.keep = duration(option, value)?,
             "replicas" => self.replication.replicas = replicas(option, value)?,
             "replication_timeout" => {
                 self.replication = self.replication.timeout(duration(option, value)?);
+            }
+            "unconfirmed_renewals" => {
+                let keep = match value {
+                    "refuse" => false,
+                    "keep" => true,
+                    _ => return Err(unreadable(option, value, "one of `refuse` and `keep`")),
+                };
+                self.replication = self.replication.keep_unconfirmed_renewals(keep);
             }
             "on_shortfall" => {
                 self.replication.on_shortfall = match value {

@@ -178,6 +178,8 @@ pub(super) struct Wait<'a> {
     contended: bool,
     /// Whether it was told that no lease ends it.
     endless: bool,
+    /// Whether it was told that the store grants nothing for a while.
+    paused: bool,
     /// How often in a row the store would not tell of releases.
     unwatched: u32,
     /// How often in a row several got in each other's way.
@@ -204,6 +206,7 @@ impl<'a> Wait<'a> {
             doubt: false,
             contended: false,
             endless: false,
+            paused: false,
             unwatched: 0,
             divided: 0,
             set_aside: 0,
@@ -272,7 +275,7 @@ impl<'a> Wait<'a> {
         let due =
             watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
         let armed =
-            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, due));
+            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, now, due));
         if let Err(error) = armed {
             self.engine.give_back(&tenure);
             self.engine.clean_up(tenure.id(time), tenure.closing());
@@ -293,9 +296,10 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// When to give up on what has kept us away since then.
+    /// When to give up on an outage that began at `since`, perhaps before this wait did.
     pub(super) fn limit(&self, since: Moment) -> Moment {
-        self.plan.deadline.unwrap_or(since + self.engine.settings.outage_limit)
+        let limit = self.engine.settings.outage_limit;
+        self.plan.deadline.unwrap_or(since.max(self.plan.start) + limit)
     }
 
     fn check_interrupt(&self) -> Result<(), Error> {
@@ -309,6 +313,13 @@ impl<'a> Wait<'a> {
     fn tell_endless(&mut self, entry: &Entry) {
         if !std::mem::replace(&mut self.endless, true) {
             self.engine.events.emit(|| Event::Endless { lock: entry.name.clone() });
+        }
+    }
+
+    fn tell_paused(&mut self, entry: &Entry, left: Duration, why: &Error) {
+        if !std::mem::replace(&mut self.paused, true) {
+            let (lock, why) = (entry.name.clone(), why.clone());
+            self.engine.events.emit(|| Event::Paused { lock, left, why });
         }
     }
 

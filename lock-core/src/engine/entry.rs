@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use place::{EntryWake, Place, Turn};
+pub(crate) use place::{EntryWake, Known, Place, Turn};
 pub(crate) use registry::Registry;
 
 /// One lock name of one client.
@@ -51,6 +51,10 @@ pub(crate) struct EntryState {
     next_ticket: u64,
     /// Why the head cannot ask the store, and since when. Written by the head, inherited by the next one.
     outage: Option<(Moment, Error)>,
+    /// When the store last answered a head, or granted it the lock.
+    answered: Option<Moment>,
+    /// Waiters whose deadline has passed, and that wait for the end of the head's request.
+    overdue: Vec<Arc<Signal>>,
     /// The timer of this name in the wheel, and when it is due. Written by the watchdog.
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Alive while somebody queues and the store was found busy once.
@@ -67,6 +71,8 @@ struct Waiter {
     wanted: Wanted,
     /// The head that asks the store: wake-ups from the store are for it.
     contending: bool,
+    /// By when its request that is under way must be answered.
+    asks_until: Option<Moment>,
 }
 
 /// What somebody in the queue wants.
@@ -236,8 +242,6 @@ impl EntryState {
     /// Sets a lost holding aside, so that others of this client may ask the store for the lock.
     pub(crate) fn set_aside(&mut self, tenure: &Arc<Tenure>) {
         if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, tenure)) {
-            // Nobody will end the holds of a thread that is gone.
-            self.lost.retain(|it| !it.holder.has_ended());
             if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
                 self.lost.push(lost);
             }
@@ -246,10 +250,20 @@ impl EntryState {
         }
     }
 
+    /// Takes out the lost holdings of threads that have ended: no other thread can end their holds.
+    pub(crate) fn take_left_behind(&mut self) -> Vec<Arc<Tenure>> {
+        self.lost.extract_if(.., |it| it.holder.has_ended()).collect()
+    }
+
+    /// The shortest lease of the lost holdings whose holds have not ended.
+    pub(crate) fn shortest_lost(&self) -> Option<LeaseTime> {
+        self.lost.iter().map(|it| it.lock().lease).min()
+    }
+
     fn new_waiter(&mut self, wanted: Wanted) -> Waiter {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        Waiter { ticket, wanted, contending: false }
+        Waiter { ticket, wanted, contending: false, asks_until: None }
     }
 
     /// What was handed to the one with this ticket.
@@ -261,6 +275,15 @@ impl EntryState {
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
         self.outage.as_ref().filter(|_| self.current.is_none()).map(|(_, error)| error.clone())
+    }
+
+    /// The head's request has ended; at `answered`, if the store has answered it.
+    fn request_ended(&mut self, answered: Option<Moment>) {
+        if let Some(head) = self.queue.front_mut() {
+            head.asks_until = None;
+        }
+        self.answered = answered.or(self.answered);
+        self.overdue.drain(..).for_each(|waiter| waiter.raise());
     }
 
     /// See [`Turns::waiting`].

@@ -1,7 +1,7 @@
 //! Keeping what is held: when to renew, what a renewal came to, and when a holding is lost.
 
 use super::Engine;
-use super::entry::Entry;
+use super::entry::{Entry, EntryState};
 use super::tenure::{GuardState, Tenure, Watched};
 use crate::backend::Renewal;
 use crate::clock::Moment;
@@ -13,6 +13,7 @@ use crate::sync::mutant;
 use crate::token::FencingToken;
 use crate::watchdog::TICK;
 use crate::watchdog::lane::{RenewJob, RenewalAnswer, Reply};
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,13 @@ impl Engine {
     pub(crate) fn look_after(&self, entry: Arc<Entry>, now: Moment) -> Option<RenewJob> {
         let mut state = entry.lock();
         state.timer = None;
+        let left_behind = state.take_left_behind();
+        if !left_behind.is_empty() {
+            drop(state);
+            self.forget_detached(&left_behind);
+            state = entry.lock();
+        }
+        self.look_at_lost(&entry, &mut state, now);
         let tenure = state.current().filter(|tenure| !tenure.has_ended()).map(Arc::clone)?;
         let finding = Self::examine(&tenure, now);
         let next = match &finding {
@@ -51,7 +59,7 @@ impl Engine {
             Finding::Released => return None,
         };
         // The timer's thread is running: it is the one that called us.
-        let _armed = self.timer.arm(&entry, &mut state, next);
+        let _armed = self.timer.arm(&entry, &mut state, now, next);
         drop(state);
         match finding {
             Finding::Renew(lease, _) => Some(RenewJob { entry, tenure, lease, reply: None }),
@@ -73,7 +81,9 @@ impl Engine {
         if now >= end {
             return Finding::Over(LossCause::Expired);
         }
-        if tenure.holder.has_ended() && !mutant("ended_thread_keeps_it") {
+        // A lease that ends by itself lasts until then: the caller has said for how long.
+        let is_kept = inner.watch.is_some() && !mutant("ended_thread_keeps_it");
+        if is_kept && tenure.holder.has_ended() {
             return Finding::Over(LossCause::HolderEnded);
         }
         match inner.watch {
@@ -105,11 +115,11 @@ impl Engine {
     pub(crate) fn renewed(&self, job: &RenewJob, sent: Moment, answer: RenewalAnswer) {
         let RenewJob { entry, tenure, lease, reply } = job;
         let answer = match answer {
-            Ok(Renewal::Unacknowledged(shortfall)) => self.weigh_renewal(tenure, shortfall),
-            answer => answer,
+            Ok(renewal) => self.weigh_renewal(tenure, renewal),
+            Err(error) => Err(error),
         };
         let result = match answer {
-            Ok(Renewal::Extended | Renewal::Unacknowledged(_)) => {
+            Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
                 self.renewal_succeeded(entry, tenure, sent, *lease, reply.is_none())
             }
             Ok(Renewal::Gone) => {
@@ -194,7 +204,7 @@ impl Engine {
             .watch
             .map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
         drop(inner);
-        let _armed = self.timer.arm(entry, &mut state, next);
+        let _armed = self.timer.arm(entry, &mut state, now, next);
         drop(state);
         self.events.emit(|| Event::Renewed { lock: tenure.name.clone(), left });
         Ok(())
@@ -222,7 +232,7 @@ impl Engine {
             next = next.min(watch.renew_at);
         }
         drop(inner);
-        let _armed = self.timer.arm(entry, &mut state, next);
+        let _armed = self.timer.arm(entry, &mut state, now, next);
         drop(state);
         let left = tenure.remaining_at(now);
         if !is_news {
@@ -255,15 +265,23 @@ impl Engine {
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
         drop(inner);
         state.set_aside(tenure);
+        self.look_at_lost(entry, &mut state, self.clock.now());
         drop(state);
-        if cause == LossCause::HolderEnded {
-            self.forget_detached(tenure);
+        if tenure.holder.has_ended() {
+            self.forget_detached(slice::from_ref(tenure));
         }
         // Also if it is gone by the store's word: a copy of the first request may be under way, and find it free.
         if is_left_over || tenure.is_doubtful() {
             self.clean_up(tenure.id(lease), tenure.closing());
         }
         tell_lost(&self.events, tenure, loss);
+    }
+
+    /// Sees to it that lost holdings are looked at again while there are any: a thread may end.
+    fn look_at_lost(&self, entry: &Arc<Entry>, state: &mut EntryState, now: Moment) {
+        if let Some(lease) = state.shortest_lost() {
+            let _armed = self.timer.arm(entry, state, now, now + lease.duration() / 3);
+        }
     }
 
     /// Whether it is valid now, by a look at the clock alone. Never in a forked child: the parent holds it.
@@ -343,7 +361,8 @@ impl Engine {
         )
     }
 
-    /// Asks the store whether the holding is still there, and what is left of its lease.
+    /// Asks the store whether the holding is still there, and what is left of its lease: what the
+    /// store says, less the time since it was asked.
     pub(crate) fn verify(
         &self,
         entry: &Arc<Entry>,
@@ -353,8 +372,9 @@ impl Engine {
         if !self.abilities.owned {
             return Err(self.unowned("verified").on(&tenure.name));
         }
-        let info = match self.ask(|backend| backend.inspect(&tenure.name, self.command_deadline()))
-        {
+        let sent = self.clock.now();
+        let by = sent + self.settings.command_timeout;
+        let info = match self.ask(|backend| backend.inspect(&tenure.name, by)) {
             Ok(info) => info,
             Err(failure) if failure.error().is_foreign_format() => {
                 return self
@@ -365,7 +385,10 @@ impl Engine {
         };
         match info.holder {
             Some(holder) if tenure.owner.is(&holder.owner) => {
-                Ok(holder.remaining.unwrap_or(Duration::MAX))
+                // What was true when the store answered may have ended before the answer came.
+                self.must_hold(entry, tenure)?;
+                let took = self.clock.now().since(sent);
+                Ok(holder.remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
             }
             _ => {
                 self.declare_lost(entry, tenure, LossCause::Gone);

@@ -1,7 +1,7 @@
 //! The engine: everything about locking that is the same on every store, written once above [`Backend`].
 //!
 //! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting,
-//! [`shortfall`] sees to what replicas did not confirm. An [`entry`] is what this
+//! [`shortfall`] sees to what replicas did not confirm, [`recheck`] verifies all at once. An [`entry`] is what this
 //! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
 //! and [`turns`] says when other clients go first.
 //!
@@ -13,6 +13,7 @@ mod alive;
 pub(crate) mod entry;
 mod handoff;
 mod keep;
+mod recheck;
 mod release;
 mod shortfall;
 pub(crate) mod tenure;
@@ -207,18 +208,13 @@ impl Engine {
         }
         let (entry, tenure) = (Arc::clone(entry), Arc::clone(tenure));
         let hold = Detached { thread, entry, tenure, whole };
-        let mut detached = self.detached.lock();
-        // What a thread left behind that is gone, nobody can end.
-        let left_behind: Vec<_> =
-            detached.extract_if(.., |it| it.tenure.holder.has_ended()).collect();
-        detached.push(hold);
-        drop(detached);
-        drop(left_behind); // outside the lock: an entry's end takes others
+        self.detached.lock().push(hold);
     }
 
-    /// Forgets the holds that the thread left behind that had this holding: it is gone, and nobody else can end them.
-    fn forget_detached(&self, tenure: &Arc<Tenure>) {
-        let is_left = |it: &mut Detached| Arc::ptr_eq(&it.tenure, tenure);
+    /// Forgets the holds on these holdings: their threads have ended, and no other can end them.
+    fn forget_detached(&self, tenures: &[Arc<Tenure>]) {
+        let is_left =
+            |it: &mut Detached| tenures.iter().any(|tenure| Arc::ptr_eq(&it.tenure, tenure));
         let left_behind: Vec<_> = self.detached.lock().extract_if(.., is_left).collect();
         drop(left_behind); // outside the lock: an entry's end takes others
     }
@@ -308,7 +304,7 @@ impl Engine {
 #[cold]
 fn forked() -> Error {
     Error::misuse(
-        "this process was forked from the one that made the client, which alone holds its locks: make another client after the fork",
+        "this process was forked from the one that made the client, which alone holds its locks: make another client in the child, and fork before the program has threads",
     )
 }
 

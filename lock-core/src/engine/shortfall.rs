@@ -91,20 +91,45 @@ fn told(message: String) -> Error {
 }
 
 impl Engine {
-    /// What a renewal of this holding counts as that too few replicas confirmed.
+    /// What a renewal counts as, by what the replicas said of it.
     pub(super) fn weigh_renewal(
         &self,
         tenure: &Tenure,
-        shortfall: Shortfall,
+        renewal: Renewal,
     ) -> Result<Renewal, Error> {
-        if tenure.replication.on_shortfall != OnShortfall::Accept {
-            // The store has extended it, and whoever takes over may not: only the old validity is sure.
-            return Err(told(format!(
-                "too few replicas confirmed the renewal ({shortfall}): the validity stays as it was"
-            )));
+        let lock = || tenure.name.clone();
+        let shortfall = match renewal {
+            Renewal::Gone => return Ok(renewal),
+            Renewal::Extended => {
+                if std::mem::take(&mut tenure.lock().degraded) {
+                    self.events.emit(|| Event::Restored { lock: lock() });
+                }
+                return Ok(renewal);
+            }
+            Renewal::Unacknowledged(shortfall) => {
+                let policy = &tenure.replication;
+                if policy.on_shortfall == OnShortfall::Accept {
+                    let token = tenure.token;
+                    self.events.emit(|| Event::ShortfallAccepted {
+                        lock: lock(),
+                        token,
+                        shortfall,
+                    });
+                    return Ok(Renewal::Extended);
+                }
+                if !policy.keeps_unconfirmed_renewals() {
+                    // The store has extended it, and whoever takes over may not: only the old validity is sure.
+                    return Err(told(format!(
+                        "too few replicas confirmed the renewal ({shortfall}): the validity stays as it was"
+                    )));
+                }
+                shortfall
+            }
+            Renewal::Unreplicated(shortfall) => shortfall,
+        };
+        if !std::mem::replace(&mut tenure.lock().degraded, true) {
+            self.events.emit(|| Event::Degraded { lock: lock(), shortfall });
         }
-        let (lock, token) = (tenure.name.clone(), tenure.token);
-        self.events.emit(|| Event::ShortfallAccepted { lock, token, shortfall });
         Ok(Renewal::Extended)
     }
 

@@ -7,6 +7,7 @@ use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
+use crate::notification::{self, Wanted};
 use crate::owner::OwnerId;
 use crate::replication::Replication;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -75,14 +76,28 @@ pub(crate) struct Inner {
     pub(crate) overlong: bool,
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,
+    /// Whether its last renewal counts without the replicas that were asked for.
+    pub(crate) degraded: bool,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
 }
 
 /// Who is told of a loss, once; or dropped without a word when there is nothing to be told any more.
-///
-/// Called under the lock of the holding: it must neither block nor ask a holding anything.
-pub(crate) type Listener = Box<dyn FnOnce(Loss) + Send>;
+pub(crate) struct Listener {
+    /// Called under the lock of the holding: it must neither block nor ask a holding anything.
+    tell: Box<dyn FnOnce(Loss) + Send>,
+    pub(crate) wanted: Wanted,
+}
+
+impl Listener {
+    pub(crate) fn new(wanted: Wanted, tell: impl FnOnce(Loss) + Send + 'static) -> Self {
+        Self { tell: Box::new(tell), wanted }
+    }
+
+    pub(crate) fn tell(self, loss: Loss) {
+        (self.tell)(loss);
+    }
+}
 
 /// Where a holding stands in the line of those that were handed from thread to thread on one grant of the store.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,6 +126,7 @@ impl Inner {
             renewing: false,
             overlong: false,
             last_failure: None,
+            degraded: false,
             loss: None,
             listeners: Vec::new(),
         }
@@ -339,7 +355,7 @@ impl Tenure {
             return first.clone();
         }
         for listener in inner.listeners.drain(..) {
-            listener(loss.clone());
+            listener.tell(loss.clone());
         }
         inner.loss = Some(loss.clone());
         loss
@@ -359,10 +375,17 @@ impl Tenure {
     pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
         match &inner.loss {
-            Some(loss) => listener(loss.clone()),
-            None if !self.has_ended() => inner.listeners.push(listener),
+            Some(loss) => listener.tell(loss.clone()),
+            None if !self.has_ended() => {
+                notification::add(&mut inner.listeners, listener, |it| &it.wanted);
+            }
             None => {}
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn listeners(&self) -> usize {
+        self.lock().listeners.len()
     }
 
     /// What the backend is told about it, with this lease.

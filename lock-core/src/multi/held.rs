@@ -1,6 +1,7 @@
 //! [`Several`]: what the guard of several locks has in its hand, and how good it is.
 
 use super::members::{Group, worst};
+use crate::clock::Moment;
 use crate::engine::Whole;
 use crate::engine::tenure::{GuardState, Listener};
 use crate::error::{Error, MemberResult, Outcome};
@@ -137,8 +138,17 @@ impl Several {
     }
 
     pub(crate) fn verify(&self) -> Result<Duration, Error> {
-        let left = self.ask("it is not held as it should be", "is held", LockGuard::verify)?;
-        Ok(self.needed(left))
+        let clock = self.group.clock();
+        let verify = |part: &LockGuard| Ok((part.verify()?, clock.now()));
+        let answers = self.ask("it is not held as it should be", "is held", verify)?;
+        // One that has answered may have ended while the others were asked.
+        self.ask("it was lost", "is held", |part| part.ensure(Duration::ZERO))?;
+        let now = clock.now();
+        let left = |(left, at): (Duration, Moment)| match left {
+            Duration::MAX => left,
+            _ => left.saturating_sub(now.since(at)),
+        };
+        Ok(self.needed(answers.into_iter().map(left).collect()))
     }
 
     pub(crate) fn state(&self) -> GuardState {
@@ -165,11 +175,20 @@ impl Several {
     }
 
     pub(crate) fn listen(&self, listener: Listener) {
+        let wanted = listener.wanted.clone();
         let tally = Arc::new(Tally(Mutex::new((self.spare(), Some(listener)))));
         for part in self.held() {
             let (tally, name) = (Arc::clone(&tally), part.name().clone());
-            part.listen(Box::new(move |loss| tally.lost(loss.of(&name))));
+            let tell = move |loss: Loss| tally.lost(loss.of(&name));
+            part.listen(Listener::new(wanted.clone(), tell));
         }
+    }
+}
+
+#[cfg(test)]
+impl Several {
+    pub(crate) fn listeners(&self) -> usize {
+        self.held().map(LockGuard::listeners).sum()
     }
 }
 
@@ -210,7 +229,7 @@ impl Tally {
             }
         };
         if let Some(listener) = told {
-            listener(loss);
+            listener.tell(loss);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::held::Several;
 use crate::backend::LockInfo;
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::engine::Alive;
 use crate::engine::entry::Entry;
 use crate::error::{Error, ErrorKind, MemberResult, Outcome};
@@ -110,6 +110,12 @@ impl Group {
 
     pub(super) fn leaves(&self) -> Vec<&Leaf> {
         self.parts.iter().flat_map(Parts::leaves).collect()
+    }
+
+    /// The clock of the first.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        let leaves = self.leaves();
+        Arc::clone(&leaves.first().expect("a lock is made of locks").engine.clock)
     }
 
     /// What is the same for every group of the same locks.

@@ -6,6 +6,7 @@ use super::members::{Leaf, Members, worst};
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberResult, Outcome};
 use crate::guard::LockGuard;
+use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::replication::OnShortfall;
@@ -35,9 +36,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Takes the locks as `options` say; `None` if they were busy until the end of the wait.
 pub(super) fn take(members: &Members, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
     let signal = Arc::new(Signal::new());
-    // It ends a pause. Whether it was fired each member looks before it does anything.
-    let _registered = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
-    Taking::new(members, options, &signal)?.run()
+    // The members' own waits miss an interrupt that fires between two of them, and is reset.
+    let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+    Taking::new(members, options, &signal, interrupt.as_ref())?.run()
 }
 
 /// One thread's attempt to take several locks.
@@ -46,6 +47,7 @@ struct Taking<'a> {
     options: &'a LockOptions,
     clock: Arc<dyn Clock>,
     signal: &'a Arc<Signal>,
+    interrupt: Option<&'a Registration<'a>>,
     /// `None`: wait for ever.
     deadline: Option<Moment>,
     /// The lease that all must have in the end, if it is one that ends by itself.
@@ -84,15 +86,16 @@ impl<'a> Taking<'a> {
         members: &'a Members,
         options: &'a LockOptions,
         signal: &'a Arc<Signal>,
+        interrupt: Option<&'a Registration<'a>>,
     ) -> Result<Self, Error> {
-        let leaves = members.group().leaves();
-        let clock = Arc::clone(&leaves.first().expect("a lock is made of locks").engine.clock);
+        let clock = members.group().clock();
         let lease = match options.lease {
             Some(Lease::Fixed(time)) => Some(LeaseTime::new(time)?),
             Some(Lease::Watched { .. }) | None => None,
         };
         let deadline = options.wait.map(|wait| clock.now() + wait);
-        Ok(Self { members, options, clock, signal, deadline, lease, given_back: 0, outage: None })
+        let (given_back, outage) = (0, None);
+        Ok(Self { members, options, clock, signal, interrupt, deadline, lease, given_back, outage })
     }
 
     fn run(mut self) -> Result<Option<LockGuard>, Error> {
@@ -108,11 +111,13 @@ impl<'a> Taking<'a> {
                 ))));
             }
             let held_for = round.let_go(self.clock.now());
+            self.check_interrupt()?;
             if self.is_over(&round)? {
                 return Ok(None);
             }
             next = round.busy.or(round.unavailable);
             self.pause(held_for);
+            self.check_interrupt()?;
         }
     }
 
@@ -165,7 +170,13 @@ impl<'a> Taking<'a> {
         Some((left / members).clamp(SHORTEST_SHARE, LONGEST_SHARE).min(left))
     }
 
+    /// The error of the whole wait, if the interrupt has ended it.
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.interrupt.map_or(Ok(()), Registration::check).map_err(|_| interrupted())
+    }
+
     fn ask(&self, round: &mut Round, at: usize, wait: Option<Duration>) -> Result<(), Error> {
+        self.check_interrupt()?;
         let options = LockOptions { wait, ..self.options.clone() };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
@@ -287,7 +298,7 @@ impl<'a> Taking<'a> {
         let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
         let until = self.clock.now() + pause;
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
-        // An interrupt raises the signal; the first member that is asked then says so.
+        // An interrupt raises the signal.
         let _woken: Woken = self.clock.wait(self.signal, until);
     }
 }

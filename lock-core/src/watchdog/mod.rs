@@ -30,6 +30,11 @@ use wheel::Wheel;
 /// valid is read from the clock, not from the wheel.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
+/// The longest time between two looks at a name that is or was just held, however long its lease:
+/// a released name leaves memory then, and a holder's ended thread is noticed. A third of the
+/// default lease, when a renewal is due anyway.
+pub(crate) const LONGEST_LOOK: Duration = Duration::from_secs(10);
+
 /// How long the thread stays when nothing is held, before it ends; the next lock starts another.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -57,7 +62,8 @@ impl Timer {
         Self { clock, state: Mutex::new(state), signal: Arc::new(Signal::new()), engine }
     }
 
-    /// Sees to it that `entry` is looked at by `due`. Does nothing if it will be looked at before that anyway.
+    /// Sees to it that `entry` is looked at by `due`, and within [`LONGEST_LOOK`] of `now`. Does
+    /// nothing if it will be looked at before that anyway.
     ///
     /// # Errors
     ///
@@ -66,8 +72,10 @@ impl Timer {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         held: &mut EntryState,
+        now: Moment,
         due: Moment,
     ) -> Result<(), Error> {
+        let due = due.min(now + LONGEST_LOOK);
         if held.timer.is_some_and(|(_, at)| at <= due) {
             return Ok(());
         }

@@ -23,7 +23,7 @@ pub(crate) use asking::Asking;
 #[cfg(test)]
 pub(crate) use codec::parsed_by_crate;
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash, with_text};
-pub(crate) use dial::{Bounds, Dialer, Identity, Login, Password, Server};
+pub(crate) use dial::{Bounds, Dialer, Identity, Kind, Login, Password, Secrets, Serial, Server};
 pub(crate) use duplex::{Errand, Heard};
 pub(crate) use frames::Frames;
 pub(crate) use place::Place;
@@ -51,6 +51,8 @@ pub(crate) struct Link {
     last_used: Moment,
     /// The bits of scripts that were sent on it, as far as anybody asked.
     sent_scripts: u32,
+    /// Which of the endpoint's servers it leads to.
+    serial: Serial,
     /// By which others can end it.
     _handle: Option<Arc<Handle>>,
 }
@@ -182,6 +184,7 @@ impl Link {
             clock,
             last_used,
             sent_scripts: 0,
+            serial: Serial::default(),
             _handle: handle,
         })
     }
@@ -198,7 +201,22 @@ impl Link {
 
     /// Whether this link can still be used as far as we know.
     pub(crate) fn is_alive(&self) -> bool {
-        self.wire.is_some()
+        self.wire.is_some() && !self.serial.is_over()
+    }
+
+    /// Which of the endpoint's servers it leads to.
+    pub(crate) fn serial(&self) -> &Serial {
+        &self.serial
+    }
+
+    /// The server at the other end is not the endpoint's any more, if it is not: what it answered
+    /// does not count.
+    fn must_count(&mut self) -> Result<(), CallError> {
+        if !self.serial.is_over() {
+            return Ok(());
+        }
+        self.wire = None;
+        Err(CallError::Unknown(self.server.superseded()))
     }
 
     /// Whether it has been idle for long enough that the server may have closed it meanwhile.
@@ -224,6 +242,7 @@ impl Link {
         self.send(&[*request], by)?;
         let reply = self.receive(by)?;
         self.settle()?;
+        self.must_count()?;
         Ok(reply)
     }
 
@@ -241,6 +260,9 @@ impl Link {
             }
             self.settle()
         });
+        if let Err(error) = self.must_count() {
+            return (Vec::new(), Err(error));
+        }
         (replies, outcome)
     }
 
@@ -250,6 +272,7 @@ impl Link {
     }
 
     fn send(&mut self, requests: &[Request<'_>], by: Moment) -> Result<(), CallError> {
+        self.wire.take_if(|_| self.serial.is_over());
         let Some(wire) = &mut self.wire else {
             return Err(CallError::NotSent(Error::unavailable(format!(
                 "the connection to {} is closed",

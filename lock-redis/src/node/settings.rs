@@ -2,26 +2,31 @@
 
 use super::Node;
 use crate::eviction::OnEviction;
-use crate::link::{Bounds, Dialer, Identity, Login, Password, Place, Server, TlsSettings};
+use crate::link::{
+    Bounds, Dialer, Identity, Kind, Login, Password, Place, Secrets, Server, TlsSettings,
+};
 use crate::pool::PoolThread;
 use crate::scheme;
-use lock_core::{Clock, Config, Context, Error, Secret, Warnings};
+use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What all nodes of a client have in common.
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
     /// Who gives the sentinels' password, where it is not simply given.
-    sentinel: Option<Identity>,
+    sentinel: Option<Secrets>,
     tls: Option<TlsSettings>,
     bounds: Bounds,
     pool: u32,
     /// Makes the slots of all pools.
     thread: PoolThread,
     clock: Arc<dyn Clock>,
-    warnings: Warnings,
     eviction: OnEviction,
+    notices: Notices,
+    /// The lease of locks that are taken without one.
+    lease: Duration,
 }
 
 impl NodeSettings {
@@ -38,23 +43,24 @@ impl NodeSettings {
             (None, None) => Password::None,
         };
         let user = config.user().map(str::to_owned);
-        let identity = Identity { user, password, provider, is_sentinel: false };
-        identity.check()?;
+        let secrets = Secrets { user, password, provider, is_sentinel: false };
+        secrets.check()?;
         let client_name = config.client_name().to_owned();
-        let login = Login { identity, database, client_name };
-        let sentinel = scheme::sentinel_identity(config)?;
+        let login = Login { secrets, database, client_name };
+        let sentinel = scheme::sentinel_secrets(config)?;
         let bounds =
             Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
             login,
             sentinel,
             tls: scheme::tls(config)?,
-            warnings: context.warnings.clone(),
             eviction: OnEviction::of(config)?,
             bounds,
             pool: config.pool(),
             thread: PoolThread::start()?,
             clock: Arc::clone(&context.clock),
+            notices: context.notices.clone(),
+            lease: config.lease().unwrap_or_default().max(config.watchdog()),
         })
     }
 
@@ -67,31 +73,58 @@ impl NodeSettings {
         self.node(Place::tcp(host, port))
     }
 
-    /// The same, where the server may leave: [`Node::retire`] ends all connections to it.
+    /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
+    /// it. Each begins with the question which node answers, and is refused unless that is `id`, or
+    /// the first that answered.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn guest_on(&self, host: &str, port: u16) -> Result<Node, Error> {
+    pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
+        let identity = Identity::of(Kind::Node, id, self.notices.clone());
+        let dialer = self.dialer(Place::tcp(host, port))?.for_a_while().identified(identity);
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+    }
+
+    /// The same for any node of a cluster: it says which one it is where it is asked for the
+    /// cluster, and is asked for nothing else.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_while();
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
-    /// question whether it is, and [`Node::retire`] ends them all.
+    /// questions which server answers and whether it is a master, and [`Node::retire`] ends them all. It is refused
+    /// unless its `run_id` is this one, or that of the first that answered.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn master_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master();
+    pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
+        let identity = Identity::of(Kind::Run, run_id, self.notices.clone());
+        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
-    /// The same for any place.
-    pub(crate) fn node(&self, place: Place) -> Result<Node, Error> {
-        let dialer = Arc::new(self.dialer(place)?);
-        Node::new(dialer, self.pool, &self.thread, self.bounds, self.eviction)
+    /// The same for any place, where another server is followed: see [`Identity`].
+    pub(crate) fn followed(&self, place: Place) -> Result<Node, Error> {
+        let identity = Identity::followed(self.lease, self.notices.clone());
+        let dialer = self.dialer(place)?.identified(identity);
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+    }
+
+    fn node(&self, place: Place) -> Result<Node, Error> {
+        Node::new(
+            Arc::new(self.dialer(place)?),
+            self.pool,
+            &self.thread,
+            self.bounds,
+            self.eviction,
+        )
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their own.
@@ -102,12 +135,12 @@ impl NodeSettings {
         password: Option<Secret>,
     ) -> Result<Dialer, Error> {
         let client_name = self.login.client_name.clone();
-        let identity = self.sentinel.clone().unwrap_or_else(|| Identity {
+        let secrets = self.sentinel.clone().unwrap_or_else(|| Secrets {
             user: user.map(str::to_owned),
             password: password.map_or(Password::None, Password::Given),
-            ..Identity::default()
+            ..Secrets::default()
         });
-        let login = Login { identity, database: 0, client_name };
+        let login = Login { secrets, database: 0, client_name };
         self.dialer_with(place, login)
     }
 
@@ -120,6 +153,18 @@ impl NodeSettings {
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Where is told which servers were found.
+    #[must_use]
+    pub fn notices(&self) -> &Notices {
+        &self.notices
+    }
+
+    /// The longest lease of locks that are taken without one.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// Whether it is TLS that is spoken.
@@ -137,9 +182,9 @@ impl NodeSettings {
             (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
         };
-        let server = Server::new(place, login.identity.user.as_deref())
+        let server = Server::new(place, login.secrets.user.as_deref())
             .over_tls(tls.is_some())
-            .warning(self.warnings.clone());
+            .warning(self.notices.clone());
         Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
     }
 }

@@ -81,6 +81,9 @@ impl SentinelBackend {
         let mut generation = self.generations.present(by)?;
         for _ in 0..=Self::MOVES {
             let outcome = request(&generation.node);
+            if outcome.is_ok() {
+                self.generations.note_heard();
+            }
             let is_present = self.generations.is_present(&generation);
             match outcome {
                 Ok(answer) if is_present => return Ok(answer),
@@ -114,7 +117,15 @@ impl Backend for SentinelBackend {
             Answer::Busy(_) | Answer::Endless(_) => Effect::Nothing,
             _ => Effect::Something,
         };
-        self.ask(by, |node| node.acquire(format, attempt, by), effect).map_err(on(attempt.name))
+        let acquire = |node: &Arc<Node>| {
+            let sent = self.generations.now();
+            let answer = node.acquire(format, attempt, by)?;
+            if matches!(answer, Answer::Granted(_) | Answer::Unacknowledged(..)) {
+                self.generations.granted.note(sent, attempt.lease);
+            }
+            Ok(answer)
+        };
+        self.ask(by, acquire, effect).map_err(on(attempt.name))
     }
 
     fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
@@ -126,8 +137,16 @@ impl Backend for SentinelBackend {
                 return each.collect();
             }
         };
+        let sent = self.generations.now();
         let renewals = generation.node.renew(&self.generations.format, batch, by).into_iter();
-        renewals.map(|renewal| self.believe(&generation, renewal)).collect()
+        let noted = renewals.zip(batch).map(|(renewal, one)| {
+            if renewal.is_ok() {
+                self.generations.note_heard();
+                self.generations.granted.note(sent, one.tenure.lease);
+            }
+            self.believe(&generation, renewal)
+        });
+        noted.collect()
     }
 
     fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
@@ -273,7 +292,7 @@ mod tests {
 
     fn verdict(port: u16, epoch: u64, by_majority: bool) -> Verdict {
         let master = Address::new("127.0.0.1", port);
-        Verdict { master, epoch, by_majority, replicas: 0 }
+        Verdict { master, epoch, run_id: None, by_majority, replicas: 0 }
     }
 
     fn soon() -> Moment {
@@ -372,6 +391,24 @@ mod tests {
             let followed = backend.generations.number() != before;
             assert_eq!(followed, follows, "port {port}, epoch {epoch}, {by_majority}");
         }
+    }
+
+    #[test]
+    fn another_run_id_at_the_same_address_is_another_master() {
+        let backend = named(2, 5);
+        let say = |port, epoch, run_id: Option<&str>| {
+            let before = backend.generations.number();
+            let run_id = run_id.map(str::to_owned);
+            let verdict = Verdict { run_id, ..verdict(port, epoch, false) };
+            backend.generations.adopt(&verdict).unwrap();
+            backend.generations.number() != before
+        };
+        assert!(!say(2, 5, Some("a")), "no connection has found another one yet");
+        assert!(say(3, 6, Some("a")));
+        assert!(!say(3, 6, Some("a")) && !say(3, 6, None));
+        // Started again, or another one: what it has is not known.
+        assert!(say(3, 6, Some("b")));
+        assert!(!say(3, 5, Some("c")), "by a sentinel that was cut off");
     }
 
     #[test]

@@ -1,14 +1,21 @@
-//! [`Council`]: all sentinels together. Whoever has heard of the latest failover is right about the master.
+//! [`Council`]: all sentinels together. Of those that belong to the deployment the one that has
+//! heard of the latest failover is right about the master.
+//!
+//! A deployment is known by the IDs of its Sentinels, and by the `run_id` of its master. A Sentinel
+//! that answers at a known address counts only if it knows most of the others by their IDs, or
+//! watches the very master: an address may lead to a Sentinel of another deployment by now. At
+//! first the deployment is the one that most of the URL's Sentinels belong to.
 
 use super::lookout::Alarm;
 use super::member::{Member, Opinion, Said};
 use crate::address::Address;
+use crate::deployment::{Account, deployments};
 use crate::link::Place;
 use crate::node::NodeSettings;
 use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Secret, Signal};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
@@ -29,6 +36,27 @@ pub(super) struct Council {
     credentials: Credentials,
     /// Told of everything that the sentinels tell.
     alarm: Arc<Alarm>,
+    ours: Mutex<Ours>,
+}
+
+/// The Sentinels of the deployment that is followed.
+#[derive(Default)]
+struct Ours {
+    /// Their IDs, by what they said last; none before the first answer.
+    ids: BTreeSet<String>,
+    /// Since when none of them has answered.
+    silent_since: Option<Moment>,
+    /// Which Sentinels were reported that are of another deployment, and where they answer.
+    reported: HashMap<Address, String>,
+}
+
+/// What is known of the present master.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Present {
+    pub(super) run_id: Option<Arc<str>>,
+    /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
+    /// client was granted.
+    pub(super) is_gone: bool,
 }
 
 /// Who we are to the sentinels.
@@ -43,6 +71,8 @@ pub(super) struct Credentials {
 pub(super) struct Verdict {
     pub(super) master: Address,
     pub(super) epoch: u64,
+    /// The `run_id` of the master, as most of them say that say it.
+    pub(super) run_id: Option<String>,
     /// Whether more than half of all known sentinels say so.
     pub(super) by_majority: bool,
     /// How many replicas may be promoted: those that at least one of the sentinels has heard and
@@ -66,8 +96,13 @@ impl Council {
         settings: &NodeSettings,
         alarm: Arc<Alarm>,
     ) -> Result<Self, Error> {
-        let council =
-            Self { master: master.to_owned(), members: Mutex::default(), credentials, alarm };
+        let council = Self {
+            master: master.to_owned(),
+            members: Mutex::default(),
+            credentials,
+            alarm,
+            ours: Mutex::default(),
+        };
         for address in given {
             let member = council.member(address, true, settings)?;
             council.members.lock().push(Arc::new(member));
@@ -99,7 +134,12 @@ impl Council {
     }
 
     /// Asks all of them at once, until `by`.
-    pub(super) fn ask(&self, settings: &NodeSettings, by: Moment) -> Result<Verdict, Failure> {
+    pub(super) fn ask(
+        &self,
+        settings: &NodeSettings,
+        by: Moment,
+        present: &Present,
+    ) -> Result<Verdict, Failure> {
         let by = by.min(settings.clock().now() + settings.bounds().connect);
         let members = self.members();
         let gathering = Arc::new(Gathering::default());
@@ -107,9 +147,84 @@ impl Council {
         for (at, member) in members.iter().enumerate() {
             self.send(at, member, &gathering, by);
         }
-        let said = gathering.wait(&members, &**settings.clock(), by);
-        self.learn(&said, settings);
-        self.judge(&members, &said)
+        let are_enough = |said: &[Option<Said>]| !self.count(&members, said, present).is_empty();
+        let said = gathering.wait(&members, &**settings.clock(), by, are_enough);
+        let (counted, are_others) = self.admit(&members, &said, settings, present);
+        if counted.is_empty() {
+            return Err(self.at_a_loss(&members, &said));
+        }
+        self.learn(&counted, settings);
+        let verdict = self.judge(&counted);
+        // What the ones before counted does not matter to these.
+        Ok(Verdict { by_majority: verdict.by_majority || are_others, ..verdict })
+    }
+
+    /// The opinions that count, one for each Sentinel.
+    fn count<'a>(
+        &self,
+        members: &[Arc<Member>],
+        said: &'a [Option<Said>],
+        present: &Present,
+    ) -> Vec<&'a Opinion> {
+        let ours = self.ours.lock();
+        if ours.ids.is_empty() {
+            return Self::elect(members, said);
+        }
+        let counts = |it: &&Opinion| ours.knows(&it.account) || present.is_watched_by(it);
+        once(opinions(said).filter(counts))
+    }
+
+    /// Those of the deployment that most of the Sentinels in the URL belong to; none where there is
+    /// no such deployment.
+    fn elect<'a>(members: &[Arc<Member>], said: &'a [Option<Said>]) -> Vec<&'a Opinion> {
+        let given = members.iter().filter(|member| member.is_given);
+        let given: Vec<_> = given.map(|member| member.address.clone()).collect();
+        let opinions: Vec<_> = opinions(said).collect();
+        let accounts: Vec<_> = opinions.iter().map(|it| it.account.clone()).collect();
+        let best = deployments(&given, &accounts).into_iter().find(|it| it.is_majority());
+        once(best.into_iter().flat_map(|it| it.accounts).map(|place| opinions[place]))
+    }
+
+    /// The same, and what follows from it: which Sentinels are known by now. Where none of those
+    /// that were known has answered for a lease, nor the master, the URL is believed anew: whether
+    /// these are others.
+    fn admit<'a>(
+        &self,
+        members: &[Arc<Member>],
+        said: &'a [Option<Said>],
+        settings: &NodeSettings,
+        present: &Present,
+    ) -> (Vec<&'a Opinion>, bool) {
+        let now = settings.clock().now();
+        let mut counted = self.count(members, said, present);
+        let mut ours = self.ours.lock();
+        if counted.is_empty() {
+            let since = *ours.silent_since.get_or_insert(now);
+            if present.is_gone && now.since(since) >= settings.lease() {
+                counted = Self::elect(members, said);
+            }
+            if counted.is_empty() {
+                return (counted, false);
+            }
+        }
+        ours.silent_since = None;
+        let ids = counted.iter().flat_map(|it| it.account.ids()).map(str::to_owned);
+        let before = std::mem::replace(&mut ours.ids, ids.collect());
+        let are_others = !before.is_empty() && ours.ids.is_disjoint(&before);
+        let (all, strangers) = (ours.listed(), ours.strangers(&counted, said));
+        drop(ours);
+        if are_others {
+            let (name, was) = (self.name(), listed(&before));
+            settings.notices().server_changed(&name, &was, &all);
+        }
+        for (address, expected, found) in strangers {
+            settings.notices().server_refused(&address.to_string(), &expected, &found);
+        }
+        (counted, are_others)
+    }
+
+    fn name(&self) -> String {
+        format!("the sentinels of `{}`", self.master.escape_debug())
     }
 
     /// Asks one of them, on a thread of its own: connecting cannot be waited for together.
@@ -129,21 +244,22 @@ impl Council {
 
     /// Takes in the sentinels that those we know have told us of, and lets go of such that they tell of no more and that
     /// do not answer.
-    fn learn(&self, said: &[Option<Said>], settings: &NodeSettings) {
-        let mut told: Vec<(Address, String)> = Vec::new();
-        for opinion in opinions(said) {
-            told.extend(opinion.others.iter().cloned());
-        }
+    fn learn(&self, counted: &[&Opinion], settings: &NodeSettings) {
+        let told: Vec<_> =
+            counted.iter().flat_map(|opinion| opinion.account.listed.iter().cloned()).collect();
+        let counts = |member: &Member| {
+            counted.iter().any(|opinion| opinion.account.asked_at == member.address)
+        };
         let mut members = self.members.lock();
         let (kept, gone) =
             std::mem::take(&mut *members).into_iter().partition(|member: &Arc<Member>| {
                 let is_told_of =
-                    told.is_empty() || told.iter().any(|(it, _)| *it == member.address);
-                member.is_given || is_told_of || !member.is_silent()
+                    told.is_empty() || told.iter().any(|(_, it)| *it == member.address);
+                member.is_given || is_told_of || counts(member)
             });
         *members = kept;
         let mut fresh = Vec::new();
-        for (address, id) in told {
+        for (id, address) in told {
             let is_known = members.iter().any(|member| {
                 member.address == address || member.id().is_some_and(|known| known == id)
             });
@@ -165,35 +281,34 @@ impl Council {
         }
     }
 
-    fn judge(&self, members: &[Arc<Member>], said: &[Option<Said>]) -> Result<Verdict, Failure> {
-        let Some(latest) = opinions(said).max_by_key(|opinion| opinion.epoch) else {
-            return Err(self.at_a_loss(members, said));
-        };
-        let epoch = latest.epoch;
+    /// What they say together; there is one at least.
+    fn judge(&self, counted: &[&Opinion]) -> Verdict {
+        let epoch = counted.iter().map(|opinion| opinion.epoch).max().unwrap_or_default();
         let same = |master: &Address| {
-            opinions(said).filter(|it| it.epoch == epoch && it.master == *master).count()
+            counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
         };
-        let of_latest = opinions(said).filter(|opinion| opinion.epoch == epoch);
+        let of_latest = counted.iter().filter(|opinion| opinion.epoch == epoch);
         let (master, supporters) = of_latest
             .map(|opinion| (opinion.master.clone(), same(&opinion.master)))
             .max_by_key(|(_, supporters)| *supporters)
             .expect("the latest is among them");
-        let replicas: HashSet<_> = opinions(said)
-            .filter(|it| it.epoch == epoch && it.master == master)
+        let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
+        let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
+        let replicas: HashSet<_> = supporting()
             .flat_map(|opinion| &opinion.replicas)
             // Whoever leads the failover names the new one already, and lists it as a replica of the old one.
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
-        let by_majority = supporters * 2 > members.len();
-        Ok(Verdict { master, epoch, by_majority, replicas })
+        let by_majority = supporters * 2 > self.ours.lock().ids.len();
+        Verdict { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
     }
 
     /// None of them says who is master: what each says, and what may be done about it. If more than half have answered
     /// so that they will answer the same again, it is our settings that are wrong.
     fn at_a_loss(&self, members: &[Arc<Member>], said: &[Option<Said>]) -> Failure {
         let mut each = Vec::new();
-        let (mut final_words, mut unknown, mut source) = (0, 0, None);
+        let (mut final_words, mut unknown, mut strangers, mut source) = (0, 0, 0, None);
         for (member, said) in members.iter().zip(said) {
             let says = match said {
                 Some(Said::Unknown(names)) => {
@@ -210,7 +325,13 @@ impl Council {
                     source = Some(error.clone());
                     error.to_string()
                 }
-                Some(Said::Opinion(_)) | None => "has not answered in time".to_owned(),
+                Some(Said::Opinion(opinion)) => {
+                    strangers += 1;
+                    let Account { id, listed: others, .. } = &opinion.account;
+                    let others = others.iter().map(|(id, _)| id.clone()).collect();
+                    format!("is the Sentinel {id}, and knows {}", listed(&others))
+                }
+                None => "has not answered in time".to_owned(),
             };
             each.push(format!("{}: {says}", member.address));
         }
@@ -224,6 +345,7 @@ impl Council {
             (true, false) => Error::configuration(format!(
                 "no sentinel says who is the master `{master}`: {each}"
             )),
+            _ if strangers > 0 => self.undecided(&each),
             _ => {
                 Error::unavailable(format!("no sentinel says who is the master `{master}`: {each}"))
             }
@@ -234,6 +356,92 @@ impl Council {
         };
         if is_final { Failure::Refused(error) } else { Failure::NotSent(error) }
     }
+}
+
+impl Council {
+    /// Sentinels have answered, and it is not known whether they are those that are meant.
+    fn undecided(&self, each: &str) -> Error {
+        let (name, known) = (self.name(), self.ours.lock().listed());
+        let message = if known == NONE {
+            format!(
+                "most of {name} in the URL must be of one deployment, and know each other, and they are not: {each}"
+            )
+        } else {
+            format!("none of {name} that were known ({known}) has answered: {each}")
+        };
+        Error::unavailable(message)
+    }
+}
+
+impl Ours {
+    /// Whether the Sentinel of this account is of the deployment: if it knows most of the others.
+    fn knows(&self, account: &Account) -> bool {
+        account.ids().filter(|id| self.ids.contains(*id)).count() * 2 > self.ids.len()
+    }
+
+    fn listed(&self) -> String {
+        listed(&self.ids)
+    }
+
+    /// The Sentinels of other deployments that were not reported yet: where, which one belongs
+    /// there, and which answers.
+    fn strangers(
+        &mut self,
+        counted: &[&Opinion],
+        said: &[Option<Said>],
+    ) -> Vec<(Address, String, String)> {
+        let mut strangers = Vec::new();
+        for Opinion { account, .. } in opinions(said) {
+            if self.ids.contains(&account.id) {
+                self.reported.remove(&account.asked_at);
+                continue;
+            }
+            let (address, found) = (account.asked_at.clone(), account.id.clone());
+            if self.reported.insert(address.clone(), found.clone()).as_ref() == Some(&found) {
+                continue;
+            }
+            let mut known = counted.iter().flat_map(|it| &it.account.listed);
+            let expected = known.find(|(_, listed)| *listed == address);
+            let expected =
+                expected.map_or_else(|| format!("one of {}", self.listed()), |(id, _)| id.clone());
+            strangers.push((address, expected, found));
+        }
+        strangers
+    }
+}
+
+impl Present {
+    /// Whether this is about the very master that is known: a Sentinel of another deployment
+    /// watches another.
+    fn is_watched_by(&self, opinion: &Opinion) -> bool {
+        self.run_id.is_some() && self.run_id.as_deref() == opinion.run_id.as_deref()
+    }
+}
+
+/// How no server is listed.
+const NONE: &str = "none";
+
+/// IDs, for messages.
+fn listed(ids: &BTreeSet<String>) -> String {
+    if ids.is_empty() {
+        return NONE.to_owned();
+    }
+    ids.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// One opinion of each Sentinel, by whatever addresses it was asked.
+fn once<'a>(opinions: impl Iterator<Item = &'a Opinion>) -> Vec<&'a Opinion> {
+    let mut ids = HashSet::new();
+    opinions.filter(|opinion| ids.insert(opinion.account.id.as_str())).collect()
+}
+
+/// What most of them are; `None` if no one is more frequent than all others.
+fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut counts = HashMap::<_, usize>::new();
+    all.for_each(|one| *counts.entry(one).or_default() += 1);
+    let most = counts.values().copied().max()?;
+    let mut first = counts.into_iter().filter(|(_, count)| *count == most);
+    first.next().filter(|_| first.next().is_none()).map(|(one, _)| one)
 }
 
 fn opinions(said: &[Option<Said>]) -> impl Iterator<Item = &Opinion> {
@@ -251,17 +459,23 @@ impl Gathering {
 
     /// Waits until all have answered; for those who were silent before, only until the others have; and for nobody much
     /// longer than for the first.
-    fn wait(&self, members: &[Arc<Member>], clock: &dyn Clock, by: Moment) -> Vec<Option<Said>> {
+    fn wait(
+        &self,
+        members: &[Arc<Member>],
+        clock: &dyn Clock,
+        by: Moment,
+        are_enough: impl Fn(&[Option<Said>]) -> bool,
+    ) -> Vec<Option<Said>> {
         let was_silent: Vec<_> = members.iter().map(|member| member.is_silent()).collect();
         let mut until = by;
         loop {
             let said = self.said.lock().clone();
             let now = clock.now();
-            let has_opinion = opinions(&said).next().is_some();
-            if has_opinion {
+            let is_enough = are_enough(&said);
+            if is_enough {
                 until = until.min(now + GRACE);
             }
-            let missing = |at: usize| said[at].is_none() && !(has_opinion && was_silent[at]);
+            let missing = |at: usize| said[at].is_none() && !(is_enough && was_silent[at]);
             if now >= until || !(0..said.len()).any(missing) {
                 return said;
             }

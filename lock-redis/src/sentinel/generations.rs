@@ -5,11 +5,12 @@
 //! locks are subscribed there and woken. What an old generation has answered is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
-use super::council::{Council, Verdict};
+use super::council::{Council, Present, Verdict};
 use super::freed::Freed;
 use super::lookout::{self, Alarm};
 use crate::address::Address;
 use crate::confirm::Listing;
+use crate::deployment::Granted;
 use crate::format::Format;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
@@ -62,6 +63,9 @@ pub(super) struct Generations {
     pace: Mutex<Pace>,
     /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
     counted: AtomicU64,
+    /// When a master last answered, in nanoseconds.
+    heard: AtomicU64,
+    pub(super) granted: Granted,
 }
 
 /// When the sentinels were last asked, and how long they are then left alone.
@@ -99,11 +103,18 @@ impl Generations {
             alarm,
             pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
             counted: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            granted: Granted::default(),
         })
     }
 
-    fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Moment {
         self.settings.clock().now()
+    }
+
+    /// The master has answered.
+    pub(super) fn note_heard(&self) {
+        self.heard.fetch_max(self.now().as_nanos(), Ordering::Relaxed);
     }
 
     /// The number of the present generation.
@@ -234,7 +245,14 @@ impl Generations {
     }
 
     fn hear(&self, mut doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
-        let outcome = self.council.ask(&self.settings, by).and_then(|verdict| self.adopt(&verdict));
+        let now = self.now();
+        let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
+        let present = Present {
+            run_id: self.known().and_then(|generation| generation.node.identity()),
+            is_gone: now.since(heard) >= self.settings.lease() && self.granted.are_over(now),
+        };
+        let verdict = self.council.ask(&self.settings, by, &present);
+        let outcome = verdict.and_then(|verdict| self.adopt(&verdict));
         if let Err(failure) = &outcome
             && self.now() < by
         {
@@ -257,7 +275,8 @@ impl Generations {
             return Ok(());
         }
         let Address { host, port } = &verdict.master;
-        let node = self.settings.master_on(host, *port).map_err(Failure::Refused)?;
+        let run_id = verdict.run_id.as_deref();
+        let node = self.settings.master_on(host, *port, run_id).map_err(Failure::Refused)?;
         let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
         // Whoever only waits asks for nothing that could fail.
         let alarm = Arc::clone(&self.alarm);
@@ -373,12 +392,23 @@ impl Generation {
     /// something. One with a smaller epoch is what a sentinel says that was cut off from the others, and another address
     /// with the same epoch one that calls the servers by other names; unless most of them say so: then somebody has set
     /// them up anew.
+    ///
+    /// Another `run_id` at the same address is another server, or the same one that was started
+    /// again.
     fn is_followed_by(&self, verdict: &Verdict) -> bool {
-        !self.is_of(verdict) && (verdict.epoch > self.epoch || verdict.by_majority)
+        let is_there = self.is_at(verdict);
+        !self.is_of(verdict) && (verdict.epoch > self.epoch || verdict.by_majority || is_there)
     }
 
     /// Whether it is the one that the sentinels speak of.
     fn is_of(&self, verdict: &Verdict) -> bool {
+        let identity = self.node.identity();
+        let is_another = |run_id: &String| identity.as_deref().is_some_and(|it| it != run_id);
+        self.is_at(verdict) && !verdict.run_id.as_ref().is_some_and(is_another)
+    }
+
+    /// Whether it is at that address, by that failover.
+    fn is_at(&self, verdict: &Verdict) -> bool {
         (&self.address, self.epoch) == (&verdict.master, verdict.epoch)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::lookout::Alarm;
 use crate::address::Address;
+use crate::deployment::Account;
 use crate::link::{Dialer, Link, Request};
 use crate::pool::Slot;
 use crate::reply::{Reply, ServerError};
@@ -20,10 +21,12 @@ pub(super) struct Opinion {
     pub(super) master: Address,
     /// Counts the failovers. Whoever has the larger number has heard of the later one.
     pub(super) epoch: u64,
+    /// The `run_id` of the master, if it has heard one there.
+    pub(super) run_id: Option<String>,
     /// The replicas that it has heard and does not hold for down.
     pub(super) replicas: Vec<Address>,
-    /// The other sentinels, and who they are.
-    pub(super) others: Vec<(Address, String)>,
+    /// Which Sentinel it is, and which others it knows.
+    pub(super) account: Account,
 }
 
 /// What came of asking a sentinel.
@@ -132,13 +135,21 @@ impl Member {
             return Err(self.nonsense(link));
         };
         *self.id.lock() = text(id).map(str::to_owned);
-        let epoch = fields(about).get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let about = fields(about);
+        let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let account = Account {
+            asked_at: self.address.clone(),
+            // One that may not be asked for it counts as what it is called.
+            id: self.id().unwrap_or_else(|| self.address.to_string()),
+            listed: each(others).filter_map(|fields| other(&fields)).collect(),
+        };
         match (epoch, master_address(address)) {
             (Some(epoch), Some(master)) => Ok(Said::Opinion(Opinion {
+                run_id: run_id(&about, &master),
                 master,
                 epoch,
                 replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
-                others: each(others).filter_map(|fields| other(&fields)).collect(),
+                account,
             })),
             _ => Err(self.nonsense(link)),
         }
@@ -235,7 +246,15 @@ fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
 }
 
-fn other(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
+fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {
     let field = |name| fields.get(name).map(String::as_str);
-    Some((named(field("ip"), field("port"))?, field("runid")?.to_owned()))
+    Some((field("runid")?.to_owned(), named(field("ip"), field("port"))?))
+}
+
+/// The `run_id` of the master at this address. While a failover is under way the rest is about the
+/// one before.
+fn run_id(about: &HashMap<&str, String>, master: &Address) -> Option<String> {
+    let field = |name| about.get(name).map(String::as_str);
+    let is_of_it = named(field("ip"), field("port")).is_some_and(|address| address == *master);
+    field("runid").filter(|id| is_of_it && !id.is_empty()).map(str::to_owned)
 }

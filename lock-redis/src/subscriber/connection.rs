@@ -2,7 +2,7 @@
 
 use super::Channels;
 use super::board::{Leaving, Subscription};
-use crate::link::{DecodeError, Decoder, Encoder, Link, Request, Stream};
+use crate::link::{DecodeError, Decoder, Encoder, Link, Request, Serial, Stream};
 use crate::reply::{Reply, ServerError};
 use lock_core::Moment;
 use std::collections::VecDeque;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 /// See the [module's text](self). Nothing here waits.
 pub(super) struct Connection {
     stream: Stream,
+    /// Which of the endpoint's servers it leads to.
+    serial: Serial,
     encoder: Encoder,
     decoder: Decoder,
     /// What is to be written, and how much of it is.
@@ -63,10 +65,12 @@ impl From<io::Error> for Broken {
 impl Connection {
     /// Goes on with the connection of a link that has made its handshake.
     pub(super) fn new(link: Link, now: Moment) -> Result<Self, Broken> {
+        let serial = link.serial().clone();
         let stream = link.into_stream().ok_or(Broken)?;
         stream.set_nonblocking()?;
         Ok(Self {
             stream,
+            serial,
             encoder: Encoder::default(),
             decoder: Decoder::default(),
             out: Vec::new(),
@@ -78,6 +82,11 @@ impl Connection {
 
     pub(super) fn stream(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+
+    /// Whether another server is used at this address by now.
+    pub(super) fn is_over(&self) -> bool {
+        self.serial.is_over()
     }
 
     /// Since when the oldest question is unanswered.

@@ -156,6 +156,9 @@ impl Session {
             if work.closed {
                 return Err(Closed);
             }
+            if connection.is_over() {
+                return Ok(Broken);
+            }
             self.deliver(wakes);
             intake = match self.step(&mut connection, work, intake, next_poll) {
                 Ok(intake) => intake,

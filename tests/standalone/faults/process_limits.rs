@@ -387,6 +387,42 @@ fn a_client_that_ends_in_a_forked_child_waits_for_nobody() {
     lock.unlock().unwrap();
 }
 
+/// Other threads open clients when the process forks, and it holds the lock.
+#[test]
+fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
+    let client = builder_of("memory://forks").connect().unwrap();
+    let _held = client.mutex("x").unwrap().lock().unwrap();
+    let stop = AtomicBool::new(false);
+    let busy: [&(dyn Fn() + Sync); 2] =
+        [&|| drop(client.with_option("hand_off", "1ms").unwrap()), &|| {
+            drop(builder_of("memory://forks").connect().unwrap());
+        }];
+    let check = || {
+        let is_refused = is_refused(client.with_option("hand_off", "1ms"));
+        let own = builder_of("memory://forks").connect().unwrap();
+        let guard = own.mutex("x").unwrap().try_lock().unwrap();
+        let is_taken = guard.is_some();
+        std::mem::forget((guard, own)); // the child ends here and now
+        vec![is_refused, is_taken]
+    };
+    thread::scope(|scope| {
+        for work in busy {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    work();
+                }
+            });
+        }
+        let all = catch_unwind(AssertUnwindSafe(|| {
+            for round in 1..=FORKS {
+                assert_eq!(in_a_child(check), 0, "this check does not hold in child {round}");
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        all.unwrap();
+    });
+}
+
 /// Other threads are in the middle of something when the process forks. They are not in the child, so it waits for none.
 #[test]
 fn a_guard_dropped_in_a_forked_child_waits_for_nobody() {

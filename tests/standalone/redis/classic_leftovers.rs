@@ -96,7 +96,7 @@ fn a_grant_that_comes_too_late_is_left_to_its_lease() {
         for (prefix, format) in ["plain", "counter,lua", "timestamp"].into_iter().enumerate() {
             let url = format!("{}?format={format},poll=10ms&prefix={prefix}:", proxy.url());
             scope.spawn(move || {
-                let url = format!("{url}&lease=600ms&command_timeout=60s");
+                let url = format!("{url}&lease=600ms&command_timeout=60s&connect_timeout=60s");
                 let said = fails_to_lock(&distlock::connect(&url).unwrap()).to_string();
                 let is_right = said.contains("left to its lease") && !said.contains("given back");
                 assert!(is_right, "{format}: {said}");

@@ -4,7 +4,7 @@ use super::command::{NAMES, Terms};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use distlock::{
     DistLock, Error, ErrorKind, FencingToken, GuardState, Interrupt, LockGuard, Loss, LossCause,
-    Mutex, OwnedGuard, OwnedMutex,
+    Mutex, Notification, OwnedGuard, OwnedMutex,
 };
 use distlock_tests::time::scaled;
 use std::cell::Cell;
@@ -56,12 +56,12 @@ pub(super) fn minutes(left: Duration) -> u64 {
 /// A guard, and what its channel tells of its loss.
 pub(super) struct Kept<G> {
     guard: G,
-    losses: Receiver<Loss>,
+    losses: Notification<Loss>,
     told: Cell<Option<LossCause>>,
 }
 
 impl<G> Kept<G> {
-    fn new(guard: G, losses: Receiver<Loss>) -> Self {
+    fn new(guard: G, losses: Notification<Loss>) -> Self {
         Self { guard, losses, told: Cell::default() }
     }
 

@@ -1,7 +1,6 @@
 //! Asking the store, again and again until it grants the lock or the time is over, and what to do after each answer.
 
 use super::Wait;
-use super::withdrawn::not_voting;
 use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, EntryWake, Place};
@@ -51,6 +50,11 @@ impl Wait<'_> {
     ) -> Result<Option<(Grant, Moment)>, Error> {
         let engine = self.engine;
         let mut outage = Outage { since: place.outage_since(), attempts: 0 };
+        if outage.since.is_some_and(|since| engine.clock.now() >= self.limit(since))
+            && let Some(error) = place.why_not()
+        {
+            return Err(error); // the head before us has asked in vain for as long as we wait, too
+        }
         loop {
             // What was raised before this request, this request will see for itself. The interrupt raises the signal, too:
             // it is looked at after the signal was taken down, or one that fires in between would sleep with us.
@@ -89,12 +93,14 @@ impl Wait<'_> {
         entry: &Arc<Entry>,
         outage: &mut Outage,
     ) -> Result<Outcome, Error> {
+        let sent = self.engine.clock.now();
+        let by = sent + (self.engine.settings.command_timeout + self.plan.replication.patience());
+        let has_followers = place.asks(by);
         if !self.doubt {
             let may_hand_on = self.plan.may_be_handed(self.engine.settings.hand_off);
-            self.set_aside = if may_hand_on && place.has_followers() { SET_ASIDE } else { 0 };
+            self.set_aside = if may_hand_on && has_followers { SET_ASIDE } else { 0 };
         }
-        let sent = self.engine.clock.now();
-        let next = match self.ask(entry, sent) {
+        let next = match self.ask(entry, by) {
             Ok(Answer::Granted(grant)) => {
                 if outage.since.is_some() {
                     place.set_outage(None);
@@ -126,10 +132,6 @@ impl Wait<'_> {
                 let failure = Failure::Refused(Error::unavailable(why));
                 self.failed(place, failure, sent, outage)?
             }
-            Ok(Answer::NotVoting(left)) => {
-                let failure = Failure::Refused(not_voting(left));
-                self.failed(place, failure, sent, outage)?
-            }
             Err(failure) => self.failed(place, failure, sent, outage)?,
         };
         Ok(Outcome::Not(next))
@@ -151,17 +153,15 @@ impl Wait<'_> {
         }
     }
 
-    fn ask(&self, entry: &Arc<Entry>, sent: Moment) -> Result<Answer, Failure> {
+    fn ask(&self, entry: &Arc<Entry>, by: Moment) -> Result<Answer, Failure> {
         let tokens = if self.engine.settings.tokens {
             Tokens::Assign { reserve: self.set_aside }
         } else {
             Tokens::None
         };
-        let replication = self.plan.replication;
         let attempt = Attempt::new(&entry.name, self.owner, self.plan.time)
             .tokens(tokens)
-            .replication(replication);
-        let by = sent + (self.engine.settings.command_timeout + replication.patience());
+            .replication(self.plan.replication);
         self.engine.ask(|backend| backend.acquire(&attempt, by))
     }
 
@@ -173,8 +173,8 @@ impl Wait<'_> {
         left: Option<Duration>,
     ) -> Result<Next, Error> {
         self.tell_contended(entry);
-        place.found_busy();
         let now = self.engine.clock.now();
+        place.found_busy(now);
         if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(Next::GiveUp);
         }
@@ -233,6 +233,7 @@ impl Wait<'_> {
         if !place.is_watched() {
             return self.watch(place, entry).map(Some);
         }
+        place.asks(self.engine.command_deadline());
         let by = self.at_most(self.engine.command_deadline());
         match self.engine.ask(|backend| backend.inspect(&entry.name, by)) {
             Ok(LockInfo { holder: Some(holder) }) => {
@@ -240,6 +241,7 @@ impl Wait<'_> {
             }
             // It was released meanwhile, and is the next client's.
             Ok(_) if place.is_behind().1 != before => {
+                place.answered(self.engine.clock.now());
                 self.let_others_go_first(place);
                 Ok(Some(Next::Again))
             }
@@ -259,6 +261,10 @@ impl Wait<'_> {
         let is_unknown = matches!(failure, Failure::Unknown(_));
         self.doubt |= is_unknown;
         let error = failure.into_error();
+        let since = *outage.since.get_or_insert(sent);
+        if error.is_unavailable() {
+            place.set_outage(Some((since, error.clone().on(&place.entry().name))));
+        }
         if is_unknown && !self.engine.abilities.owned {
             return Err(error.adding(PERHAPS));
         }
@@ -266,8 +272,6 @@ impl Wait<'_> {
             return Err(error);
         }
         let now = self.engine.clock.now();
-        let since = *outage.since.get_or_insert(sent);
-        place.set_outage(Some((since, error.clone().on(&place.entry().name))));
         outage.attempts += 1;
         let limit = self.limit(since);
         if outage.attempts == 1 && now.since(sent) < FIRST_PAUSE {

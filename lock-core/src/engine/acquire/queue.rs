@@ -1,8 +1,8 @@
 //! The wait in the local queue: until it is our turn to ask the store, or the lock is handed to us.
 
 use super::Wait;
-use crate::clock::Woken;
-use crate::engine::entry::{Place, Turn};
+use crate::clock::{Moment, Woken};
+use crate::engine::entry::{Known, Place, Turn};
 use crate::engine::tenure::Tenure;
 use crate::error::Error;
 use crate::holder::Holder;
@@ -30,10 +30,13 @@ impl Wait<'_> {
         holder: &Holder,
     ) -> Result<Queued, Error> {
         let clock = &self.engine.clock;
+        // Set at the deadline, if the head's request is under way then: by when that ends.
+        let mut overdue: Option<Moment> = None;
         loop {
             self.check_interrupt()?;
             let in_the_way = match place.turn(self.plan.deadline) {
-                Turn::Mine => return Ok(Queued::Mine),
+                Turn::Mine if overdue.is_none() => return Ok(Queued::Mine),
+                Turn::Mine => None, // too late to ask
                 Turn::Handed(tenure) => {
                     if self.is_good(place, &tenure) {
                         return Ok(Queued::Handed(tenure));
@@ -52,17 +55,34 @@ impl Wait<'_> {
             self.engine.refuse_if_forked()?;
             self.tell_contended(place.entry());
             let now = clock.now();
+            let give_up = place.outage_since().map(|since| self.limit(since));
+            if give_up.is_some_and(|limit| now >= limit)
+                && let Some(error) = place.why_not()
+            {
+                return self.leave(place, Err(error));
+            }
             if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
-                let why_not = place.why_not();
-                if let Some(tenure) = place.leave()
-                    && self.is_good(place, &tenure)
-                {
-                    return Ok(Queued::Handed(tenure));
-                }
-                // Nobody of this client could ask: that is not "busy".
-                return why_not.map_or(Ok(Queued::Late), Err);
+                let answer = match place.known(self.plan.start, self.signal) {
+                    Known::Busy => Ok(Queued::Late),
+                    Known::Unavailable(error) => Err(error),
+                    // A head that sleeps was told "busy", perhaps before this wait began.
+                    Known::Nothing if overdue.is_none() => Ok(Queued::Late),
+                    Known::Nothing => Err(unanswered()),
+                    Known::By(by) => {
+                        let until = *overdue.get_or_insert(by);
+                        if now < until {
+                            let _woken: Woken = clock.wait(self.signal, until);
+                            continue;
+                        }
+                        Err(unanswered())
+                    }
+                };
+                return self.leave(place, answer);
             }
             let mut until = self.at_most(now + LOCAL_LOOK);
+            if let Some(limit) = give_up {
+                until = until.min(limit);
+            }
             if let Some(tenure) = in_the_way {
                 // The timer declares it lost at its deadline; should it come late, we look ourselves.
                 if !tenure.has_ended() && !self.engine.still_holds(place.entry(), &tenure) {
@@ -76,6 +96,14 @@ impl Wait<'_> {
         }
     }
 
+    /// Leaves the queue with this answer, unless the lock was handed to us in this very moment.
+    fn leave(&self, place: &Place<'_>, answer: Result<Queued, Error>) -> Result<Queued, Error> {
+        match place.leave() {
+            Some(tenure) if self.is_good(place, &tenure) => Ok(Queued::Handed(tenure)),
+            _ => answer,
+        }
+    }
+
     /// Whether what we were handed is still ours: it may have been lost while we woke up.
     fn is_good(&self, place: &Place<'_>, tenure: &Arc<Tenure>) -> bool {
         let is_good = self.engine.still_holds(place.entry(), tenure);
@@ -84,4 +112,11 @@ impl Wait<'_> {
         }
         is_good
     }
+}
+
+/// The error of a wait whose end came while another thread's request had no answer.
+fn unanswered() -> Error {
+    Error::unavailable(
+        "another thread of this client asks for it, and the store has not answered since this wait began",
+    )
 }

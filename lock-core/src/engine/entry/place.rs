@@ -2,7 +2,7 @@
 
 use super::{Entry, EntryState, Wanted};
 use crate::backend::{Wake, Watch};
-use crate::clock::Moment;
+use crate::clock::{Moment, Signal};
 use crate::engine::Engine;
 use crate::engine::tenure::Tenure;
 use crate::error::Error;
@@ -29,6 +29,18 @@ pub(crate) enum Turn {
     StandBack(Moment),
     /// Not ours yet. The holding that is in the way, if it is one, ends by itself at its deadline.
     Wait(Option<Arc<Tenure>>),
+}
+
+/// What a waiter that did not ask the store itself knows of the lock.
+pub(crate) enum Known {
+    /// It is held, or was, since the wait began.
+    Busy,
+    /// The store cannot be asked.
+    Unavailable(Error),
+    /// Nothing yet: the head's request is under way, and must be answered by then.
+    By(Moment),
+    /// Nothing since the wait began, and no request is under way: the head sleeps, or comes to ask.
+    Nothing,
 }
 
 impl Place<'_> {
@@ -93,9 +105,12 @@ impl Place<'_> {
                 state.turns.forget();
             }
         }
-        if at == Some(0) && state.current.is_none() && !mutant("leaver_wakes_no_head") {
-            // Whatever woke us may have been meant for whoever is next: pass it on.
-            state.wake_head();
+        if at == Some(0) {
+            state.request_ended(None);
+            if state.current.is_none() && !mutant("leaver_wakes_no_head") {
+                // Whatever woke us may have been meant for whoever is next: pass it on.
+                state.wake_head();
+            }
         }
         drop(state);
         drop(ended);
@@ -106,15 +121,25 @@ impl Place<'_> {
         handed
     }
 
-    /// Whether others of this client wait behind us.
-    pub(crate) fn has_followers(&self) -> bool {
-        self.entry.lock().queue.len() > 1
+    /// We ask the store, and are answered by then. Returns whether other waiters are behind us.
+    pub(crate) fn asks(&self, by: Moment) -> bool {
+        let mut state = self.entry.lock();
+        if let Some(head) = state.queue.front_mut() {
+            head.asks_until = Some(by);
+        }
+        state.queue.len() > 1
     }
 
-    /// Another client has the lock.
-    pub(crate) fn found_busy(&self) {
-        let now = self.engine.clock.now();
-        self.entry.lock().turns.found_busy(now);
+    /// Another client has the lock: the store said so at `now`.
+    pub(crate) fn found_busy(&self, now: Moment) {
+        let mut state = self.entry.lock();
+        state.turns.found_busy(now);
+        state.request_ended(Some(now));
+    }
+
+    /// The store answered at `now` that another client had the lock until then.
+    pub(crate) fn answered(&self, now: Moment) {
+        self.entry.lock().request_ended(Some(now));
     }
 
     /// How long to leave a lock that was just released to those who have waited for longer.
@@ -141,17 +166,45 @@ impl Place<'_> {
 
     /// Since when the store cannot be asked.
     pub(crate) fn outage_since(&self) -> Option<Moment> {
-        self.entry.lock().outage.as_ref().map(|(since, _)| *since)
+        let state = self.entry.lock();
+        state.outage.as_ref().filter(|_| state.current.is_none()).map(|(since, _)| *since)
     }
 
     /// The store cannot be asked; or `None`, it has answered.
     pub(crate) fn set_outage(&self, outage: Option<(Moment, Error)>) {
-        self.entry.lock().outage = outage;
+        let mut state = self.entry.lock();
+        let is_new = state.outage.is_none();
+        state.outage = outage;
+        if state.outage.is_none() {
+            return;
+        }
+        state.request_ended(None);
+        if is_new {
+            // Each waiter has a limit of its own, which may come while the head goes on asking.
+            state.queue.iter().skip(1).for_each(|waiter| waiter.wanted.signal.raise());
+        }
     }
 
     /// Why nobody of this client could ask the store; `None` if somebody could.
     pub(crate) fn why_not(&self) -> Option<Error> {
         self.entry.lock().why_not()
+    }
+
+    /// What is known at the deadline of a wait that began at `start` and has not asked the store.
+    /// `signal` is raised when more is known.
+    pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
+        let mut state = self.entry.lock();
+        if let Some(error) = state.why_not() {
+            return Known::Unavailable(error);
+        }
+        if state.current.is_some() || state.answered.is_some_and(|at| at >= start) {
+            return Known::Busy;
+        }
+        let Some(by) = state.queue.front().and_then(|head| head.asks_until) else {
+            return Known::Nothing;
+        };
+        state.overdue.push(Arc::clone(signal));
+        Known::By(by)
     }
 
     /// Leaves the queue as the holder, with one hold. The next in the queue becomes its head and waits for the release.
@@ -166,6 +219,7 @@ impl Place<'_> {
         let mut state = self.entry.lock();
         state.current = Some(Arc::clone(tenure));
         state.turns.granted(sent, now);
+        state.request_ended(Some(now));
         let result = then(&mut state);
         drop(state);
         result // dropping `self` takes us out of the queue, and wakes nobody, because the lock is occupied

@@ -42,6 +42,13 @@ impl Registry {
         self.lock()?.get(name).and_then(Weak::upgrade)
     }
 
+    /// All entries in use; none in a forked child.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        let Some(entries) = self.lock() else { return Vec::new() };
+        // All are kept until the lock is free: one that goes takes it.
+        entries.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// How many names are in use.
     pub(crate) fn len(&self) -> usize {
         self.lock().map_or(0, |entries| entries.len())

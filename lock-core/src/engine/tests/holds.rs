@@ -143,3 +143,56 @@ fn a_nested_hold_has_the_lease_that_it_asks_for_also_where_renewals_are_used_up(
     let nested = lock.lock_with(&LockOptions::new().lease(25 * SECOND)).unwrap();
     assert!(nested.remaining() > 24 * SECOND, "{:?}", nested.remaining());
 }
+
+#[test]
+fn a_released_name_leaves_nothing_however_long_its_lease_was() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let long = LockOptions::new().lease(24 * 60 * 60 * SECOND);
+    let held = client.mutex("held").unwrap().lock_with(&long).unwrap();
+    for n in 0..500 {
+        client.mutex(format!("n{n}")).unwrap().lock_with(&long).unwrap().unlock().unwrap();
+    }
+    assert!(client.names_in_use() <= 501);
+    advance(&client, &clock, 11 * SECOND);
+    eventually("all names are forgotten but one", || client.names_in_use() == 1);
+    assert!(held.is_valid());
+    held.unlock().unwrap();
+}
+
+#[test]
+fn fixed_lease_outlasts_its_thread_and_leaves_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let fixed = LockOptions::new().lease(25 * SECOND);
+    thread::spawn(move || lock.lock_with(&fixed).unwrap().detach()).join().unwrap();
+    advance(&client, &clock, 22 * SECOND);
+    assert!(store.client().mutex("x").unwrap().is_locked().unwrap());
+    assert_eq!(client.names_in_use(), 1);
+    advance(&client, &clock, 4 * SECOND);
+    eventually("it is forgotten", || client.names_in_use() == 0);
+}
+
+#[test]
+fn lost_hold_of_an_ended_thread_leaves_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let (lost, told) = std::sync::mpsc::channel();
+    let (taken, is_taken) = std::sync::mpsc::channel();
+    let holder = thread::spawn(move || {
+        let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
+        taken.send(()).unwrap();
+        told.recv().unwrap();
+        assert!(!guard.is_valid());
+        guard.detach();
+    });
+    is_taken.recv().unwrap();
+    advance(&client, &clock, 30 * SECOND);
+    assert_eq!(client.names_in_use(), 1, "it may be unlocked yet");
+    lost.send(()).unwrap();
+    holder.join().unwrap();
+    advance(&client, &clock, 11 * SECOND);
+    eventually("it is forgotten", || client.names_in_use() == 0);
+}

@@ -131,3 +131,38 @@ fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(successor.verify().is_ok());
 }
+
+#[test]
+fn channels_that_are_gone_are_forgotten_and_others_are_told() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let both = crate::MultiLock::new([client.mutex("a").unwrap(), client.mutex("b").unwrap()]);
+    for lock in [client.mutex("x").unwrap().into(), Arc::new(both.unwrap()) as Arc<dyn DistLock>] {
+        let guard = lock.lock().unwrap();
+        let kept = guard.losses();
+        for _ in 0..10_000 {
+            assert!(guard.losses().try_recv().is_err());
+        }
+        assert!(guard.listeners() < 40, "{}", guard.listeners());
+        for (name, _) in guard.fencing_tokens() {
+            store.store.lose(&name);
+        }
+        assert!(guard.verify().unwrap_err().is_lost());
+        assert_eq!(kept.try_recv().unwrap().cause(), LossCause::Gone);
+    }
+}
+
+#[test]
+fn a_verify_whose_answer_comes_after_the_lease_is_a_loss() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let fixed = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
+    let guard = lock.lock_with(&fixed(1)).unwrap();
+    store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
+    assert!(guard.verify().unwrap_err().is_lost(), "the store may have granted it since");
+    assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
+    drop(guard);
+    let guard = lock.lock_with(&fixed(10)).unwrap();
+    store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
+    assert_eq!(guard.verify().unwrap(), SECOND * 17 / 2, "what is left now, not what was");
+}

@@ -25,6 +25,8 @@ pub(crate) struct Recorded {
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
     /// How many of two replicas confirm what is written; `None`: the store does not say in time.
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
+    /// Whether it says that there is none that could take over.
+    pub(crate) unreplicated: Arc<AtomicBool>,
 }
 
 /// How many replicas the store has.
@@ -67,6 +69,8 @@ pub(crate) enum Fault {
     Refused,
     /// Waits at the gate before it is applied.
     Hangs,
+    /// Waits at the gate, and no answer comes.
+    Unanswered,
     /// Applied, and the answer takes this long.
     Slow(Duration),
     /// Waited for this long, and no answer came.
@@ -94,6 +98,7 @@ impl Recorded {
             is_lazy: Arc::default(),
             unread: Arc::default(),
             replicas: Arc::new(Mutex::new(Some(REPLICAS))),
+            unreplicated: Arc::default(),
         }
     }
 
@@ -221,6 +226,10 @@ impl Recorded {
                 drop(self.gate.lock());
                 apply()
             }
+            Some(Fault::Unanswered) => {
+                drop(self.gate.lock());
+                Err(Failure::Unknown(Error::unavailable("no answer, on purpose")))
+            }
             Some(Fault::Swallowed) => {
                 apply()?;
                 Err(Failure::Unknown(Error::unavailable("swallowed on purpose")))
@@ -254,10 +263,14 @@ impl Backend for Recorded {
     fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
         match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
             Ok(answers) => {
+                let unconfirmed = match self.unreplicated.load(Ordering::SeqCst) {
+                    true => Renewal::Unreplicated,
+                    false => Renewal::Unacknowledged,
+                };
                 let weighed = |(answer, one): (_, &Renewing)| match answer {
-                    Ok(Renewal::Extended) => Ok(self
-                        .falls_short(one.replication)
-                        .map_or(Renewal::Extended, Renewal::Unacknowledged)),
+                    Ok(Renewal::Extended) => {
+                        Ok(self.falls_short(one.replication).map_or(Renewal::Extended, unconfirmed))
+                    }
                     answer => answer,
                 };
                 answers.into_iter().zip(batch).map(weighed).collect()

@@ -154,6 +154,53 @@ fn a_renewal_that_too_few_replicas_have_leaves_the_validity_as_it_was() {
     eventually("what the store extended is given back", || is_free(&client));
 }
 
+/// Of a lock that two replicas confirmed when it was granted, the events that say what its renewals count as.
+fn degraded_and_restored(
+    policy: Replication,
+    prepare: impl FnOnce(&Recorded),
+) -> Vec<&'static str> {
+    let (store, clock) = replicated();
+    let (told, events) = crossbeam_channel::unbounded();
+    let client = store
+        .builder()
+        .configure(|config| config.with_replication(policy))
+        .events(Arc::new(move |event: &Event| told.send(event.clone()).unwrap()))
+        .connect()
+        .unwrap();
+    set(&store, Some(1));
+    let error = client.mutex("x").unwrap().try_lock().unwrap_err();
+    assert!(error.is_shortfall(), "a grant must be confirmed: {error}");
+    set(&store, Some(2));
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    prepare(&store);
+    set(&store, Some(0));
+    advance(&client, &clock, 75 * SECOND);
+    assert_eq!(guard.state(), GuardState::Held);
+    assert!(guard.remaining() > 15 * SECOND, "{guard:?}");
+    set(&store, Some(2));
+    advance(&client, &clock, 15 * SECOND);
+    guard.unlock().unwrap();
+    drop(client);
+    let what = |event| match event {
+        Event::Degraded { shortfall, .. } => {
+            assert_eq!(shortfall, Shortfall::new(0, 2));
+            Some("degraded")
+        }
+        Event::Restored { .. } => Some("restored"),
+        _ => None,
+    };
+    events.iter().filter_map(what).collect()
+}
+
+#[test]
+fn a_renewal_counts_without_replicas_where_there_are_none_or_it_is_asked_for() {
+    let strict = Replication::replicas(2).on_shortfall(OnShortfall::Fail);
+    let keeps = strict.keep_unconfirmed_renewals(true);
+    assert_eq!(degraded_and_restored(keeps, |_| ()), ["degraded", "restored"]);
+    let has_none = |store: &Recorded| store.unreplicated.store(true, Ordering::SeqCst);
+    assert_eq!(degraded_and_restored(strict, has_none), ["degraded", "restored"]);
+}
+
 #[test]
 fn a_renewal_that_is_confirmed_again_makes_it_held_again() {
     let (store, clock) = replicated();

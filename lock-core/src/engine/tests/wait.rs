@@ -157,8 +157,8 @@ fn an_answer_ends_an_outage() {
         store.watches() == 1
     });
     eventually("it has looked again, and sleeps for a lease", || {
-        // The timer looks at its wheel at least every 5.12 s; the waiter sleeps for the lease of 30 s.
-        let later = clock.now() + 6 * SECOND;
+        // The timer looks at what is held every 10 s; the waiter sleeps for the lease of 30 s.
+        let later = clock.now() + 11 * SECOND;
         clock.sleepers().iter().filter(|until| **until > later).count() == 1
     });
     store.cut("acquire", Fault::NotSent);
@@ -306,4 +306,132 @@ fn contention_is_told_once_for_each_wait_and_for_each_try() {
     assert!(is_done(waiter).unwrap());
     eventually("all is told", || events.lock().last().is_some_and(|name| name == "Released"));
     assert_eq!(contended(), 2);
+}
+
+/// A client that gives its commands a second, and puts up with an outage of three.
+fn with_outage_limit(store: &Recorded) -> Client {
+    let configure =
+        |config: crate::Config| config.with_command_timeout(SECOND).with_outage_limit(3 * SECOND);
+    store.builder().configure(configure).connect().unwrap()
+}
+
+/// A thread that waits for `x` without an end, and says when it gave up, and why.
+fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, Moment)> {
+    let (lock, queued) = (client.mutex("x").unwrap(), client.waiting("x").unwrap());
+    let clock = clock.clone();
+    let waiter = thread::spawn(move || (lock.lock().unwrap_err(), clock.now()));
+    eventually("it waits", || client.waiting("x").unwrap() > queued);
+    waiter
+}
+
+/// Advances by small steps until these are done, each when they and the client's own threads sleep.
+fn until_done<T>(client: &Client, clock: &ManualClock, waiters: &[thread::JoinHandle<T>]) {
+    let left = || waiters.iter().filter(|it| !it.is_finished()).count();
+    while left() > 0 {
+        let threads = || left() + client.0.threads();
+        eventually("they sleep, or are done", || threads() <= sleeping(clock));
+        clock.advance(SECOND / 100);
+    }
+}
+
+#[test]
+fn all_waiters_give_up_an_outage_limit_after_it_began() {
+    let (store, clock) = Recorded::new();
+    let client = with_outage_limit(&store);
+    let (gate, start) = (store.gate.lock(), clock.now());
+    store.fail_next("acquire", Fault::Unanswered);
+    store.cut("acquire", Fault::TimedOut(SECOND));
+    let waiters: Vec<_> = (0..12).map(|_| gives_up(&client, &clock)).collect();
+    eventually("the first has asked", || store.count("acquire") == 1);
+    parked(&clock, 11);
+    clock.advance(SECOND);
+    drop(gate);
+    until_done(&client, &clock, &waiters);
+    for waiter in waiters {
+        let (error, ended) = waiter.join().unwrap();
+        assert!(error.is_unavailable() && error.to_string().contains("on purpose"), "{error}");
+        let after = ended.since(start);
+        assert!(after >= 3 * SECOND && after < SECOND * 41 / 10, "{after:?}");
+    }
+}
+
+#[test]
+fn waiter_that_comes_in_an_outage_has_the_whole_limit() {
+    let (store, clock) = Recorded::new();
+    let client = with_outage_limit(&store);
+    let (gate, start) = (store.gate.lock(), clock.now());
+    store.fail_next("acquire", Fault::Unanswered);
+    store.cut("acquire", Fault::NotSent);
+    let first = gives_up(&client, &clock);
+    eventually("the first has asked", || store.count("acquire") == 1);
+    clock.advance(2 * SECOND);
+    let later = gives_up(&client, &clock);
+    drop(gate);
+    let waiters = [first, later];
+    until_done(&client, &clock, &waiters);
+    let ended = waiters.map(|it| it.join().unwrap().1.since(start));
+    assert!(ended[0] >= 3 * SECOND && ended[0] < SECOND * 31 / 10, "{ended:?}");
+    assert!(ended[1] >= 5 * SECOND && ended[1] < SECOND * 51 / 10, "{ended:?}");
+}
+
+#[test]
+fn waiters_behind_an_unanswered_request_are_not_told_busy() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let gate = store.gate.lock();
+    store.cut("acquire", Fault::Unanswered);
+    let wait = LockOptions::new().wait(SECOND * 3 / 2);
+    let waiters: Vec<_> = (0..8).map(|_| waiter(&client, wait.clone())).collect();
+    eventually("the first has asked", || store.count("acquire") == 1);
+    parked(&clock, 7);
+    clock.advance(SECOND * 3 / 2);
+    let answered = || waiters.iter().filter(|it| it.is_finished()).count();
+    eventually("they sleep, or are done", || sleeping(&clock) + answered() >= 7);
+    assert_eq!(answered(), 0, "the store's answer may come within two seconds");
+    drop(gate);
+    for waiter in waiters {
+        assert!(is_done(waiter).unwrap_err().is_unavailable());
+    }
+}
+
+#[test]
+fn waiters_behind_a_request_are_told_busy_if_it_was() {
+    let (store, clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let _held = holder.mutex("x").unwrap().lock().unwrap();
+    let gate = store.gate.lock();
+    store.fail_next("acquire", Fault::Hangs);
+    let wait = LockOptions::new().wait(SECOND * 3 / 2);
+    let waiters: Vec<_> = (0..8).map(|_| waiter(&client, wait.clone())).collect();
+    eventually("the first has asked", || store.count("acquire") == 2);
+    parked(&clock, 8); // the holder's timer, too
+    clock.advance(SECOND * 3 / 2);
+    let answered = || waiters.iter().filter(|it| it.is_finished()).count();
+    eventually("they sleep, or are done", || sleeping(&clock) + answered() >= 8);
+    drop(gate);
+    for waiter in waiters {
+        assert!(!is_done(waiter).unwrap());
+    }
+    assert_eq!(store.count("acquire"), 2, "the holder, and the head");
+}
+
+#[test]
+fn waiters_behind_a_request_wait_for_its_timeout_at_most() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let gate = store.gate.lock();
+    store.cut("acquire", Fault::Unanswered);
+    let head = waiter(&client, LockOptions::new());
+    eventually("it has asked", || store.count("acquire") == 1);
+    let follower = waiter(&client, LockOptions::new().wait(SECOND * 3 / 2));
+    parked(&clock, 1);
+    clock.advance(SECOND * 3 / 2);
+    eventually("it sleeps, or is done", || sleeping(&clock) == 1 || follower.is_finished());
+    clock.advance(SECOND / 2);
+    let error = is_done(follower).expect_err("nothing is known of the lock");
+    assert!(error.is_unavailable() && error.to_string().contains("has not answered"), "{error}");
+    store.mend();
+    drop(gate);
+    advance_until_done(&clock, 0, &head);
+    assert!(head.join().unwrap().unwrap());
 }

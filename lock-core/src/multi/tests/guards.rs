@@ -121,3 +121,14 @@ fn one_lock_has_its_token_in_the_list_of_one() {
     // It shall not get larger for there being others: three pointers and a flag.
     assert_eq!(size_of_val(&guard), 4 * size_of::<usize>());
 }
+
+#[test]
+fn a_member_that_ends_while_another_is_verified_is_a_loss() {
+    let three = Three::new();
+    let options = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
+    let _outer = three.locks[2].lock_with(&options(60)).unwrap();
+    let guard = three.all().lock_with(&options(1)).unwrap();
+    three.stores[2].fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
+    let error = guard.verify().unwrap_err();
+    assert!(error.is_lost() && letters(&error) == "ffd", "{error}");
+}

@@ -350,3 +350,45 @@ fn a_majority_does_without_what_could_not_be_asked_a_while_ago() {
     assert_eq!(three.count("acquire"), [5, 7, 6], "after a while it is asked again in any case");
     assert_eq!(three.held(), NONE);
 }
+
+/// A thread that waits for all, and has had the first, when the second is busy.
+fn interrupted_by(three: &Three, interrupt: &Interrupt) -> thread::JoinHandle<Result<(), Error>> {
+    let (lock, interrupt) = (three.all(), interrupt.clone());
+    thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
+}
+
+#[test]
+fn interrupt_reset_in_a_pause_ends_the_wait() {
+    // More than once: a waiter that wakes up quickly could see that it is fired.
+    for _ in 0..20 {
+        let three = Three::new();
+        let busy = three.strangers()[1].lock().unwrap();
+        let interrupt = Interrupt::new();
+        let waiter = interrupted_by(&three, &interrupt);
+        eventually("it pauses", || sleeping(&three.clock) > three.threads());
+        interrupt.fire();
+        interrupt.reset();
+        eventually("it ends", || waiter.is_finished());
+        assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+        drop(busy);
+        assert_eq!(three.held(), NONE);
+    }
+}
+
+#[test]
+fn interrupt_reset_in_a_give_back_ends_the_wait() {
+    let three = Three::new();
+    let busy = three.strangers()[1].lock().unwrap();
+    let interrupt = Interrupt::new();
+    let gate = three.stores[0].gate.lock();
+    three.stores[0].fail_next("release", Fault::Hangs);
+    let waiter = interrupted_by(&three, &interrupt);
+    eventually("it gives the first back", || three.count("release")[0] == 1);
+    interrupt.fire();
+    interrupt.reset();
+    drop(gate);
+    eventually("it ends", || waiter.is_finished());
+    assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+    drop(busy);
+    assert_eq!(three.held(), NONE);
+}

@@ -1,11 +1,11 @@
 //! The first words on a connection: who we are, which database, and whether the server is what it is held for.
 
-use super::identity::{Identity, Known};
-use super::{Dialer, Road, not_connected};
+use super::secrets::{Known, Secrets};
+use super::{Dialer, Identity, Kind, Road, not_connected};
 use crate::kind;
 use crate::link::{CallError, Link, Request};
 use crate::refusal::{self, Asked};
-use crate::reply::Reply;
+use crate::reply::{Reply, ServerError};
 use crate::text::Text;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Secret};
@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 /// What the handshake says.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
-    pub(crate) identity: Identity,
+    pub(crate) secrets: Secrets,
     pub(crate) database: u32,
     pub(crate) client_name: String,
 }
@@ -26,6 +26,7 @@ enum Step {
     Login,
     Database,
     Name,
+    Identity,
     Role,
 }
 
@@ -45,10 +46,15 @@ impl Dialer {
         };
         let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
         let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
+        let who: &[&[u8]] = match self.identity.as_ref().map(Identity::kind) {
+            Some(Kind::Node) => &[b"CLUSTER", b"MYID"],
+            _ => &[b"INFO", b"server"],
+        };
         let steps = [
             (us.user.is_some() || us.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
+            (self.identity.is_some(), Step::Identity, [who]),
             (self.must_be_master, Step::Role, [&[b"ROLE"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
@@ -56,7 +62,8 @@ impl Dialer {
         let (replies, outcome) = link.call_many(&requests, by);
         // First what was answered: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
-            self.check(*step, reply).map_err(|failure| kind::named(link, failure, by))?;
+            let checked = self.check(link, *step, reply);
+            checked.map_err(|failure| kind::named(link, failure, by))?;
         }
         outcome.map_err(|error| match error {
             // Nothing of the caller's own has left yet.
@@ -88,10 +95,39 @@ impl Dialer {
         Error::unavailable(message).with_source(error)
     }
 
-    fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
-        let Reply::Error(answer) = reply else {
-            return if matches!(step, Step::Role) { self.must_be_master(reply) } else { Ok(()) };
+    /// Which server says that it answers; `None`: it does not say.
+    fn identify(&self, link: &mut Link, reply: &Reply) -> Result<(), Failure> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+        let found = match identity.kind() {
+            Kind::Run => text.lines().find_map(|line| line.strip_prefix("run_id:")),
+            Kind::Node => Some(&*text),
         };
+        let found = found.map(str::trim).filter(|id| !id.is_empty());
+        if found.is_none() && !identity.is_optional() {
+            let message = format!(
+                "{} does not say which server it is, and {} belongs there",
+                self.server,
+                identity.known().unwrap_or_default()
+            );
+            return Err(Failure::NotSent(Error::unavailable(message)));
+        }
+        let serial = identity.admit(&self.server, found, self.clock.now());
+        link.serial = serial.map_err(Failure::NotSent)?;
+        Ok(())
+    }
+
+    fn check(&self, link: &mut Link, step: Step, reply: &Reply) -> Result<(), Failure> {
+        let Reply::Error(answer) = reply else {
+            return match step {
+                Step::Role => self.must_be_master(reply),
+                Step::Identity => self.identify(link, reply),
+                Step::Login | Step::Database | Step::Name => Ok(()),
+            };
+        };
+        if let (Step::Identity, Some(identity)) = (step, &self.identity) {
+            return self.unidentified(identity, answer);
+        }
         let nicety = matches!(step, Step::Name)
             && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
         if nicety {
@@ -99,6 +135,25 @@ impl Dialer {
             return Ok(());
         }
         let error = refusal::explain(&self.server, answer, &Asked::Handshake);
+        Err(not_connected(error))
+    }
+
+    /// The question which server it is was refused.
+    fn unidentified(&self, identity: &Identity, answer: &ServerError) -> Result<(), Failure> {
+        let asked = match identity.kind() {
+            Kind::Run => Asked::Introduction,
+            Kind::Node => Asked::Cluster,
+        };
+        let may_not = answer.code == "NOPERM" || answer.detail.starts_with("unknown command");
+        if may_not && identity.kind() == Kind::Run && identity.is_optional() {
+            return Ok(());
+        }
+        let error = refusal::explain(&self.server, answer, &asked);
+        // Where a certain server belongs, one that is no server of that kind is another one, and
+        // may go again.
+        if !may_not && !identity.is_optional() {
+            return Err(Failure::NotSent(Error::unavailable(error.to_string()).with_source(error)));
+        }
         Err(not_connected(error))
     }
 }

@@ -1,144 +1,225 @@
-//! [`Identity`]: who we are to a server. Found out anew for each connection, where it may change meanwhile.
+//! [`Identity`]: which server answers at an endpoint. Its one owner: every new connection is
+//! compared with it before the first request on that connection is sent.
 
 use super::Server;
-use crate::link::elsewhere::{Elsewhere, NotDone};
-use lock_core::backend::no_thread;
-use lock_core::{Clock, Credentials, CredentialsProvider, Error, Moment, Secret};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use lock_core::{Error, Moment, Notices};
+use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-/// Where user and password come from.
-#[derive(Clone, Default)]
+/// By what the servers of an endpoint are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A server's `run_id`, which is new whenever the server is started.
+    Run,
+    /// The ID of a cluster node, which it keeps.
+    Node,
+}
+
+/// What happens where another server answers than before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rule {
+    /// Connections to it are refused.
+    Keep,
+    /// It is used from now on. The server before it is not used again for so long.
+    Follow(Duration),
+}
+
+/// See the [module's text](self).
+#[derive(Debug)]
 pub(crate) struct Identity {
-    /// Where the provider names none.
-    pub(crate) user: Option<String>,
-    pub(crate) password: Password,
-    /// Asked first.
-    pub(crate) provider: Option<Arc<dyn CredentialsProvider>>,
-    /// Whether it is a Sentinel, which the provider is asked about in another way.
-    pub(crate) is_sentinel: bool,
+    kind: Kind,
+    rule: Rule,
+    state: Mutex<State>,
+    /// Counts the servers that were followed. Written under the lock of the state, read by every
+    /// connection.
+    latest: Arc<AtomicU64>,
+    notices: Notices,
 }
 
-/// Where the password comes from, if no provider gives it.
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Arc<str>>,
+    /// The servers before, and since when they are not used any more.
+    left: Vec<(Arc<str>, Moment)>,
+    /// The last server that was refused.
+    refused: Option<String>,
+}
+
+/// To which of the servers that were followed a connection leads.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Password {
-    #[default]
-    None,
-    Given(Secret),
-    /// The option that names it, and the file.
-    InFile(&'static str, PathBuf),
+pub(crate) struct Serial {
+    own: u64,
+    latest: Option<Arc<AtomicU64>>,
 }
 
-/// Who we are on one connection.
-#[derive(Default)]
-pub(super) struct Known {
-    pub(super) user: Option<String>,
-    pub(super) password: Option<Secret>,
+impl Serial {
+    /// Whether another server was followed since: what this connection's server says does not count
+    /// any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.latest.as_ref().is_some_and(|latest| latest.load(Ordering::SeqCst) != self.own)
+    }
 }
-
-/// The calls of a provider about one server.
-pub(super) type Calls = Elsewhere<Result<Option<Credentials>, Error>>;
 
 impl Identity {
-    /// Refuses a file that cannot be read.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.password
-            .read()
-            .map(drop)
-            .map_err(|error| Error::configuration(error.to_string()).with_source(error))
+    /// An endpoint that belongs to this server alone; to the first that answers, where it is
+    /// `None`.
+    pub(crate) fn of(kind: Kind, expected: Option<&str>, notices: Notices) -> Self {
+        let state = State { known: expected.map(Arc::from), ..State::default() };
+        Self::new(kind, Rule::Keep, state, notices)
     }
 
-    /// Who we are on a connection that is made now, until `by`.
-    pub(super) fn now(
-        &self,
-        calls: &Calls,
-        server: &Server,
-        clock: &dyn Clock,
-        by: Moment,
-    ) -> Result<Known, Error> {
-        if let Some(given) = self.provided(calls, server, clock, by)? {
-            let user = given.user().map(str::to_owned).or_else(|| self.user.clone());
-            return Ok(Known { user, password: Some(given.password().clone()) });
-        }
-        Ok(Known { user: self.user.clone(), password: self.password.read()? })
+    /// An endpoint whose server may be another one, which is followed then, and not back to the one
+    /// before for `rest`.
+    pub(crate) fn followed(rest: Duration, notices: Notices) -> Self {
+        Self::new(Kind::Run, Rule::Follow(rest), State::default(), notices)
     }
 
-    fn provided(
+    fn new(kind: Kind, rule: Rule, state: State, notices: Notices) -> Self {
+        Self { kind, rule, state: Mutex::new(state), latest: Arc::default(), notices }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The server that belongs there, as far as is known.
+    pub(crate) fn known(&self) -> Option<Arc<str>> {
+        self.state.lock().known.clone()
+    }
+
+    /// Whether a connection whose server does not say which one it is may be used.
+    pub(super) fn is_optional(&self) -> bool {
+        matches!(self.rule, Rule::Follow(_)) || self.known().is_none()
+    }
+
+    fn serial(&self) -> Serial {
+        let own = self.latest.load(Ordering::SeqCst);
+        Serial { own, latest: Some(Arc::clone(&self.latest)) }
+    }
+
+    /// A new connection has found this server at the endpoint.
+    ///
+    /// # Errors
+    ///
+    /// If it is not the one that belongs there.
+    pub(super) fn admit(
         &self,
-        calls: &Calls,
         server: &Server,
-        clock: &dyn Clock,
-        by: Moment,
-    ) -> Result<Option<Credentials>, Error> {
-        let Some(provider) = self.provider.clone() else { return Ok(None) };
-        let (name, is_sentinel) = (server.to_string(), self.is_sentinel);
-        let call = move || {
-            if is_sentinel {
-                provider.sentinel_credentials(&name)
-            } else {
-                provider.credentials(&name).map(Some)
+        found: Option<&str>,
+        now: Moment,
+    ) -> Result<Serial, Error> {
+        let mut state = self.state.lock();
+        let (found, known) = match (found, state.known.clone()) {
+            (None, _) => return Ok(self.serial()),
+            (Some(found), None) => {
+                state.known = Some(found.into());
+                return Ok(self.serial());
             }
+            (Some(found), Some(known)) => (found, known),
         };
-        let what = |what: &str| format!("the provider of credentials {what} for {server}");
-        calls.call(clock, by, call).map_err(|error| match error {
-            NotDone::NoThread(error) => no_thread(&what("cannot be asked"), error),
-            NotDone::Late => Error::unavailable(what("gave none in time")),
-            NotDone::Panicked => Error::unavailable(what("panicked")),
-        })?
-    }
-}
-
-impl Password {
-    fn read(&self) -> Result<Option<Secret>, Error> {
-        match self {
-            Self::None => Ok(None),
-            Self::Given(password) => Ok(Some(password.clone())),
-            Self::InFile(option, path) => read(path).map(Some).map_err(|error| {
-                let path = path.display();
-                Error::unavailable(format!("no password can be read from `{option}={path}`"))
-                    .with_source(error)
-            }),
+        if *known == *found {
+            return Ok(self.serial());
         }
+        let is_back =
+            |rest| state.left.iter().any(|(left, at)| **left == *found && now.since(*at) < rest);
+        let error = match self.rule {
+            Rule::Follow(rest) if !is_back(rest) => {
+                state.left.retain(|(_, at)| now.since(*at) < rest);
+                state.left.push((Arc::clone(&known), now));
+                state.known = Some(found.into());
+                self.latest.fetch_add(1, Ordering::SeqCst);
+                let serial = self.serial();
+                drop(state);
+                self.notices.server_changed(&server.to_string(), &known, found);
+                self.notices.verify_held();
+                return Ok(serial);
+            }
+            Rule::Follow(rest) => Error::unavailable(format!(
+                "{server} leads to the {kind} {known} now, and a new connection to {found}, which was left less than \
+                 {rest:.0?} ago: does something balance connections over several servers there? A lock needs one",
+                kind = self.kind,
+            )),
+            Rule::Keep => Error::unavailable(format!(
+                "another server answers at {server}: the {kind} {found}, where {known} belongs; nothing was asked of it",
+                kind = self.kind,
+            )),
+        };
+        let is_news = state.refused.as_deref() != Some(found);
+        if is_news {
+            state.refused = Some(found.to_owned());
+        }
+        drop(state);
+        if is_news {
+            self.notices.server_refused(&server.to_string(), &known, found);
+        }
+        Err(error)
     }
 }
 
-/// The password in a file: all of it, but for one end of a line.
-fn read(path: &Path) -> io::Result<Secret> {
-    let text = fs::read_to_string(path)?;
-    let line =
-        text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
-    if line.is_empty() {
-        return Err(io::Error::other("the file is empty"));
-    }
-    Ok(Secret::new(line))
-}
-
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity")
-            .field("user", &self.user)
-            .field("password", &self.password)
-            .finish_non_exhaustive()
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Run => "server with run_id",
+            Self::Node => "cluster node",
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Place;
+
+    const REST: Duration = Duration::from_secs(30);
+
+    fn server() -> Server {
+        Server::new(Place::tcp("host", 1), None)
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(1) + Duration::from_secs(seconds)
+    }
+
+    fn admit(identity: &Identity, found: &str, seconds: u64) -> Result<Serial, Error> {
+        identity.admit(&server(), Some(found), at(seconds))
+    }
 
     #[test]
-    fn a_line_end_in_the_file_is_not_of_the_password() {
-        let path = std::env::temp_dir().join(format!("distlock-password-{}", std::process::id()));
-        for (text, password) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n")] {
-            fs::write(&path, text).unwrap();
-            assert_eq!(read(&path).unwrap().reveal(), password);
+    fn kept_endpoint_refuses_strangers_and_names_both() {
+        for identity in [
+            Identity::of(Kind::Node, Some("aaa"), Notices::default()),
+            Identity::of(Kind::Node, None, Notices::default()),
+        ] {
+            let first = admit(&identity, "aaa", 0).unwrap();
+            let error = admit(&identity, "bbb", 1).unwrap_err();
+            assert!(error.is_unavailable(), "{error:?}");
+            let told = error.to_string();
+            assert!(["aaa", "bbb", "host:1"].iter().all(|part| told.contains(part)), "{told}");
+            assert!(!first.is_over() && !admit(&identity, "aaa", 2).unwrap().is_over());
         }
-        for text in ["", "\n"] {
-            fs::write(&path, text).unwrap();
-            assert!(read(&path).is_err(), "{text:?}");
-        }
-        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn followed_endpoint_ends_what_leads_to_the_server_before() {
+        let identity = Identity::followed(REST, Notices::default());
+        let first = admit(&identity, "aaa", 0).unwrap();
+        let second = admit(&identity, "bbb", 1).unwrap();
+        assert!(first.is_over() && !second.is_over());
+        assert_eq!(identity.known().as_deref(), Some("bbb"));
+    }
+
+    #[test]
+    fn server_that_was_left_is_not_followed_before_its_leases_are_over() {
+        let identity = Identity::followed(REST, Notices::default());
+        admit(&identity, "aaa", 0).unwrap();
+        let second = admit(&identity, "bbb", 1).unwrap();
+        assert!(admit(&identity, "aaa", 2).is_err());
+        let told = admit(&identity, "aaa", 30).unwrap_err().to_string();
+        assert!(told.contains("aaa") && told.contains("bbb") && told.contains("balance"), "{told}");
+        assert!(!second.is_over());
+        assert!(!admit(&identity, "aaa", 31).unwrap().is_over() && second.is_over());
     }
 }

@@ -2,10 +2,12 @@
 
 mod handshake;
 mod identity;
+mod secrets;
 
 pub(crate) use handshake::Login;
-use identity::Calls;
-pub(crate) use identity::{Identity, Password};
+pub(crate) use identity::{Identity, Kind, Serial};
+use secrets::Calls;
+pub(crate) use secrets::{Password, Secrets};
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::{LookUpError, Resolver};
@@ -13,7 +15,7 @@ use super::term::{Handle, Term};
 use super::tls::{self, Tls};
 use super::{Link, Stream};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
-use lock_core::{Clock, Error, Moment, WarningKind, Warnings};
+use lock_core::{Clock, Error, Moment, Notices, WarningKind};
 use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
@@ -32,7 +34,7 @@ pub(crate) struct Server {
     is_tls: bool,
     /// Who we are there. Written at each handshake.
     user: Mutex<Option<String>>,
-    warnings: Warnings,
+    notices: Notices,
     /// What was told, and not mended since; and whether there is any of it.
     warned: Mutex<Vec<WarningKind>>,
     has_warned: AtomicBool,
@@ -61,6 +63,8 @@ pub(crate) struct Dialer {
     term: Option<Term>,
     /// Each link begins with the question whether the server is a master.
     must_be_master: bool,
+    /// Which server belongs there, where that is asked.
+    identity: Option<Identity>,
     /// How many links have died. Written by whoever saw one die; read by all, to look at their own before they trust
     /// it: after a restart of the server one request is lost, and not one for each link.
     deaths: AtomicU64,
@@ -76,9 +80,9 @@ enum Road {
 impl Server {
     pub(crate) fn new(place: Place, user: Option<&str>) -> Self {
         let user = Mutex::new(user.map(str::to_owned));
-        let (warnings, warned) = (Warnings::default(), Mutex::default());
+        let (notices, warned) = (Notices::default(), Mutex::default());
         let has_warned = AtomicBool::new(false);
-        Self { place, is_tls: false, user, warnings, warned, has_warned }
+        Self { place, is_tls: false, user, notices, warned, has_warned }
     }
 
     /// The same, spoken with over TLS or not.
@@ -87,8 +91,8 @@ impl Server {
     }
 
     /// The same, where what should be mended there is told here.
-    pub(crate) fn warning(self, warnings: Warnings) -> Self {
-        Self { warnings, ..self }
+    pub(crate) fn warning(self, notices: Notices) -> Self {
+        Self { notices, ..self }
     }
 
     /// The user we are there.
@@ -120,7 +124,7 @@ impl Server {
             warned.push(kind);
             self.has_warned.store(true, Ordering::Relaxed);
             drop(warned);
-            self.warnings.tell(kind, message);
+            self.notices.warn(kind, message);
         }
     }
 
@@ -150,6 +154,13 @@ impl Server {
         Error::unavailable(message).with_source(failure)
     }
 
+    /// Another server is used at this address since a request left.
+    pub(in crate::link) fn superseded(&self) -> Error {
+        Error::unavailable(format!(
+            "another server answers at {self} since, and what the one before it says does not count"
+        ))
+    }
+
     /// What came from this server is no answer.
     pub(crate) fn garbage(&self, why: &str) -> Error {
         Error::unavailable(format!(
@@ -177,9 +188,18 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        let calls = Calls::new("distlock-credentials");
-        let (term, must_be_master) = (None, false);
-        Self { server, login, calls, bounds, clock, road, term, must_be_master, deaths }
+        Self {
+            server,
+            login,
+            calls: Calls::new("distlock-credentials"),
+            bounds,
+            clock,
+            road,
+            term: None,
+            must_be_master: false,
+            identity: None,
+            deaths,
+        }
     }
 
     /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
@@ -192,6 +212,16 @@ impl Dialer {
     pub(crate) fn for_a_while(mut self) -> Self {
         self.term = Some(Term::default());
         self
+    }
+
+    /// The same, where each link begins with the question which server answers.
+    pub(crate) fn identified(self, identity: Identity) -> Self {
+        Self { identity: Some(identity), ..self }
+    }
+
+    /// Which server belongs there, where that is asked.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
     }
 
     /// Ends the links that one thread uses at a time, so that whoever waits on one does so no longer, and makes no new
@@ -241,7 +271,7 @@ impl Dialer {
     pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
         let by = by.min(self.clock.now() + self.bounds.connect);
         // First: what it takes shall not count as silence of ours on the connection.
-        let us = self.login.identity.now(&self.calls, &self.server, &*self.clock, by);
+        let us = self.login.secrets.now(&self.calls, &self.server, &*self.clock, by);
         let us = us.map_err(not_connected)?;
         self.server.call_us(us.user.as_deref());
         let stream = self.connect(by).map_err(not_connected)?;
@@ -397,8 +427,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server =
             Server::new(Place::tcp("127.0.0.1", listener.local_addr().unwrap().port()), None);
-        let login =
-            Login { identity: Identity::default(), database: 0, client_name: String::new() };
+        let login = Login { secrets: Secrets::default(), database: 0, client_name: String::new() };
         let command = Duration::from_millis(1_234);
         let bounds = Bounds { connect: Duration::from_secs(5), command };
         let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));

@@ -39,7 +39,7 @@ mod transport;
 pub(super) use collector::Collector;
 pub(crate) use line::{Errand, Heard};
 
-use super::{CallError, Link, Server, Stream};
+use super::{CallError, Link, Serial, Server, Stream};
 use line::{Aftermath, Line, MayHaveLeft, Outcome, Slot, Ticket};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
@@ -61,6 +61,8 @@ pub(crate) struct Duplex {
     /// Whether the peer has lately taken less than it was given. Set and cleared under the lock of the line.
     stalled: AtomicBool,
     server: Arc<Server>,
+    /// Which of the endpoint's servers it leads to.
+    serial: Serial,
     clock: Arc<dyn Clock>,
     /// How long the oldest request may be overdue.
     grace: Duration,
@@ -83,6 +85,7 @@ impl Duplex {
 
     pub(in crate::link) fn new(link: Link, deaths: u64, grace: Duration) -> io::Result<Self> {
         let (server, clock) = (Arc::clone(link.server()), Arc::clone(&link.clock));
+        let serial = link.serial().clone();
         let stream: Stream = link.into_stream().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
             line: Mutex::new(Line::new(clock.now(), deaths)),
@@ -91,6 +94,7 @@ impl Duplex {
             inlet: Mutex::default(),
             stalled: AtomicBool::new(false),
             server,
+            serial,
             clock,
             grace,
             taught: AtomicU32::new(0),
@@ -132,7 +136,10 @@ impl Duplex {
             Err(error) => Err(error),
         };
         let _ending = SLOT.try_with(|kept| kept.set(Some(slot)));
-        outcome
+        match outcome {
+            Ok(_) if self.serial.is_over() => Err(CallError::Unknown(self.server.superseded())),
+            outcome => outcome,
+        }
     }
 
     /// Whether whoever has just entered writes itself, and does not leave that to a reader that is awake anyway: it is
@@ -328,6 +335,10 @@ impl Duplex {
     /// and nobody reads who could say so.
     pub(in crate::link) fn is_usable(&self, now: Moment, deaths: u64) -> bool {
         let mut line = self.line.lock();
+        if self.serial.is_over() {
+            drop(self.kill(line, &self.server.superseded()));
+            return false;
+        }
         // All have given up: what has come since then nobody has read yet. Errands have the collector.
         if line.has_only_abandoned() && line.reader.is_none() && !line.writing {
             line = self.look(line);

@@ -217,10 +217,7 @@ fn sent_and_detached() {
         world.stay(&last, Duration::ZERO);
         give(last);
         drop((lock, owned));
-        // A hold that was lost before it was left behind goes with the next such, or the client.
-        if is_punctual() {
-            until("the name is forgotten", LEASE, || client.names_in_use() == 0);
-        }
+        until("the name is forgotten", LEASE, || client.names_in_use() == 0);
     });
 }
 

@@ -1,0 +1,71 @@
+//! [`Notices`]: what a backend tells its client besides the answers to its requests.
+
+use crate::event::{Event, Events, WarningKind};
+use crate::sync::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a backend reports which servers it found. Cheap to clone. Reports to no handler unless a
+/// client [opened](crate::Schemes::open) the backend. Nothing here blocks.
+#[derive(Clone, Default)]
+pub struct Notices(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    events: Events,
+    recheck: Mutex<Option<Recheck>>,
+}
+
+type Recheck = Arc<dyn Fn() + Send + Sync>;
+
+impl Notices {
+    pub(crate) fn to(events: Events) -> Self {
+        Self(Arc::new(Inner { events, recheck: Mutex::default() }))
+    }
+
+    /// Calls `recheck`, which must not block, whenever held locks are to be verified.
+    pub(crate) fn on_recheck(&self, recheck: Recheck) {
+        *self.0.recheck.lock() = Some(recheck);
+    }
+
+    /// Reports [`Event::ServerChanged`]: the backend uses another server at this address from now
+    /// on.
+    pub fn server_changed(&self, server: &str, was: &str, is: &str) {
+        self.0.events.emit(|| Event::ServerChanged {
+            server: server.to_owned(),
+            was: was.to_owned(),
+            is: is.to_owned(),
+        });
+    }
+
+    /// Reports [`Event::ServerRefused`]: the backend found another server than it expected, and
+    /// does not use it.
+    pub fn server_refused(&self, server: &str, expected: &str, found: &str) {
+        self.0.events.emit(|| Event::ServerRefused {
+            server: server.to_owned(),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        });
+    }
+
+    /// Reports [`Event::Warning`]: locks work, and something should be mended all the same. `message`
+    /// is only asked for where there is a handler.
+    pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
+        self.0.events.emit(|| Event::Warning { kind, message: message() });
+    }
+
+    /// Has the client verify everything that it holds now, on a thread of its own, and not at the
+    /// next renewal: the store may have lost it.
+    pub fn verify_held(&self) {
+        let recheck = self.0.recheck.lock().clone();
+        if let Some(recheck) = recheck {
+            recheck();
+        }
+    }
+}
+
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Notices").field(&self.0.events).finish()
+    }
+}

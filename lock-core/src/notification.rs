@@ -1,0 +1,137 @@
+//! [`Notification`]: the receiving end of a channel for one message, and whether it is still wanted.
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::channel::{Receiver, Sender, bounded};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// The receiving end of a channel that gets one message at most. It dereferences to a [`Receiver`]
+/// of `crossbeam-channel`, so it can stand in a `select!`.
+///
+/// Clones are ends of the same channel: one of them gets the message. When the last clone goes, the
+/// sender forgets the channel, so a `select!` in a loop may ask for a new one each time. A receiver
+/// that `Receiver::clone` takes out of it does not count: it is closed without a message when the
+/// notification is forgotten. `Receiver::from` makes one that lives on by itself.
+///
+/// # Examples
+///
+/// ```
+/// use crossbeam_channel::{select, unbounded};
+/// use lock_core::Interrupt;
+///
+/// let stop = Interrupt::new();
+/// let (jobs, queue) = unbounded();
+/// jobs.send(1).expect("it is open");
+/// let mut done = 0;
+/// loop {
+///     select! {
+///         recv(queue) -> job => {
+///             done += job.expect("it is open");
+///             stop.fire();
+///         }
+///         recv(stop.fired()) -> _ => break,
+///     }
+/// }
+/// assert_eq!(done, 1);
+/// ```
+pub struct Notification<T>(Arc<Interest<T>>);
+
+/// What the clones of a notification share.
+struct Interest<T> {
+    receiver: Receiver<T>,
+    is_wanted: Arc<AtomicBool>,
+    /// A receiver was made of it, of which nothing is known any more.
+    is_kept: AtomicBool,
+}
+
+/// Whether a notification is still waited for; the sender's side.
+#[derive(Clone)]
+pub(crate) struct Wanted(Arc<AtomicBool>);
+
+/// A channel for one message.
+pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
+    let (sender, receiver) = bounded(1);
+    let is_wanted = Arc::new(AtomicBool::new(true));
+    let wanted = Wanted(Arc::clone(&is_wanted));
+    let interest = Interest { receiver, is_wanted, is_kept: AtomicBool::new(false) };
+    (sender, wanted, Notification(Arc::new(interest)))
+}
+
+impl Wanted {
+    fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Adds one that waits, and drops those that do not any more: once in as many additions as there
+/// are others, at least.
+pub(crate) fn add<L>(waiting: &mut Vec<L>, new: L, wanted: impl Fn(&L) -> &Wanted) {
+    if waiting.len() == waiting.capacity() {
+        waiting.retain(|it| wanted(it).is_so());
+        waiting.reserve((waiting.len() + 1).max(4));
+    }
+    waiting.push(new);
+}
+
+impl<T> Drop for Interest<T> {
+    fn drop(&mut self) {
+        if !self.is_kept.load(Ordering::Relaxed) {
+            self.is_wanted.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T> Clone for Notification<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Deref for Notification<T> {
+    type Target = Receiver<T>;
+
+    fn deref(&self) -> &Receiver<T> {
+        &self.0.receiver
+    }
+}
+
+/// A receiver that is kept until the message is told, or there is none to be told any more.
+#[cfg(not(shuttle))]
+impl<T> From<Notification<T>> for Receiver<T> {
+    fn from(notification: Notification<T>) -> Self {
+        notification.0.is_kept.store(true, Ordering::Relaxed);
+        notification.0.receiver.clone()
+    }
+}
+
+impl<T> fmt::Debug for Notification<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Notification(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_are_gone_are_dropped_and_no_others() {
+        let mut waiting = Vec::new();
+        let mut add_one = || {
+            let (sender, wanted, notification) = notification::<()>();
+            add(&mut waiting, (sender, wanted), |(_, wanted)| wanted);
+            (notification, waiting.len())
+        };
+        let clone = add_one().0.clone();
+        let receiver = Receiver::from(add_one().0);
+        let most = (0..10_000).map(|_| add_one().1).max();
+        assert!(most.is_some_and(|most| most < 20), "{most:?}");
+        let kept: Vec<_> = (0..1_000).map(|_| add_one().0).collect();
+        for (sender, _) in &waiting {
+            let _told = sender.try_send(());
+        }
+        assert!(clone.try_recv().is_ok() && receiver.try_recv().is_ok());
+        assert!(kept.iter().all(|it| it.try_recv().is_ok()));
+    }
+}

@@ -1,0 +1,169 @@
+//! [`deployments`]: which servers belong together, and which of several deployments a URL means.
+//!
+//! Servers of one deployment, Sentinels of a master or nodes of a cluster, list each other by their
+//! IDs. An address that leads to a server of another deployment is one address: the deployment that
+//! is meant is the one that most of the configured addresses belong to.
+
+use crate::address::Address;
+use lock_core::{LeaseTime, Moment};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a server says of its deployment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+pub struct Account {
+    /// Where it was asked.
+    pub asked_at: Address,
+    /// Its own ID.
+    pub id: String,
+    /// The IDs and addresses of the others. It may be among them.
+    pub listed: Vec<(String, Address)>,
+}
+
+impl Account {
+    /// All servers of the deployment, by this account.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        let listed = self.listed.iter().map(|(id, _)| id.as_str());
+        std::iter::once(self.id.as_str()).chain(listed.filter(|id| *id != self.id))
+    }
+
+    fn lists(&self, id: &str) -> bool {
+        self.ids().any(|listed| listed == id)
+    }
+
+    fn covers(&self, address: &Address) -> bool {
+        self.asked_at == *address || self.listed.iter().any(|(_, listed)| listed == address)
+    }
+}
+
+/// Servers that list each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Deployment {
+    /// The places of their accounts.
+    pub accounts: Vec<usize>,
+    /// How many of the configured servers belong to it.
+    pub covered: usize,
+    /// How many servers are configured.
+    pub configured: usize,
+}
+
+impl Deployment {
+    /// Whether most of the configured servers belong to it.
+    #[must_use]
+    pub fn is_majority(&self) -> bool {
+        self.covered * 2 > self.configured
+    }
+}
+
+/// Sorts accounts by deployment, the one that most of the `configured` addresses belong to first.
+///
+/// An address belongs to a deployment if it was answered from there, or is listed there. Addresses
+/// that lead to the same server count once.
+#[must_use]
+pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployment> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (place, account) in accounts.iter().enumerate() {
+        let belongs = |group: &mut Vec<usize>| {
+            group.iter().map(|other| &accounts[*other]).any(|other| {
+                other.id == account.id || other.lists(&account.id) || account.lists(&other.id)
+            })
+        };
+        let mut together: Vec<_> = groups.extract_if(.., belongs).flatten().collect();
+        together.push(place);
+        groups.push(together);
+    }
+    // The addresses of each configured server.
+    let mut servers: Vec<(&str, Vec<&Address>)> = Vec::new();
+    for address in configured {
+        let answered = accounts.iter().find(|account| account.asked_at == *address);
+        let same = answered.and_then(|it| servers.iter_mut().find(|(id, _)| *id == it.id));
+        match same {
+            Some((_, addresses)) => addresses.push(address),
+            None => servers.push((answered.map_or("", |it| &it.id), vec![address])),
+        }
+    }
+    let mut deployments: Vec<_> = groups
+        .into_iter()
+        .map(|group| {
+            let covers = |(_, addresses): &&(&str, Vec<&Address>)| {
+                let mut members = group.iter().map(|place| &accounts[*place]);
+                members.any(|member| addresses.iter().any(|address| member.covers(address)))
+            };
+            let covered = servers.iter().filter(covers).count();
+            Deployment { accounts: group, covered, configured: servers.len() }
+        })
+        .collect();
+    deployments.sort_by_key(|deployment| std::cmp::Reverse(deployment.covered));
+    deployments
+}
+
+/// Until when a lock that was granted to this client may be believed to be held.
+#[derive(Debug, Default)]
+pub struct Granted(AtomicU64);
+
+impl Granted {
+    /// A request for this lease that was sent at `sent` was granted.
+    pub fn note(&self, sent: Moment, lease: LeaseTime) {
+        self.0.fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
+    }
+
+    /// Whether all leases are over.
+    #[must_use]
+    pub fn are_over(&self, now: Moment) -> bool {
+        now.as_nanos() >= self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> Address {
+        Address::new("host", port)
+    }
+
+    fn account(port: u16, id: &str, listed: &[(&str, u16)]) -> Account {
+        let listed = listed.iter().map(|(id, port)| ((*id).to_owned(), at(*port)));
+        Account { asked_at: at(port), id: id.to_owned(), listed: listed.collect() }
+    }
+
+    fn found(configured: &[u16], accounts: &[Account]) -> Vec<(Vec<usize>, usize, usize)> {
+        let configured: Vec<_> = configured.iter().map(|port| at(*port)).collect();
+        let found = deployments(&configured, accounts).into_iter();
+        found.map(|it| (it.accounts, it.covered, it.configured)).collect()
+    }
+
+    #[test]
+    fn stranger_on_one_of_three_addresses_is_outnumbered() {
+        let accounts = [
+            account(3, "f", &[("g", 8), ("h", 9)]),
+            account(1, "a", &[("b", 2), ("c", 3)]),
+            account(2, "b", &[("a", 1), ("c", 3)]),
+        ];
+        assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 3, 3), (vec![0], 1, 3)]);
+        // One of them alone says where the others were.
+        assert_eq!(found(&[1, 2, 3], &accounts[..2]), [(vec![1], 3, 3), (vec![0], 1, 3)]);
+        assert_eq!(found(&[1, 2, 3], &accounts[..1]), [(vec![0], 1, 3)]);
+    }
+
+    #[test]
+    fn strangers_by_other_names_than_the_configured_ones_are_no_majority() {
+        let accounts = [account(1, "a", &[("b", 12)]), account(2, "f", &[("g", 8)])];
+        assert_eq!(found(&[1, 2], &accounts), [(vec![0], 1, 2), (vec![1], 1, 2)]);
+    }
+
+    #[test]
+    fn server_with_several_addresses_counts_once() {
+        let strangers = [account(2, "f", &[]), account(3, "f", &[])];
+        assert_eq!(found(&[1, 2, 3], &strangers), [(vec![0, 1], 1, 2)]);
+        assert_eq!(found(&[2, 3], &strangers), [(vec![0, 1], 1, 1)]);
+    }
+
+    #[test]
+    fn account_that_lists_two_others_joins_them() {
+        let accounts =
+            [account(1, "a", &[]), account(2, "b", &[]), account(3, "c", &[("a", 1), ("b", 2)])];
+        assert_eq!(found(&[1], &accounts), [(vec![0, 1, 2], 1, 1)]);
+    }
+}
