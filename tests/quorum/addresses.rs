@@ -79,7 +79,7 @@ fn an_address_that_leads_to_a_node_of_another_quorum_gets_no_vote() {
 }
 
 #[test]
-fn an_empty_server_to_which_only_some_are_led_votes_for_nobody_in_secret() {
+fn an_empty_server_to_which_only_some_are_led_has_no_vote_in_secret() {
     let (scene, stranger) = (Scene::new(QUICK), start());
     one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(stranger.port()));
 }
@@ -125,7 +125,7 @@ fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
     drop(guard);
 }
 
-/// The choice of the members is one, whoever begins it.
+/// The choice of the members is one, whichever client begins it.
 #[test]
 fn clients_that_begin_a_quorum_together_begin_one() {
     const CLIENTS: usize = 6;
