@@ -87,7 +87,7 @@ fn an_empty_server_to_which_only_some_are_led_has_no_vote_in_secret() {
 /// What a client is told that needs the address which leads elsewhere.
 fn told(client: &Client) -> String {
     let lock = client.mutex("b").unwrap();
-    let error = eventually("it is told", SOON, || lock.try_lock().err());
+    let error = lock.try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     error.to_string()
 }
@@ -99,10 +99,12 @@ fn both_identities_are_told_where_a_vote_is_missing() {
     client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
     scene.addresses[2].lead_to(free_port());
     scene.addresses[0].lead_to(scene.quorum.servers[1].port());
-    let text = told(&client);
-    for part in [&scene.name(0), &scene.name(1), &scene.run_id(1)] {
-        assert!(text.contains(part.as_str()), "{part}: {text}");
-    }
+    // The first attempt meets the connections that broke.
+    let parts = ["one and the same server", &scene.name(0), &scene.name(1), &scene.run_id(1)];
+    eventually("both addresses and the server are told", SOON, || {
+        let text = told(&client);
+        parts.iter().all(|part| text.contains(part))
+    });
     scene.addresses[0].lead_to(other.servers[0].port());
     eventually("the other quorum is told", SOON, || {
         let text = told(&client);
