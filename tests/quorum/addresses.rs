@@ -79,7 +79,7 @@ fn an_address_that_leads_to_a_node_of_another_quorum_gets_no_vote() {
 }
 
 #[test]
-fn an_empty_server_to_which_only_some_are_led_votes_for_nobody_in_secret() {
+fn an_empty_server_to_which_only_some_are_led_has_no_vote_in_secret() {
     let (scene, stranger) = (Scene::new(QUICK), start());
     one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(stranger.port()));
 }
@@ -87,7 +87,7 @@ fn an_empty_server_to_which_only_some_are_led_votes_for_nobody_in_secret() {
 /// What a client is told that needs the address which leads elsewhere.
 fn told(client: &Client) -> String {
     let lock = client.mutex("b").unwrap();
-    let error = eventually("it is told", SOON, || lock.try_lock().err());
+    let error = lock.try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     error.to_string()
 }
@@ -99,10 +99,12 @@ fn both_identities_are_told_where_a_vote_is_missing() {
     client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
     scene.addresses[2].lead_to(free_port());
     scene.addresses[0].lead_to(scene.quorum.servers[1].port());
-    let text = told(&client);
-    for part in [&scene.name(0), &scene.name(1), &scene.run_id(1)] {
-        assert!(text.contains(part.as_str()), "{part}: {text}");
-    }
+    // The first attempt meets the connections that broke.
+    let parts = ["one and the same server", &scene.name(0), &scene.name(1), &scene.run_id(1)];
+    eventually("both addresses and the server are told", SOON, || {
+        let text = told(&client);
+        parts.iter().all(|part| text.contains(part))
+    });
     scene.addresses[0].lead_to(other.servers[0].port());
     eventually("the other quorum is told", SOON, || {
         let text = told(&client);
@@ -125,7 +127,7 @@ fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
     drop(guard);
 }
 
-/// The choice of the members is one, whoever begins it.
+/// The choice of the members is one, whichever client begins it.
 #[test]
 fn clients_that_begin_a_quorum_together_begin_one() {
     const CLIENTS: usize = 6;

@@ -397,6 +397,7 @@ fn a_server_that_cannot_be_a_node_for_a_moment_is_asked_again() {
         let mut listener = quorum.servers[2].probe();
         if is_replica {
             probe.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+            eventually("it has the other's data", SOON, || !probe.exists("distlock_quorum"));
         } else {
             listener.command(&["SUBSCRIBE", "__sentinel__:hello"]);
         }
@@ -426,6 +427,8 @@ fn a_server_that_cannot_be_a_node_for_a_moment_is_asked_again() {
         let guard = eventually("it votes again", SOON, || lock.try_lock().ok().flatten());
         println!("it voted again after {:?}", mended.elapsed());
         assert!(mended.elapsed() < scaled(Duration::from_secs(10)), "{:?}", mended.elapsed());
+        // With its data it lost what it had granted.
+        assert!(!is_replica || mended.elapsed() > ms(2_900), "{:?}", mended.elapsed());
         guard.unlock().unwrap();
     }
 }

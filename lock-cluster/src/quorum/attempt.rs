@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// How often all nodes are asked again with a greater token, before others are let go first.
 const MOST_ROUNDS: u32 = 8;
+/// How long a quorum may take to begin: some round trips, several times if clients get in each other's way.
+const BEGINNING: Duration = Duration::from_secs(10);
 /// How long a wait for answers goes on without a look at which nodes seem dead.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -249,11 +251,13 @@ impl Quorum {
             Some(Said::Granted { .. } | Said::Stale(_) | Said::Busy(_)) => false,
             _ => true,
         };
-        // Those that are outside become nodes of it at once.
         let begins = votes == 0 && said.iter().all(is_new);
+        let has_begun = said.iter().any(|said| matches!(said, Some(Said::Paused(..))));
+        // Those that are outside become its nodes at once; if they do not, the end is not known.
+        let is_beginning = begins && self.is_beginning(has_begun);
         let left = said.iter().flatten().filter_map(|said| match said {
             Said::Paused(left, _) => Some(*left),
-            Said::Outside if begins => Some(longest),
+            Said::Outside if is_beginning => Some(longest),
             _ => None,
         });
         let mut left: Vec<_> = left.collect();
@@ -272,6 +276,17 @@ impl Quorum {
             )
         };
         Some((left, why))
+    }
+
+    /// Whether servers without a marker are about to become nodes: for a while, as long as there are none.
+    fn is_beginning(&self, has_begun: bool) -> bool {
+        let mut since = self.beginning.lock();
+        if has_begun {
+            *since = None;
+            return false;
+        }
+        let now = self.clock.now();
+        now < *since.get_or_insert(now) + BEGINNING
     }
 
     /// The error of a question that could not be decided.

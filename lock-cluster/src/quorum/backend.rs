@@ -55,6 +55,8 @@ pub(super) struct Quorum {
     pub(super) roll: Arc<Roll>,
     /// What a server that becomes a node is recorded with.
     pub(super) terms: Option<Terms>,
+    /// Since when all servers were seen to be new.
+    pub(super) beginning: Mutex<Option<Moment>>,
     /// Whether the membership is being put in order, and when that may begin again.
     pub(super) tending: Mutex<Tending>,
 }
@@ -115,6 +117,7 @@ impl QuorumBackend {
             max_lease,
             roll,
             terms,
+            beginning: Mutex::new(None),
             tending: Mutex::default(),
         })))
     }
