@@ -351,8 +351,10 @@ impl Backend for ClusterBackend {
             Target::Asking(_) => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
         });
         settled(watched.map(|watched| watched.answer))?;
-        // It may have moved between the two.
-        shared.follow();
+        // It may have moved between the two. The others that wait are none of this one's business.
+        if let Some(home) = shared.look(self.format.slot(name)) {
+            moving.follow(&home.node, &self.format);
+        }
         Ok(Watch::new(moving))
     }
 

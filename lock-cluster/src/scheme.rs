@@ -2,7 +2,7 @@
 
 use crate::backend::ClusterBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme};
-use lock_redis::parts::FORMAT;
+use lock_redis::parts::{EVICTION, FORMAT};
 use std::sync::Arc;
 
 /// A Redis Cluster, reached by some of its nodes: `redis+cluster://[user[:password]@]host[:port],host[:port],..`. The others
@@ -39,11 +39,17 @@ impl Scheme for ClusterScheme {
     }
 
     fn options(&self) -> &[&str] {
-        if self.tls {
-            &["address_map", "channels", FORMAT, "tls_ca", "tls_cert", "tls_key", "tls_name"]
-        } else {
-            &["address_map", "channels", FORMAT]
-        }
+        const OPTIONS: &[&str] = &[
+            "address_map",
+            "channels",
+            EVICTION,
+            FORMAT,
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+            "tls_name",
+        ];
+        if self.tls { OPTIONS } else { &OPTIONS[..4] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

@@ -199,6 +199,12 @@ impl Shared {
         Ok(member)
     }
 
+    /// The node at this address serves this slot, by the word of no node.
+    #[cfg(test)]
+    pub(crate) fn assign(&self, slot: u16, to: &Address) {
+        self.map.write().moved(slot, to, &self.makers).unwrap();
+    }
+
     /// Moves the watches of slots that have another node now.
     pub(crate) fn follow(&self) {
         self.watches.relocate(&self.format, |name| {

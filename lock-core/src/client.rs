@@ -300,6 +300,7 @@ impl ClientBuilder {
                 ));
             }
         };
+        config.warn_of_variables(&notices);
         let alive = Engine::open(&config, backend, clock, context.client, events)?;
         alive.verify_on(&notices);
         Ok(alive)

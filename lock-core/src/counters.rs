@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "acquired",
     "contended",
     "endless",
@@ -48,6 +48,7 @@ const NAMES: [&str; 16] = [
     "release_failed",
     "server_changed",
     "server_refused",
+    "warning",
     "missed",
 ];
 
@@ -105,6 +106,7 @@ impl EventHandler for Counters {
             Event::ReleaseFailed { .. } => ("release_failed", 1),
             Event::ServerChanged { .. } => ("server_changed", 1),
             Event::ServerRefused { .. } => ("server_refused", 1),
+            Event::Warning { .. } => ("warning", 1),
             Event::Missed { count } => ("missed", *count),
         };
         if let Some(at) = NAMES.iter().position(|known| *known == name) {

@@ -176,12 +176,38 @@ pub enum Event {
         /// The identity that was found.
         found: String,
     },
+    /// Locks work, and something about the store or the settings should be mended all the same. Told once for each server
+    /// and cause, and again where that is said of the [kind](WarningKind).
+    #[non_exhaustive]
+    Warning {
+        /// What kind.
+        kind: WarningKind,
+        /// What is wrong, what follows from it, and how to mend it. No secret stands in it.
+        message: String,
+    },
     /// The handler was too slow: this many events were dropped before the next one.
     #[non_exhaustive]
     Missed {
         /// How many.
         count: u64,
     },
+}
+
+/// What an [`Event::Warning`] is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum WarningKind {
+    /// The store does not publish our releases (`PUBLISH` is not allowed, or is gone): those who wait ask again and again.
+    NotPublished,
+    /// The store does not tell us of releases (`SUBSCRIBE` is not allowed, or is gone): those who wait here ask again and
+    /// again.
+    NotSubscribed,
+    /// The store may evict a lock that is held when its memory is full. Told every few minutes while that is so.
+    Eviction,
+    /// A file of TLS certificates cannot be read any more: connections are made with what it said before.
+    TlsFile,
+    /// An environment variable looks like one of ours, and none is called that.
+    UnknownVariable,
 }
 
 /// Who is told of events.

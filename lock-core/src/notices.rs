@@ -1,12 +1,13 @@
 //! [`Notices`]: what a backend tells its client besides the answers to its requests.
 
-use crate::event::{Event, Events};
+use crate::event::{Event, Events, WarningKind};
 use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a backend reports which servers it found. Cheap to clone. Reports to no handler unless a
-/// client [opened](crate::Schemes::open) the backend. Nothing here blocks.
+/// Where a backend reports which servers it found, and what should be mended there. Cheap to clone.
+/// Reports to no handler unless a client [opened](crate::Schemes::open) the backend. Nothing here
+/// blocks.
 #[derive(Clone, Default)]
 pub struct Notices(Arc<Inner>);
 
@@ -46,6 +47,12 @@ impl Notices {
             expected: expected.to_owned(),
             found: found.to_owned(),
         });
+    }
+
+    /// Reports [`Event::Warning`]: something about the store or the settings should be mended.
+    /// `message` is called only where an event handler is told.
+    pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
+        self.0.events.emit(|| Event::Warning { kind, message: message() });
     }
 
     /// Has the client verify everything that it holds now, on a thread of its own, and not at the

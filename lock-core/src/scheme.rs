@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, did_you_mean};
 use crate::error::Error;
 use crate::notices::Notices;
 use crate::owner::ClientId;
@@ -89,9 +89,11 @@ impl Schemes {
                 .collect();
             known.sort_unstable();
             known.dedup();
+            let names = self.0.iter().flat_map(|scheme| scheme.names()).copied();
             return Err(Error::configuration(format!(
-                "there is no scheme `{}://`; there are {}",
+                "there is no scheme `{}://`{}; there are {}",
                 config.scheme(),
+                did_you_mean(config.scheme(), names),
                 known.join(", ")
             )));
         };

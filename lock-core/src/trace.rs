@@ -9,7 +9,7 @@
 //! | level | what |
 //! |---|---|
 //! | error | a lock was lost, also for those who had handed it on |
-//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; another server answers at an address; events were missed |
+//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; another server answers at an address; the store or a setting should be mended; events were missed |
 //! | info | what failed and was recorded more than once is over |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
@@ -166,6 +166,9 @@ fn record(event: &Event) {
         }
         Event::ServerRefused { server, expected, found } => {
             warn!(target: "distlock", %server, %expected, %found, "another server answers, and is not used");
+        }
+        Event::Warning { kind, message } => {
+            warn!(target: "distlock", ?kind, "{message}");
         }
         Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
     }

@@ -6,12 +6,14 @@
 //! - `node`: one server, all our connections to it, and what can be asked of it
 //! - `confirm`: a connection on which replicas are waited for after each request
 //! - `deployment`: which servers belong together, and which of several deployments a URL means
+//! - `eviction`: whether a server may evict locks
 //! - `watches`: who waits for which lock, where locks move from node to node
 //! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
 //! - `redirect`, `shards`: what nodes of a cluster say of each other
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
+//! - `kind`: what a server is that does not know a command
 //! - `subscriber`: one connection that hears of releases for everybody who waits
 //! - `propose`, `voter`: a server as one of a quorum's nodes
 //! - `pool`: connections to borrow, dialled by the borrower
@@ -24,9 +26,11 @@ mod address;
 mod backend;
 mod confirm;
 mod deployment;
+mod eviction;
 mod format;
 mod herd;
 mod keys;
+mod kind;
 mod link;
 mod neighbour;
 mod node;
@@ -56,6 +60,7 @@ pub mod parts {
     pub use crate::address::Address;
     pub use crate::confirm::Listing;
     pub use crate::deployment::{Account, Granted, deployments};
+    pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;

@@ -20,6 +20,8 @@ pub(crate) enum Asked<'a> {
     Command(&'static str, &'a str),
     /// To tell us what is published on this channel.
     Subscribe(&'a str),
+    /// To publish on this channel, by this command.
+    Publish(&'static str, &'a str),
     /// To say how many replicas have it.
     Confirmation,
     /// To tell us which node of a cluster serves what.
@@ -47,6 +49,30 @@ pub(crate) fn is_by_a_replica(error: &Error) -> bool {
         .is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
 }
 
+/// Whether the server, or what stands before it, will not carry out this command, now or later: it is no passing state,
+/// and no word of where to ask instead.
+pub(crate) fn will_not(answer: &ServerError) -> bool {
+    let answer = inside_script(answer).unwrap_or_else(|| answer.clone());
+    !matches!(
+        answer.code.as_str(),
+        "MOVED"
+            | "ASK"
+            | "TRYAGAIN"
+            | "CLUSTERDOWN"
+            | "CROSSSLOT"
+            | "LOADING"
+            | "MASTERDOWN"
+            | "READONLY"
+            | "BUSY"
+            | "NOAUTH"
+            | "WRONGPASS"
+            | "UNBLOCKED"
+            | "OOM"
+            | "MISCONF"
+            | "NOREPLICAS"
+    )
+}
+
 /// What the error means, and what to do about it.
 pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Error {
     if let Some(inner) = inside_script(answer) {
@@ -62,13 +88,15 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
         "NOAUTH" => (
             ErrorKind::Configuration,
             format!(
-                "{server} asks for a password: put it into the URL, as in `redis://:password@host`"
+                "{server} asks for a password: put it into the URL, as in `redis://:password@host`, or name its file with \
+                 `password_file`"
             ),
         ),
         "WRONGPASS" => (
             ErrorKind::Configuration,
             format!(
-                "{server} does not accept the password of the user `{}`, or the user is disabled there: check the URL",
+                "{server} does not accept the password of the user `{}`, or the user is disabled there: check the URL, or where \
+                 else the password comes from",
                 server.user()
             ),
         ),
@@ -84,7 +112,10 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
         }
         "MOVED" | "ASK" | "CROSSSLOT" => (
             ErrorKind::Configuration,
-            format!("{server} is a Redis Cluster node, and `redis://` means one server on its own"),
+            format!(
+                "{server} is a Redis Cluster node, and the key is on another one: the URL is `{}`",
+                server.url("redis+cluster")
+            ),
         ),
         "ERR" => general(server, &answer, asked),
         code => (ErrorKind::Unavailable, passing(server, code)),
@@ -117,7 +148,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     let detail = answer.detail.as_str();
     if detail.starts_with("This instance has cluster support disabled") {
         let message = format!(
-            "{server} is no node of a cluster: for one server on its own the URL begins with `redis://`"
+            "{server} is no node of a cluster: for one server on its own the URL is `{}`",
+            server.url("redis")
         );
         return (ErrorKind::Configuration, message);
     }
@@ -128,7 +160,7 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         );
         return (ErrorKind::Configuration, message);
     }
-    if detail.starts_with("unknown command") {
+    if detail.starts_with("unknown command") || detail.starts_with("Unknown Redis command") {
         let message = format!(
             "{server} lacks a command that is needed: it was renamed or disabled there, or the server is too old: {OLDEST}"
         );
@@ -202,6 +234,8 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
         format!(
             "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner with a count"
         )
+    } else if let Some(size) = answer.detail.strip_prefix("the hash has ") {
+        format!("under the key {key:?} is a hash of {size} that is no lock: a lock has one")
     } else {
         let has_tokens = matches!(asked, Asked::Script(script, _)
             if ["acquire", "close", "propose"].contains(&script.name()));
@@ -218,7 +252,9 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
     let unquoted: String = detail.split('\'').step_by(2).collect();
     let (what, rules) = if unquoted.contains("channel") {
         let (what, name) = match asked {
-            Asked::Subscribe(channel) => (format!("use the channel {channel:?}"), *channel),
+            Asked::Subscribe(channel) | Asked::Publish(_, channel) => {
+                (format!("use the channel {channel:?}"), *channel)
+            }
             Asked::Script(script, _) => {
                 ("publish on the channel of the lock".to_owned(), script.channel())
             }
@@ -254,7 +290,9 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     }
     let script = match asked {
         Asked::Script(script, _) => script,
-        Asked::Command(command, _) => return vec![command.to_ascii_lowercase()],
+        Asked::Command(command, _) | Asked::Publish(command, _) => {
+            return vec![command.to_ascii_lowercase()];
+        }
         Asked::Confirmation => return vec!["wait".to_owned()],
         Asked::Cluster => {
             return ["myid", "info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();

@@ -24,24 +24,6 @@ pub(crate) struct ServerError {
 }
 
 impl Reply {
-    /// How many bytes this answer has on the wire, as Redis writes it.
-    ///
-    /// More than that was not asked for: then questions and answers may have got out of step.
-    pub(crate) fn wire_length(&self) -> u64 {
-        let line = |text: usize| text as u64 + 3;
-        match self {
-            Self::Nil => 5,
-            Self::Int(value) => line(decimal_digits(*value)),
-            Self::Text(text) => line(text.len()),
-            Self::Bulk(bytes) => line(digits(bytes.len())) + bytes.len() as u64 + 2,
-            Self::Array(items) => {
-                line(digits(items.len())) + items.iter().map(Self::wire_length).sum::<u64>()
-            }
-            Self::Error(error) if error.detail.is_empty() => line(error.code.len()),
-            Self::Error(error) => line(error.code.len() + 1 + error.detail.len()),
-        }
-    }
-
     /// The items, if this is a list.
     pub(crate) fn as_array(&self) -> Option<&[Self]> {
         match self {
@@ -90,12 +72,3 @@ impl fmt::Display for ServerError {
 }
 
 impl std::error::Error for ServerError {}
-
-fn digits(value: usize) -> usize {
-    value.checked_ilog10().unwrap_or(0) as usize + 1
-}
-
-fn decimal_digits(value: i64) -> usize {
-    let sign = usize::from(value < 0);
-    value.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1 + sign
-}

@@ -2,8 +2,9 @@
 //! and `rediss+sentinel://`.
 
 use crate::backend::RedisBackend;
+use crate::eviction::OPTION as EVICTION;
 use crate::format::OPTION as FORMAT;
-use crate::link::{Place, TlsOptions, TlsSettings};
+use crate::link::{CredentialSource, Password, Place, TlsOptions, TlsSettings};
 use crate::sentinel::SentinelBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme, Secret};
 use std::sync::Arc;
@@ -32,7 +33,8 @@ enum Transport {
 ///
 /// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
 /// answer, or those that answer list them at these addresses. User and password are for the
-/// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`.
+/// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`,
+/// or `sentinel_password_file`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SentinelScheme(SentinelTransport);
@@ -69,7 +71,8 @@ impl RedisScheme {
     /// - `tls_cert=FILE` and `tls_key=FILE`: our own certificate and its key, for servers that ask for one
     /// - `tls_name=HOST`: whom the server's certificate must be for, if not the host of the URL
     ///
-    /// The files are PEM, and read when the client is made.
+    /// The files are PEM. They are read when the client is made, and again for each new connection, so that they may be
+    /// changed while the program runs.
     #[must_use]
     pub fn tls() -> Self {
         Self(Transport::Tls)
@@ -93,9 +96,9 @@ impl Scheme for RedisScheme {
 
     fn options(&self) -> &[&str] {
         match self.0 {
-            Transport::Tcp => &[FORMAT],
-            Transport::Tls => &[FORMAT, "tls_ca", "tls_cert", "tls_key", "tls_name"],
-            Transport::Unix => &[FORMAT, "db"],
+            Transport::Tcp => &[FORMAT, EVICTION],
+            Transport::Tls => &[FORMAT, EVICTION, "tls_ca", "tls_cert", "tls_key", "tls_name"],
+            Transport::Unix => &[FORMAT, EVICTION, "db"],
         }
     }
 
@@ -130,16 +133,18 @@ impl Scheme for SentinelScheme {
     fn options(&self) -> &[&str] {
         const OPTIONS: &[&str] = &[
             FORMAT,
+            EVICTION,
             "db",
             "sentinel_user",
             "sentinel_password",
+            "sentinel_password_file",
             "tls_ca",
             "tls_cert",
             "tls_key",
             "tls_name",
         ];
         match self.0 {
-            SentinelTransport::Tcp => &OPTIONS[..4],
+            SentinelTransport::Tcp => &OPTIONS[..6],
             SentinelTransport::Tls => OPTIONS,
         }
     }
@@ -179,6 +184,29 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
         password: option(config, "sentinel_password").map(Secret::new),
         database: database_option(config)?,
     })
+}
+
+/// Who we are to the sentinels, where a file or a provider says that.
+pub(crate) fn sentinel_credentials(config: &Config) -> Result<Option<CredentialSource>, Error> {
+    let given = option(config, "sentinel_password").map(Secret::new);
+    let file = option(config, "sentinel_password_file");
+    let password = match (file, given) {
+        (Some(_), Some(_)) => {
+            return Err(Error::configuration(
+                "there are both `sentinel_password` and `sentinel_password_file`: leave one of them out",
+            ));
+        }
+        (Some(path), None) => Password::InFile("sentinel_password_file", path.into()),
+        (None, given) => given.map_or(Password::None, Password::Given),
+    };
+    let provider = config.credentials().map(Arc::clone);
+    if file.is_none() && provider.is_none() {
+        return Ok(None);
+    }
+    let user = option(config, "sentinel_user").map(str::to_owned);
+    let credentials = CredentialSource { user, password, provider, is_sentinel: true };
+    credentials.check()?;
+    Ok(Some(credentials))
 }
 
 /// The server and the database that a URL names.

@@ -67,24 +67,13 @@ impl Watches {
     /// Waits for nothing: the subscriptions are confirmed later, and whoever may have missed something until then is
     /// woken again.
     pub fn relocate(&self, format: &Format, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
-        let (mut wakes, mut left) = (Vec::new(), Vec::new());
+        let mut left = Vec::new();
         let mut registry = self.0.lock();
         for entry in registry.entries.values_mut() {
-            let Some(node) = home(&entry.name).filter(|node| !entry.stands_on(node)) else {
-                continue;
-            };
-            // Where it fails, a wait has a bound of its own, and then looks.
-            let watch = node.follow(format, &entry.name, Arc::clone(&entry.wake)).ok();
-            let standing = watch.map(|watch| Standing::new(&node, watch));
-            left.extend(std::mem::replace(&mut entry.standing, standing));
-            wakes.push(Arc::clone(&entry.wake));
+            left.extend(home(&entry.name).and_then(|node| entry.move_to(&node, format)));
         }
         drop(registry);
-        // Not under the lock: both run what is not ours.
-        drop(left);
-        for wake in wakes {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| wake.wake()));
-        }
+        left.into_iter().for_each(Left::wake);
     }
 }
 
@@ -94,7 +83,32 @@ impl std::fmt::Debug for Watches {
     }
 }
 
+/// What one left that was moved. It runs what is not ours, so not under the lock of the registry.
+struct Left {
+    standing: Option<Standing>,
+    wake: Arc<dyn Wake>,
+}
+
+impl Left {
+    fn wake(self) {
+        drop(self.standing);
+        let _panicked = catch_unwind(AssertUnwindSafe(|| self.wake.wake()));
+    }
+}
+
 impl Entry {
+    /// Moves it, if it does not stand there.
+    fn move_to(&mut self, node: &Arc<Node>, format: &Format) -> Option<Left> {
+        if self.stands_on(node) {
+            return None;
+        }
+        // Where it fails, a wait has a bound of its own, and then looks.
+        let watch = node.follow(format, &self.name, Arc::clone(&self.wake)).ok();
+        let standing = watch.map(|watch| Standing::new(node, watch));
+        let standing = std::mem::replace(&mut self.standing, standing);
+        Some(Left { standing, wake: Arc::clone(&self.wake) })
+    }
+
     fn stands_on(&self, node: &Arc<Node>) -> bool {
         let here = Arc::as_ptr(node);
         self.standing.as_ref().is_some_and(|standing| standing.node.as_ptr() == here)
@@ -122,6 +136,17 @@ impl Moving {
         drop(registry);
         drop(left);
         Ok(())
+    }
+}
+
+impl Moving {
+    /// Moves this one alone, as [`Watches::relocate`] does all, to the node where its lock lives now.
+    pub fn follow(&self, node: &Arc<Node>, format: &Format) {
+        let mut registry = self.registry.lock();
+        let entry = registry.entries.get_mut(&self.number).expect("it is there until we go");
+        let left = entry.move_to(node, format);
+        drop(registry);
+        left.into_iter().for_each(Left::wake);
     }
 }
 

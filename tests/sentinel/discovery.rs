@@ -108,10 +108,33 @@ fn a_port_that_is_no_sentinels_is_told() {
     let server = RedisServer::start();
     let error = refusal(&url("mymaster", &[server.port()]).replace("locker:SECRET@", ""));
     assert!(error.is_configuration(), "{error:?}");
-    assert!(error.to_string().contains("is no sentinel"), "{error:?}");
+    let right = format!("`redis://127.0.0.1:{}`", server.port());
+    let said = error.to_string();
+    assert!(said.contains("is no Sentinel") && said.contains(&right), "{error:?}");
     let nobody = free_port();
     let error = refusal(&url("mymaster", &[nobody]));
     assert!(error.is_unavailable() && error.to_string().contains(&nobody.to_string()), "{error:?}");
+}
+
+#[test]
+fn a_sentinel_where_a_server_should_be_is_told_with_the_url_to_use() {
+    let group = Group::start();
+    let port = group.sentinel_ports()[0];
+    let url = group.url();
+    let master = url.split('?').next().unwrap().rsplit('/').next().unwrap();
+    let right = format!("`redis+sentinel://127.0.0.1:{port}/{master}`");
+    for url in [
+        format!("redis://127.0.0.1:{port}"),
+        format!("redis://127.0.0.1:{port}/1"),
+        format!("redis://127.0.0.1:{port}?format=token"),
+        format!("redis://127.0.0.1:{port}?format=token&tokens=off"),
+        format!("redis://127.0.0.1:{port}?format=plain&lease=10s"),
+    ] {
+        let error = refusal(&url);
+        assert!(error.is_configuration(), "{url}: {error:?}");
+        let said = error.to_string();
+        assert!(said.contains("is a Sentinel") && said.contains(&right), "{url}: {error:?}");
+    }
 }
 
 #[test]

@@ -53,7 +53,8 @@ pub fn start() -> RedisServer {
 pub fn admit(server: &RedisServer) {
     let operations = include_str!("../../docs/OPERATIONS.md");
     let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
-    let rule = rules.find(|rule| rule.contains("+hmget")).expect("the document has the rule");
+    let rule =
+        rules.find(|rule| rule.starts_with("locker +hget")).expect("the document has the rule");
     let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(rule.split(' ')).collect();
     assert_eq!(server.probe().command(&words).text(), "OK");
 }

@@ -199,7 +199,7 @@ fn a_confirmation_that_comes_late_swallows_no_message() {
     let (go, gone) = crossbeam_channel::bounded::<()>(1);
     let peer = Peer::after_handshake(move |mut stream| {
         read_request(&mut stream);
-        stream.write_all(A.as_bytes()).unwrap();
+        stream.write_all([":0\r\n", A].concat().as_bytes()).unwrap();
         read_request(&mut stream);
         gone.recv().unwrap();
         stream.write_all([RELEASED, B, RELEASED].concat().as_bytes()).unwrap();

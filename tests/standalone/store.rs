@@ -205,10 +205,11 @@ fn a_lease_ends() {
 fn a_lock_without_an_end_is_busy_without_one() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    server.probe().command(&["HSET", "a", "x:1", "1"]);
+    let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
+    server.probe().command(&["HSET", "a", theirs, "1"]);
     assert!(matches!(bench.acquire("a", bench.owner()), Answer::Endless(None)));
     let info = bench.backend.inspect(&name("a"), soon()).unwrap();
-    assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new("x:1"), None, 1)));
+    assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new(theirs), None, 1)));
     assert_eq!(bench.backend.inspect(&name("b"), soon()).unwrap(), LockInfo::FREE);
 }
 

@@ -146,7 +146,7 @@ fn a_connection_that_idled_or_was_killed_costs_nobody_an_answer() {
 }
 
 #[test]
-fn the_files_are_read_when_the_client_is_made_and_never_again() {
+fn a_file_that_cannot_be_read_any_more_leaves_what_it_said() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let bench = Bench::new(&authority.url(port));

@@ -205,7 +205,9 @@ fn a_link_that_went_silent_is_noticed_without_anybody_asking() {
     let peer = Peer::after_handshake(|mut stream| {
         read_request(&mut stream);
         stream
-            .write_all(format!("*3\r\n$9\r\nsubscribe\r\n$26\r\n{CHANNEL}\r\n:1\r\n").as_bytes())
+            .write_all(
+                format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n$26\r\n{CHANNEL}\r\n:1\r\n").as_bytes(),
+            )
             .unwrap();
         hold(stream);
     });

@@ -3,6 +3,8 @@
 use super::*;
 use lock_core::backend::Receipt;
 use lock_core::{ClientId, LeaseTime, OwnerId, SystemClock};
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 fn open(url: &str) -> Result<ClusterBackend, Error> {
@@ -84,6 +86,43 @@ fn nobody_waits_for_the_cluster_when_the_last_handle_is_gone() {
         next.join().unwrap();
         asks();
     });
+}
+
+/// With thousands that wait, each that comes would cost all of them a look, under a lock that every release needs.
+#[test]
+fn a_wait_that_begins_touches_no_other() {
+    #[derive(Default)]
+    struct Calls(AtomicU32);
+    impl Wake for Calls {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let node = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::new("127.0.0.1", node.local_addr().unwrap().port());
+    let backend = open(&format!("redis+cluster://{address}")).unwrap();
+    let shared = &backend.router.0;
+    let names = ["other", "mine"].map(|name| LockName::new(name).unwrap());
+    for name in &names {
+        shared.assign(backend.format.slot(name), &address);
+    }
+    let calls = Arc::<Calls>::default();
+    // One that is about to be subscribed: who looks at it would do that, and wake it.
+    let _waits = shared.watches.register(&names[0], Arc::clone(&calls) as _);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = node.accept().unwrap();
+            let channel = "$29\r\nredisson_lock__channel:{mine}";
+            let subscribed = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}\r\n:1\r\n");
+            for answer in ["+OK\r\n$2\r\nid\r\n", &subscribed] {
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let by = shared.clock().now() + Duration::from_secs(60);
+        drop(backend.watch(&names[1], Arc::<Calls>::default(), by).unwrap());
+    });
+    assert_eq!(calls.0.load(Ordering::SeqCst), 0);
 }
 
 #[test]

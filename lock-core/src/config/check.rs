@@ -21,6 +21,7 @@ impl Config {
     /// What is wrong with the value of one setting. No two of them can contradict each other.
     pub(super) fn complaint(&self, option: &str) -> Option<String> {
         match option {
+            "password_file" => self.complaint_about_passwords(),
             "watchdog" => {
                 let refused = Lease::watched(self.watchdog).time().err()?;
                 Some(format!("watchdog {:?}: {refused}", self.watchdog))
@@ -53,6 +54,23 @@ impl Config {
             }),
             _ => None,
         }
+    }
+}
+
+impl Config {
+    /// There is one password, so it comes from one place.
+    fn complaint_about_passwords(&self) -> Option<String> {
+        if self.password_file.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            return Some("password_file names no file".to_owned());
+        }
+        let places = [
+            (self.password().is_some(), "in the URL or in code"),
+            (self.password_file.is_some(), "as `password_file`"),
+            (self.credentials.is_some(), "by a provider of credentials"),
+        ];
+        let given: Vec<_> = places.iter().filter(|(is_given, _)| *is_given).collect();
+        let [(_, one), .., (_, other)] = given[..] else { return None };
+        Some(format!("the password is given {one} and {other}: leave one of them out"))
     }
 }
 

@@ -1,12 +1,20 @@
 //! Settings from the environment.
 
-use super::Config;
 use super::option::{OPTIONS, Place};
+use super::{Config, similar};
 use crate::error::Error;
+use crate::event::WarningKind;
+use crate::notices::Notices;
 use std::ffi::OsString;
 
 /// The variable that the URL is in.
 const URL: &str = "DISTLOCK_URL";
+
+/// What the names of all our variables begin with.
+const PREFIX: &str = "DISTLOCK_";
+
+/// Variables that a program which holds a lock sets for those that it starts: nothing is read from them here.
+const OF_A_HOLDER: [&str; 3] = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"];
 
 impl Config {
     /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what [`with_env`](Self::with_env) reads.
@@ -15,7 +23,9 @@ impl Config {
     ///
     /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self, Error> {
-        Self::default().overlaid(|name| std::env::var_os(name), Needed::Yes)
+        Self::default()
+            .overlaid(|name| std::env::var_os(name), Needed::Yes)
+            .map(|config| config.noting(std::env::vars_os().map(|(name, _)| name)))
     }
 
     /// Lets the environment win over what was set before: the URL in `DISTLOCK_URL`, if it is set, replaces the address,
@@ -23,14 +33,17 @@ impl Config {
     /// after it, as in `DISTLOCK_WATCHDOG=10s`, if that is set. The options of a scheme have no variables of their own;
     /// they stand in the URL.
     ///
-    /// Variables of other names are not looked at, not even if they begin with `DISTLOCK_`: a cluster sets some of that
-    /// kind for every service (`DISTLOCK_SERVICE_HOST`), and they are nobody's mistake.
+    /// A variable that begins with `DISTLOCK_` and is none of these is named when the client is made: one that is a setting's
+    /// with a slip in it, or would be that of a scheme's option, is refused, any other is told as a
+    /// [warning](crate::WarningKind::UnknownVariable). Not named are `DISTLOCK_NAME`, `DISTLOCK_TOKEN` and
+    /// `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service of this name (`DISTLOCK_SERVICE_HOST`).
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] names the variable, and says what would be accepted.
     pub fn with_env(self) -> Result<Self, Error> {
         self.overlaid(|name| std::env::var_os(name), Needed::No)
+            .map(|config| config.noting(std::env::vars_os().map(|(name, _)| name)))
     }
 
     /// The same with other variables than this process's.
@@ -54,13 +67,80 @@ impl Config {
             }
         }
         for option in OPTIONS {
-            let name = format!("DISTLOCK_{}", option.to_ascii_uppercase());
+            let name = variable_of(option);
             if let Some(value) = text(&name)? {
                 self.take(option, &value, &Place::Named(name))?;
             }
         }
         Ok(self)
     }
+}
+
+impl Config {
+    /// Notes the variables among these that look like ours and are none.
+    fn noting(mut self, names: impl Iterator<Item = OsString>) -> Self {
+        let is_ours = |name: &str| {
+            name == URL
+                || OF_A_HOLDER.contains(&name)
+                || OPTIONS.iter().any(|option| variable_of(option) == name)
+        };
+        let names = names.filter_map(|name| name.into_string().ok());
+        self.unknown_variables = names
+            .filter(|name| {
+                name.get(..PREFIX.len()).is_some_and(|it| it.eq_ignore_ascii_case(PREFIX))
+            })
+            .filter(|name| !is_ours(name) && !is_of_a_service(name))
+            .collect();
+        self.unknown_variables.sort_unstable();
+        self
+    }
+
+    /// Refuses variables that were most likely meant to be one of ours. `also` are the options of the scheme.
+    pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
+        for name in &self.unknown_variables {
+            let option = name[PREFIX.len()..].to_ascii_lowercase();
+            if also.contains(&option.as_str()) {
+                return Err(Error::configuration(format!(
+                    "{name} is not read: `{option}` is an option of `{}://`, which stands in the URL",
+                    self.scheme()
+                )));
+            }
+            if let Some(meant) = similar(&option, OPTIONS.into_iter().chain(["url"])) {
+                let meant = variable_of(meant);
+                return Err(Error::configuration(format!(
+                    "there is no variable {name}: did you mean {meant}?"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of the variables that look like ours and are none.
+    pub(crate) fn warn_of_variables(&self, notices: &Notices) {
+        for name in &self.unknown_variables {
+            notices.warn(WarningKind::UnknownVariable, || {
+                format!("the environment variable {name} begins like ours, and is not read: there is no such setting")
+            });
+        }
+    }
+}
+
+fn variable_of(option: &str) -> String {
+    [PREFIX, &option.to_ascii_uppercase()].concat()
+}
+
+/// Whether Kubernetes sets it for a service that is called `distlock`.
+fn is_of_a_service(name: &str) -> bool {
+    let rest = name.strip_prefix(PREFIX).unwrap_or_default();
+    let port = |rest: &str| {
+        let mut parts = rest.split('_');
+        parts.next().is_some_and(|port| port.parse::<u16>().is_ok())
+            && parts.next().is_some_and(|kind| ["TCP", "UDP", "SCTP"].contains(&kind))
+    };
+    rest == "PORT"
+        || rest == "SERVICE_HOST"
+        || rest.strip_prefix("SERVICE_PORT").is_some_and(|it| it.is_empty() || it.starts_with('_'))
+        || rest.strip_prefix("PORT_").is_some_and(port)
 }
 
 /// Whether there must be a URL.
@@ -96,9 +176,46 @@ mod tests {
         assert_eq!((config.pool(), config.watchdog()), (2, Duration::from_secs(3)));
     }
 
+    fn noting(names: &[&str]) -> Config {
+        Config::default().noting(names.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn a_variable_that_is_one_of_ours_with_a_slip_is_refused() {
+        for (name, says) in [
+            ("DISTLOCK_WACHDOG", "no variable DISTLOCK_WACHDOG: did you mean DISTLOCK_WATCHDOG?"),
+            ("DISTLOCK_URI", "did you mean DISTLOCK_URL?"),
+            ("distlock_pool", "did you mean DISTLOCK_POOL?"),
+            ("DISTLOCK_COMMAND_TIME_OUT", "did you mean DISTLOCK_COMMAND_TIMEOUT?"),
+            ("DISTLOCK_FORMAT", "`format` is an option of `memory://`, which stands in the URL"),
+        ] {
+            let refused = noting(&[name]).refuse_unknown_options(&["format"]).unwrap_err();
+            assert!(refused.is_configuration() && refused.to_string().contains(says), "{refused}");
+        }
+    }
+
+    #[test]
+    fn variables_of_others_are_let_alone_and_those_that_nothing_reads_are_told() {
+        let services = [
+            "DISTLOCK_SERVICE_HOST",
+            "DISTLOCK_SERVICE_PORT",
+            "DISTLOCK_SERVICE_PORT_REDIS",
+            "DISTLOCK_PORT",
+            "DISTLOCK_PORT_6379_TCP",
+            "DISTLOCK_PORT_6379_TCP_ADDR",
+        ];
+        let holders = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE", "DISTLOCK_URL"];
+        let known = noting(&[&services[..], &holders, &["DISTLOCK_POOL", "PATH"]].concat());
+        assert_eq!(known.unknown_variables, [""; 0]);
+        let unknown = noting(&["DISTLOCK_GREETING", "PATH", "DISTLOCK_PORT_X"]);
+        assert_eq!(unknown.unknown_variables, ["DISTLOCK_GREETING", "DISTLOCK_PORT_X"]);
+        unknown.refuse_unknown_options(&[]).unwrap();
+    }
+
     #[test]
     fn every_setting_has_a_variable() {
         let set = [
+            ("DISTLOCK_PASSWORD_FILE", "/run/secrets/redis"),
             ("DISTLOCK_WATCHDOG", "1s"),
             ("DISTLOCK_LEASE", "8s"),
             ("DISTLOCK_OUTAGE_LIMIT", "2s"),

@@ -167,7 +167,10 @@ mod tests {
         };
         const URL: &str = "# locks\nurl = 'memory://u:s3cret@h'\n";
         for (lines, says) in [
-            ("wachdog = '7s'", "FILE, line 3: there is no option `wachdog` for `memory://`; there"),
+            (
+                "wachdog = '7s'",
+                "FILE, line 3: there is no option `wachdog` for `memory://` (did you mean `watchdog`?); there",
+            ),
             ("\npool = 'many'", "FILE, line 4: `pool=many` is not a number of connections"),
             ("pool = 0", "FILE, line 3: pool 0 is not between 1 and 10000"),
             ("watchdog = '1ms'", "FILE, line 3: watchdog 1ms: "),

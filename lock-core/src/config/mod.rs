@@ -2,21 +2,29 @@
 
 mod address;
 mod check;
+mod credentials;
 mod environment;
 mod file;
 mod option;
 mod secret;
+mod similar;
 
 pub use address::Host;
+pub use credentials::{Credentials, CredentialsProvider};
+pub(crate) use option::did_you_mean;
 pub use secret::Secret;
+use similar::similar;
 
 use crate::error::Error;
 use crate::replication::Replication;
 use address::Address;
+use credentials::Provider;
 use file::Scalar;
 use option::{Extra, Place};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Every setting of a client.
@@ -52,6 +60,8 @@ use std::time::Duration;
 #[serde(try_from = "BTreeMap<String, Scalar>")]
 pub struct Config {
     address: Address,
+    password_file: Option<PathBuf>,
+    credentials: Option<Provider>,
     watchdog: Duration,
     lease: Option<Duration>,
     outage_limit: Option<Duration>,
@@ -65,6 +75,8 @@ pub struct Config {
     replication: Replication,
     /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
     extra: BTreeMap<String, Extra>,
+    /// Environment variables that look like ours and are none.
+    unknown_variables: Vec<String>,
     /// What was said about values that could not be read: a setter does not fail, so `check` says it.
     unreadable: Vec<String>,
 }
@@ -156,10 +168,26 @@ impl Config {
         self
     }
 
-    /// The password, as from a file of its own. As it is, without the `%`-escapes of a URL.
+    /// The password. As it is, without the `%`-escapes of a URL.
     #[must_use]
     pub fn with_password(mut self, password: impl Into<String>) -> Self {
         self.address.password = Some(Secret::new(password));
+        self
+    }
+
+    /// A file that the password is read from at each new connection, so that it may be changed while the program runs. One
+    /// line end at its end is not of the password. Default: none; the password stands in the URL, if there is one.
+    #[must_use]
+    pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.password_file = Some(path.into());
+        self
+    }
+
+    /// Who gives the credentials, at each new connection: for tokens that expire, and passwords that are rotated. Default:
+    /// nobody; user and password are those of the URL.
+    #[must_use]
+    pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
+        self.credentials = Some(Provider(provider));
         self
     }
 
@@ -277,6 +305,18 @@ impl Config {
         self.address.password.as_ref()
     }
 
+    /// See [`with_password_file`](Self::with_password_file).
+    #[must_use]
+    pub fn password_file(&self) -> Option<&Path> {
+        self.password_file.as_deref()
+    }
+
+    /// See [`with_credentials`](Self::with_credentials).
+    #[must_use]
+    pub fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
+        self.credentials.as_ref().map(|Provider(provider)| provider)
+    }
+
     /// See [`with_lease`](Self::with_lease).
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
@@ -354,6 +394,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             address: Address::memory(),
+            password_file: None,
+            credentials: None,
             watchdog: Self::DEFAULT_WATCHDOG,
             lease: None,
             outage_limit: None,
@@ -366,6 +408,7 @@ impl Default for Config {
             tokens: TokenPolicy::default(),
             replication: Replication::off(),
             extra: BTreeMap::new(),
+            unknown_variables: Vec::new(),
             unreadable: Vec::new(),
         }
     }

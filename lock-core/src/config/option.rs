@@ -1,13 +1,14 @@
 //! Settings by name: what a URL, a file, the environment and [`Config::with_option`] have in common.
 
-use super::{Config, Secret, TokenPolicy};
+use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
 use crate::replication::{OnShortfall, Replicas};
 use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 14] = [
+pub(super) const OPTIONS: [&str; 15] = [
+    "password_file",
     "watchdog",
     "lease",
     "outage_limit",
@@ -54,6 +55,7 @@ impl Config {
     /// Sets an option by its name. `Err` is the complaint about its value.
     pub(super) fn set(&mut self, option: &str, value: &str, place: &Place) -> Result<(), String> {
         match option {
+            "password_file" => self.password_file = Some(value.into()),
             "watchdog" => self.watchdog = duration(option, value)?,
             "lease" => self.lease = Some(duration(option, value)?),
             "outage_limit" => self.outage_limit = Some(duration(option, value)?),
@@ -111,8 +113,10 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses options that nobody reads. `also` are those that the scheme takes.
+    /// Refuses options that nothing reads, and variables that are one of ours with a slip in it. `also` are the options
+    /// that the scheme takes.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
+        self.refuse_misspelt_variables(also)?;
         let Some((unknown, extra)) =
             self.extra.iter().find(|(option, _)| !also.contains(&option.as_str()))
         else {
@@ -122,12 +126,18 @@ impl Config {
             OPTIONS.iter().chain(also).map(|option| format!("`{option}`")).collect();
         known.sort_unstable();
         Err(extra.place.refuse(&format!(
-            "there is no option `{}` for `{}://`; there are {}",
+            "there is no option `{}` for `{}://`{}; there are {}",
             unknown.escape_debug(),
             self.scheme(),
+            did_you_mean(unknown, OPTIONS.iter().chain(also).copied()),
             known.join(", ")
         )))
     }
+}
+
+/// What is put behind a word that there is not.
+pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    similar(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration, String> {

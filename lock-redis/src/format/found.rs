@@ -1,14 +1,18 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
+use crate::kind;
 use crate::link::{Ask, Request};
 use crate::reply::{Reply, ServerError};
 use lock_core::Moment;
 use lock_core::backend::Failure;
 
+/// No lock that is a text is longer, in bytes: what is, is not read. The scripts of `token` have the same number.
+pub(super) const LONGEST_TEXT: i64 = 4096;
+
 /// The failure, with what the server says is under the key, if it says so by then.
 pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment) -> Failure {
     if !failure.error().is_foreign_format() {
-        return failure;
+        return kind::named(link, failure, by);
     }
     // A hash or a counter that was looked into is named already.
     let is_named = ServerError::behind(failure.error())
@@ -16,7 +20,7 @@ pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment)
     if is_named {
         return failure;
     }
-    let Some(found) = kind(link, key, by) else { return failure };
+    let Some(found) = what_is_there(link, key, by) else { return failure };
     match failure {
         Failure::Refused(error) => Failure::Refused(error.adding(&found)),
         Failure::Unknown(error) => Failure::Unknown(error.adding(&found)),
@@ -25,10 +29,16 @@ pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment)
 }
 
 /// What is there, by its type, and whose lock it might be.
-fn kind(link: &mut dyn Ask, key: &str, by: Moment) -> Option<String> {
+fn what_is_there(link: &mut dyn Ask, key: &str, by: Moment) -> Option<String> {
     let Reply::Text(kind) = link.call(&Request(&[&[b"TYPE", key.as_bytes()]]), by).ok()? else {
         return None;
     };
+    if kind == "string"
+        && let Reply::Int(length) = link.call(&Request(&[&[b"STRLEN", key.as_bytes()]]), by).ok()?
+        && length > LONGEST_TEXT
+    {
+        return Some(format!("under the key is a text of {length} bytes, which is no lock"));
+    }
     Some(match kind.as_str() {
         "none" => "nothing is under the key, so it is what stands beside it".to_owned(),
         "hash" => "under the key is a hash, as locks are in `format=redisson`".to_owned(),

@@ -22,6 +22,7 @@ mod unowned;
 mod wakes;
 
 pub(crate) use owned::{Owned, SetAside, Shape};
+pub(crate) use polls::Polls;
 pub use progress::Progress;
 pub(crate) use redisson::REDISSON;
 pub(crate) use token::TOKEN;
@@ -41,7 +42,9 @@ use lock_core::backend::{
     Abilities, Answer, Attempt, Closing, Failure, LockInfo, Release, Released, Renewal, Renewing,
     Replicates, TenureId,
 };
-use lock_core::{Config, Context, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange};
+use lock_core::{
+    Config, Context, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use unowned::Unowned;
@@ -172,6 +175,14 @@ impl Format {
         match &self.0 {
             Kind::Owned(format) => format.channels(),
             Kind::Unowned(_) => Channels::Plain,
+        }
+    }
+
+    /// How often who waits asks again, where releases are not told.
+    pub(crate) fn polls(&self) -> Polls {
+        match &self.0 {
+            Kind::Owned(format) => format.polls(),
+            Kind::Unowned(format) => format.polls,
         }
     }
 
@@ -324,16 +335,42 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says. So many who may wait it could not count.
-pub(crate) fn released(reply: &Reply, unseen: u32) -> Option<Release> {
+/// What a script that releases says, which was told to publish there. So many who may wait it could not count.
+pub(crate) fn released(
+    server: &Server,
+    (channels, channel): (Channels, &str),
+    reply: &Reply,
+    unseen: u32,
+) -> Option<Release> {
     match reply {
         Reply::Int(0) => Some(Release::Gone),
         Reply::Int(more @ 1..) => {
+            server.is_mended(WarningKind::NotPublished);
             let told = u32::try_from(more - 1).unwrap_or(u32::MAX);
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
+        Reply::Array(parts) => match &parts[..] {
+            // Freed, and nobody was told: so nobody knows how many wait.
+            [Reply::Int(1..), Reply::Bulk(why)] => {
+                let why = ServerError::parse(&String::from_utf8_lossy(why));
+                unpublished(server, &why, channels, channel);
+                Some(Release::Freed)
+            }
+            _ => None,
+        },
         _ => None,
     }
+}
+
+/// Tells that releases cannot be published.
+pub(crate) fn unpublished(server: &Server, why: &ServerError, channels: Channels, channel: &str) {
+    server.warn(WarningKind::NotPublished, || {
+        let asked = Asked::Publish(channels.publish(), channel);
+        let cause = refusal::explain(server, why, &asked);
+        format!(
+            "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
+        )
+    });
 }
 
 /// Without our own subscription, if that only `lingers`: nobody of this client waits there any more.

@@ -104,10 +104,7 @@ impl Owned {
 
     /// The command that publishes.
     fn publish(&self) -> &'static [u8] {
-        match self.channels() {
-            Channels::Plain => b"PUBLISH",
-            Channels::Sharded => b"SPUBLISH",
-        }
+        self.channels().publish().as_bytes()
     }
 
     /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
@@ -119,6 +116,11 @@ impl Owned {
     /// The kind of the channels.
     pub(crate) fn channels(&self) -> Channels {
         if self.sharded.load(Ordering::Relaxed) { Channels::Sharded } else { Channels::Plain }
+    }
+
+    /// How often who waits asks again where nobody tells of a release.
+    pub(super) fn polls(&self) -> Polls {
+        self.polls.unwrap_or_default()
     }
 
     pub(super) fn abilities(&self) -> Abilities {
@@ -237,7 +239,9 @@ impl Owned {
     ) -> Result<Release, Failure> {
         self.closing(tenure, closing, |script, key, keys, arguments| {
             let reply = run(script, link, key, keys, arguments, by)?;
-            released(&reply, self.unseen()).ok_or_else(|| unexpected(link, script))
+            let there = (self.channels(), &*self.naming.of(key));
+            released(link.server(), there, &reply, self.unseen())
+                .ok_or_else(|| unexpected(link, script))
         })
     }
 
@@ -252,18 +256,20 @@ impl Owned {
     ) {
         self.closing(tenure, closing, |script, key, keys, arguments| {
             let (server, key, naming) = (Arc::clone(link.server()), key.to_owned(), self.naming);
-            let unseen = self.unseen();
+            let (unseen, channels) = (self.unseen(), self.channels());
             script.submit(link, keys, arguments, by, move |outcome| {
                 let mut heard = Heard::Sense;
                 done(outcome.and_then(|reply| {
                     if let Reply::Error(error) = &reply {
                         return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
                     }
-                    let release = released(&reply, unseen).ok_or_else(|| {
+                    let channel = naming.of(&key);
+                    let release = released(&server, (channels, &channel), &reply, unseen);
+                    let release = release.ok_or_else(|| {
                         heard = Heard::Nonsense;
                         strange(&server, &format!("the script `{}`", script.name()))
                     })?;
-                    Ok(less_ours(release, || lingers(&naming.of(&key))))
+                    Ok(less_ours(release, || lingers(&channel)))
                 }));
                 heard
             });
@@ -382,10 +388,11 @@ impl Owned {
         let keys = &mut [key.as_bytes(), b""];
         let keys = with(keys, list.as_deref().map(str::as_bytes));
         let told = [channel.as_bytes(), self.publish()];
-        match run(&self.shape.scripts.force, link, &key, keys, &told, by)? {
-            Reply::Int(0) => Ok(false),
-            Reply::Int(1..) => Ok(true),
-            _ => Err(unexpected(link, &self.shape.scripts.force)),
+        let script = &self.shape.scripts.force;
+        let reply = run(script, link, &key, keys, &told, by)?;
+        match released(link.server(), (self.channels(), &channel), &reply, 0) {
+            Some(release) => Ok(release != Release::Gone),
+            None => Err(unexpected(link, script)),
         }
     }
 }

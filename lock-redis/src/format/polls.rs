@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How often who waits asks again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Polls {
+pub(crate) struct Polls {
     pub(super) interval: Duration,
     /// What is added at random, so that waiters do not march in step.
     pub(super) jitter: Duration,
@@ -33,7 +33,7 @@ impl Polls {
     }
 
     /// How long to wait until the next time.
-    pub(super) fn pause(self) -> Duration {
+    pub(crate) fn pause(self) -> Duration {
         self.interval + self.jitter.mul_f64(fastrand::f64())
     }
 }

@@ -5,7 +5,7 @@
 //! off, by one plain `SET key owner NX PX lease`, as theirs. Whoever only polls sees no difference; who waits with us hears
 //! of our releases on a channel of ours.
 
-use super::{Shape, refused, strange};
+use super::{Shape, found, refused, strange};
 use crate::link::{Ask, Request};
 use crate::refusal::Asked;
 use crate::reply::Reply;
@@ -38,7 +38,10 @@ pub(super) fn take_plainly(
     match link.call(&Request(&[words]), by)? {
         Reply::Text(_) => Ok(true),
         Reply::Nil => Ok(false),
-        Reply::Error(error) => Err(refused(link, &error, &Asked::Command("SET", key))),
+        Reply::Error(error) => {
+            let failure = refused(link, &error, &Asked::Command("SET", key));
+            Err(found::named(link, failure, key, by))
+        }
         _ => {
             link.condemn();
             Err(strange(link.server(), "the command SET"))

@@ -6,6 +6,7 @@
 //! cluster an attempt goes on at the slot's next node where it stood ([`Progress`]).
 
 use super::counter::Counter;
+use super::found::LONGEST_TEXT;
 use super::plain::Plain;
 use super::polls::Polls;
 use super::progress::Progress;
@@ -16,6 +17,7 @@ use crate::link::{Ask, Request};
 use crate::refusal::Asked;
 use crate::reply::Reply;
 use crate::script::Script;
+use crate::text::Text;
 use lock_core::backend::{
     Abilities, Answer, Attempt, Failure, LockInfo, Release, Replicates, TenureId, Waking,
 };
@@ -298,14 +300,31 @@ impl Talk<'_> {
         }
     }
 
-    /// The text under the key, if there is one.
+    /// The text under the key, if there is one. Not more of it than a lock may have.
     pub(super) fn get(&mut self) -> Result<Option<String>, Failure> {
-        self.text("GET", &[])
+        let last = Text::of(LONGEST_TEXT);
+        let begin = match self.ask("GETRANGE", &[b"0", last.as_bytes()])? {
+            // Empty, or not there.
+            Reply::Bulk(begin) if begin.is_empty() => return self.text("GET", &[]),
+            Reply::Bulk(begin) => begin,
+            _ => return Err(self.unexpected("GETRANGE")),
+        };
+        let text = String::from_utf8_lossy(&begin).into_owned();
+        if begin.len() as i64 > LONGEST_TEXT {
+            return Err(self.foreign(&text, "no longer than 4096 bytes"));
+        }
+        Ok(Some(text))
     }
 
     /// The same, and refused by a replica: its master may have something else.
     pub(super) fn look(&mut self) -> Result<Option<String>, Failure> {
-        self.text("GETEX", &[])
+        match self.ask("STRLEN", &[])? {
+            Reply::Int(length) if length > LONGEST_TEXT => {
+                Err(self.foreign(&format!("a text of {length} bytes"), "no longer than 4096"))
+            }
+            Reply::Int(_) => self.text("GETEX", &[]),
+            _ => Err(self.unexpected("STRLEN")),
+        }
     }
 
     /// What a command answers that gives the text under the key.

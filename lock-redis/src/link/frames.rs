@@ -1,7 +1,7 @@
 //! [`Frames`]: cuts a stream of bytes into replies, many in one go.
 //!
 //! The parser of the `redis` crate reads from a stream and takes in more than one reply has; where many answers come in
-//! one read, that would cost a copy and a buffer for each. What is understood here is RESP2, and no more of it than
+//! one read, that would cost a copy and a buffer for each; and an error with a byte that is no UTF-8 it does not read at all. What is understood here is RESP2, and no more of it than
 //! stands in the answers to what we ask; a test holds it against that parser.
 
 use super::Link;
@@ -171,17 +171,7 @@ fn decode(bytes: &mut &[u8], depth: usize) -> Result<Reply, Garbage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Decoder;
-    use std::io::{self, Read};
-
-    /// Has no more for the moment.
-    struct NoMore;
-
-    impl Read for NoMore {
-        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-            Err(io::ErrorKind::WouldBlock.into())
-        }
-    }
+    use crate::link::parsed_by_crate;
 
     fn cut(bytes: &[u8], step: usize) -> (Vec<Reply>, Result<(), Garbage>) {
         let (mut frames, mut buffer, mut replies) = (Frames::default(), Vec::new(), Vec::new());
@@ -199,11 +189,7 @@ mod tests {
     fn replies_are_those_of_the_other_parser_in_whatever_pieces_they_come() {
         let bytes = b":1\r\n:-120\r\n+OK\r\n$-1\r\n*-1\r\n$5\r\na\r\n\xff0\r\n$0\r\n\r\n*3\r\n:0\r\n*2\r\n$1\r\nx\r\n:9\r\n\
                       -ERR no\r\n-NOSCRIPT No it.\r\n:1790000000000000\r\n*0\r\n";
-        let (mut decoder, mut source) = (Decoder::default(), bytes.chain(NoMore));
-        let mut expected = Vec::new();
-        while let Ok(reply) = decoder.next(&mut source) {
-            expected.push(reply);
-        }
+        let expected = parsed_by_crate(bytes);
         assert_eq!(expected.len(), 11);
         for step in [1, 2, 3, 7, bytes.len()] {
             assert_eq!(cut(bytes, step), (expected.clone(), Ok(())), "{step}");

@@ -33,7 +33,11 @@ impl TlsSettings {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(super) fn wrap(&self, _: TcpStream) -> io::Result<TlsStream> {
+    pub(super) fn wrap(&self, _: TcpStream, _: &Server) -> io::Result<TlsStream> {
+        match *self {}
+    }
+
+    pub(super) fn failed(&self, _: &io::Error) {
         match *self {}
     }
 }

@@ -1,38 +1,18 @@
 //! [`Resolver`]: addresses of a host, looked up on a thread of its own, because the system's look-up has no deadline.
 
+use super::elsewhere::{Elsewhere, NotDone};
 use lock_core::backend::no_descriptor;
 use lock_core::{Clock, Moment};
-use parking_lot::{Condvar, Mutex};
 use socket2::{Domain, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
-/// Looks up one host, never twice at the same time: with a name server that hangs, a thread for each try would pile up.
+/// Looks up one host, never twice at the same time.
 #[derive(Debug)]
 pub(super) struct Resolver {
     host: String,
     port: u16,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// Written by the look-up's thread and by whoever starts one; read by all who wait for it.
-    state: Mutex<State>,
-    finished: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: bool,
-    /// How many look-ups have ended.
-    ended: u64,
-    /// What the last one found, or what the system said.
-    addresses: Vec<SocketAddr>,
-    trouble: Option<Trouble>,
+    look_ups: Elsewhere<Result<Vec<SocketAddr>, Trouble>>,
 }
 
 /// What the system said of a look-up: as a number where it is one of the system's own, otherwise as text.
@@ -51,11 +31,8 @@ pub(super) enum LookUpError {
 }
 
 impl Resolver {
-    /// The longest wait without a look at the clock.
-    const SLICE: Duration = Duration::from_secs(1);
-
     pub(super) fn new(host: &str, port: u16) -> Self {
-        Self { host: host.to_owned(), port, shared: Arc::default() }
+        Self { host: host.to_owned(), port, look_ups: Elsewhere::new("distlock-lookup") }
     }
 
     /// The host's addresses: at once if it is one itself, otherwise until `by`.
@@ -67,43 +44,23 @@ impl Resolver {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.port)]);
         }
-        let mut state = self.shared.state.lock();
-        let awaited = state.ended + 1;
-        if !state.running {
-            self.start().map_err(LookUpError::NoThread)?;
-            state.running = true;
-        }
-        while state.ended < awaited {
-            let left = by.since(clock.now());
-            if left.is_zero() {
-                let late = io::Error::new(ErrorKind::TimedOut, "the name server did not answer");
-                return Err(LookUpError::Failed(late));
-            }
-            let _timed_out = self.shared.finished.wait_for(&mut state, left.min(Self::SLICE));
-        }
-        match &state.trouble {
-            Some(trouble) => Err(LookUpError::Failed(trouble.clone().into())),
-            None => Ok(state.addresses.clone()),
-        }
-    }
-
-    /// Starts a look-up. Its thread ends with it; nobody can end it earlier.
-    fn start(&self) -> io::Result<()> {
         let (host, port) = (self.host.clone(), self.port);
-        let shared = Arc::clone(&self.shared);
         let look_up = move || {
-            let outcome = (host.as_str(), port).to_socket_addrs();
-            let mut state = shared.state.lock();
-            state.running = false;
-            state.ended += 1;
-            (state.addresses, state.trouble) = match outcome {
-                Ok(addresses) => (addresses.collect(), None),
-                Err(error) => (Vec::new(), Some(Trouble::of(&error))),
-            };
-            drop(state);
-            shared.finished.notify_all();
+            let found = (host.as_str(), port).to_socket_addrs();
+            found.map(Iterator::collect).map_err(|error| Trouble::of(&error))
         };
-        thread::Builder::new().name("distlock-lookup".to_owned()).spawn(look_up).map(drop)
+        match self.look_ups.call(clock, by, look_up) {
+            Ok(Ok(addresses)) => Ok(addresses),
+            Ok(Err(trouble)) => Err(LookUpError::Failed(trouble.into())),
+            Err(NotDone::NoThread(error)) => Err(LookUpError::NoThread(error)),
+            Err(NotDone::Late) => {
+                let late = io::Error::new(ErrorKind::TimedOut, "the name server did not answer");
+                Err(LookUpError::Failed(late))
+            }
+            Err(NotDone::Panicked) => {
+                Err(LookUpError::Failed(io::Error::other("the look-up panicked")))
+            }
+        }
     }
 }
 
@@ -130,6 +87,7 @@ impl From<Trouble> for io::Error {
 mod tests {
     use super::*;
     use lock_core::SystemClock;
+    use std::time::Duration;
 
     fn soon() -> Moment {
         SystemClock.now() + Duration::from_secs(5)
@@ -140,7 +98,7 @@ mod tests {
         let resolver = Resolver::new("::1", 7);
         let found = resolver.resolve(&SystemClock, SystemClock.now()).unwrap();
         assert_eq!(found, ["[::1]:7".parse().unwrap()]);
-        assert_eq!(resolver.shared.state.lock().ended, 0);
+        assert_eq!(resolver.look_ups.ended(), 0);
     }
 
     #[test]
@@ -149,19 +107,19 @@ mod tests {
         for times in 1..=2 {
             let found = resolver.resolve(&SystemClock, soon()).unwrap();
             assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
-            assert_eq!(resolver.shared.state.lock().ended, times);
+            assert_eq!(resolver.look_ups.ended(), times);
         }
     }
 
     #[test]
     fn a_look_up_that_hangs_is_not_waited_for_beyond_the_deadline_nor_started_twice() {
         let resolver = Resolver::new("hangs.invalid", 7);
-        resolver.shared.state.lock().running = true;
+        resolver.look_ups.hang();
         let by = SystemClock.now() + Duration::from_millis(20);
         let error = resolver.resolve(&SystemClock, by).unwrap_err();
         assert!(matches!(error, LookUpError::Failed(error) if error.kind() == ErrorKind::TimedOut));
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
-        assert_eq!(resolver.shared.state.lock().ended, 0);
+        assert_eq!(resolver.look_ups.ended(), 0);
     }
 
     #[test]

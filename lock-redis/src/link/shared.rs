@@ -90,6 +90,21 @@ impl SharedLink {
         let _heard = (errand.done)(Err(failure));
     }
 
+    /// Sends a request that runs no script, and returns when it has left; the rest as with [`submit`](Self::submit).
+    pub(crate) fn submit_plainly(&self, request: &Request<'_>, by: Moment, errand: Errand) {
+        let failed = match self.connection(by) {
+            Ok(connection) => {
+                match encoded(request, |bytes| connection.submit(bytes, by, errand)) {
+                    Ok(()) => return self.collector.look_after(&connection),
+                    Err((errand, error)) => (errand, Failure::from(error)),
+                }
+            }
+            Err(failure) => (errand, failure),
+        };
+        let (errand, failure) = failed;
+        let _heard = (errand.done)(Err(failure));
+    }
+
     /// Returns when no release is under way here whose answer nobody waits for: what is asked on another connection from then
     /// on overtakes none.
     pub(crate) fn let_errands_go_first(&self, by: Moment) -> Result<(), Failure> {

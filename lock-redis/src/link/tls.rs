@@ -2,13 +2,15 @@
 //! and writes the socket once at most, and says [`ErrorKind::WouldBlock`] when that was not enough.
 
 use super::{Server, Stream};
-use lock_core::{Error, ErrorKind as Kind};
+use lock_core::{Error, ErrorKind as Kind, WarningKind};
+use parking_lot::Mutex;
 use rustix::net::RecvFlags;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 use std::fmt;
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,37 +27,47 @@ pub(crate) struct TlsOptions<'a> {
     pub(crate) name: Option<&'a str>,
 }
 
-/// How TLS is spoken with all servers of a client. Made once: sessions are resumed from one connection to the next.
+/// How TLS is spoken with all servers of a client. The files are looked at for each new connection; while they stay the
+/// same, sessions are resumed from one connection to the next.
 #[derive(Clone)]
 pub(crate) struct TlsSettings {
-    config: Arc<ClientConfig>,
+    files: Arc<Files>,
     /// Whose certificates they must have, if not their hosts'.
     name: Option<String>,
+}
+
+/// Where certificates are read from, and what was made of them.
+struct Files {
+    ca: Option<String>,
+    /// Our own certificate, and its key.
+    identity: Option<[String; 2]>,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    contents: Contents,
+    config: Arc<ClientConfig>,
+    /// A server was not trusted by the system's authorities: they may be others by now.
+    doubtful: bool,
+}
+
+/// What stands in the files.
+#[derive(PartialEq)]
+struct Contents {
+    ca: Option<Vec<u8>>,
+    identity: Option<[Vec<u8>; 2]>,
 }
 
 impl TlsSettings {
     /// Reads the files.
     pub(crate) fn read(options: &TlsOptions<'_>) -> Result<Self, Error> {
-        // Ours by name: the default of the process belongs to the program, which may have another or none.
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("ring has ciphers for the default versions")
-            .with_root_certificates(roots(options.ca)?);
-        let config = match options.identity {
-            None => builder.with_no_client_auth(),
-            Some((cert, key)) => {
-                let chain = certificates("tls_cert", cert)?;
-                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| {
-                    unreadable("tls_key", key, "a private key").with_source(error)
-                })?;
-                builder.with_client_auth_cert(chain, secret).map_err(|error| {
-                    let message =
-                        format!("tls_cert={cert} and tls_key={key} do not belong together");
-                    Error::configuration(message).with_source(error)
-                })?
-            }
-        };
-        Ok(Self { config: Arc::new(config), name: options.name.map(str::to_owned) })
+        let ca = options.ca.map(str::to_owned);
+        let identity = options.identity.map(|(cert, key)| [cert, key].map(str::to_owned));
+        let contents = Contents::read(ca.as_deref(), identity.as_ref())?;
+        let config = Arc::new(config(ca.as_deref(), identity.as_ref(), &contents)?);
+        let current = Mutex::new(Current { contents, config, doubtful: false });
+        let files = Arc::new(Files { ca, identity, current });
+        Ok(Self { files, name: options.name.map(str::to_owned) })
     }
 
     /// How it is spoken with the server on this host.
@@ -65,7 +77,7 @@ impl TlsSettings {
             let message = format!("{name:?} is no name that a certificate can be for");
             Error::configuration(message).with_source(error)
         })?;
-        Ok(Tls { config: Arc::clone(&self.config), name })
+        Ok(Tls { files: Arc::clone(&self.files), name })
     }
 }
 
@@ -75,18 +87,67 @@ impl fmt::Debug for TlsSettings {
     }
 }
 
+impl Files {
+    /// As the files say it now. While they say nothing that makes sense, as they did before: a certificate and its key are
+    /// not replaced in the same moment.
+    fn config(&self, server: &Server) -> Arc<ClientConfig> {
+        let mut current = self.current.lock();
+        let (ca, identity) = (self.ca.as_deref(), self.identity.as_ref());
+        let renewed = Contents::read(ca, identity).and_then(|contents| {
+            if contents == current.contents && !current.doubtful {
+                return Ok(());
+            }
+            let config = Arc::new(config(ca, identity, &contents)?);
+            *current = Current { contents, config, doubtful: false };
+            Ok(())
+        });
+        match renewed {
+            Ok(()) => server.is_mended(WarningKind::TlsFile),
+            Err(error) => server.warn(WarningKind::TlsFile, || {
+                format!("new connections to {server} are made with the certificates as they were before: {error}")
+            }),
+        }
+        Arc::clone(&current.config)
+    }
+}
+
+impl Contents {
+    fn read(ca: Option<&str>, identity: Option<&[String; 2]>) -> Result<Self, Error> {
+        let read = |option: &str, path: &str, what: &str| {
+            fs::read(path).map_err(|error| unreadable(option, path, what).with_source(error))
+        };
+        let ca = ca.map(|path| read("tls_ca", path, CERTIFICATES)).transpose()?;
+        let identity = match identity {
+            None => None,
+            Some([cert, key]) => Some([
+                read("tls_cert", cert, CERTIFICATES)?,
+                read("tls_key", key, "a private key")?,
+            ]),
+        };
+        Ok(Self { ca, identity })
+    }
+}
+
 /// How TLS is spoken with one server.
 pub(crate) struct Tls {
-    config: Arc<ClientConfig>,
+    files: Arc<Files>,
     name: ServerName<'static>,
 }
 
 impl Tls {
     /// Speaks TLS on this connection from now on.
-    pub(super) fn wrap(&self, socket: TcpStream) -> io::Result<TlsStream> {
-        let session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+    pub(super) fn wrap(&self, socket: TcpStream, server: &Server) -> io::Result<TlsStream> {
+        let session = ClientConnection::new(self.files.config(server), self.name.clone())
             .map_err(io::Error::other)?;
         Ok(TlsStream { session, socket })
+    }
+
+    /// A handshake failed: the next one is made with the authorities that the system trusts then.
+    pub(super) fn failed(&self, failure: &io::Error) {
+        let error = failure.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(_)) = error {
+            self.files.current.lock().doubtful = true;
+        }
     }
 }
 
@@ -96,10 +157,35 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The authorities that are trusted.
-fn roots(ca: Option<&str>) -> Result<RootCertStore, Error> {
+/// What files of certificates have.
+const CERTIFICATES: &str = "certificates";
+
+fn config(
+    ca: Option<&str>,
+    identity: Option<&[String; 2]>,
+    contents: &Contents,
+) -> Result<ClientConfig, Error> {
+    // Ours by name: the default of the process belongs to the program, which may have another or none.
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring has ciphers for the default versions")
+        .with_root_certificates(roots(ca.zip(contents.ca.as_deref()))?);
+    let Some(([cert, key], [chain, secret])) = identity.zip(contents.identity.as_ref()) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates("tls_cert", cert, chain)?;
+    let secret = PrivateKeyDer::from_pem_slice(secret)
+        .map_err(|error| unreadable("tls_key", key, "a private key").with_source(error))?;
+    builder.with_client_auth_cert(chain, secret).map_err(|error| {
+        let message = format!("tls_cert={cert} and tls_key={key} do not belong together");
+        Error::configuration(message).with_source(error)
+    })
+}
+
+/// The authorities that are trusted: those in this file, of which this is the text, or those of the system.
+fn roots(ca: Option<(&str, &[u8])>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    let Some(path) = ca else {
+    let Some((path, text)) = ca else {
         // What cannot be read of the system's store, others can do without.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
@@ -109,7 +195,7 @@ fn roots(ca: Option<&str>) -> Result<RootCertStore, Error> {
         }
         return Ok(roots);
     };
-    for certificate in certificates("tls_ca", path)? {
+    for certificate in certificates("tls_ca", path, text)? {
         roots.add(certificate).map_err(|error| {
             unreadable("tls_ca", path, "certificates of authorities").with_source(error)
         })?;
@@ -117,12 +203,16 @@ fn roots(ca: Option<&str>) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-fn certificates(option: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| unreadable(option, path, "certificates").with_source(error))?;
+fn certificates(
+    option: &str,
+    path: &str,
+    text: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unreadable(option, path, CERTIFICATES).with_source(error))?;
     if found.is_empty() {
-        return Err(unreadable(option, path, "certificates"));
+        return Err(unreadable(option, path, CERTIFICATES));
     }
     Ok(found)
 }

@@ -10,13 +10,15 @@
 -- ARGV[5] the last token that was set aside
 -- ARGV[6] how long the tombstone stays, in milliseconds; "0" for none
 --
--- Returns 0 it was not this owner's; freed: 1 more than clients were told.
+-- Returns 0 it was not this owner's; freed: 1 more than clients were told, or {1, why none was}.
 --
 -- Atomic because an acquire of this owner that came between the tombstone and the release would hold the lock for
 -- nobody, and the counter may only go back while the lock is ours: afterwards it is somebody else's token. Nor if it is
 -- not where our grant left it: the locks `a` and `{a}` share one, and Redisson's RFencedLock moves it by itself.
 
 if ARGV[6] ~= '0' then
+  -- A full server refuses what takes memory as a script's first write, and behind a write that takes none it does not.
+  redis.call('DEL', KEYS[3])
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
 end
 if look(redis.call, KEYS[1], ARGV[1]) == 0 then
@@ -24,7 +26,8 @@ if look(redis.call, KEYS[1], ARGV[1]) == 0 then
 end
 if ARGV[4] ~= '' then
   if redis.call('GET', KEYS[2]) == ARGV[5] then
-    redis.call('SET', KEYS[2], ARGV[4], 'KEEPTTL')
+    -- On a full server the counter stays ahead, which is no reason to keep the lock.
+    redis.pcall('SET', KEYS[2], ARGV[4], 'KEEPTTL')
   end
 end
 local channel, publish = ARGV[2], ARGV[3]

@@ -4,7 +4,7 @@
 -- ARGV[1] channel
 -- ARGV[2] the command that publishes
 --
--- Returns 0 it was free; freed: 1 more than clients were told.
+-- Returns 0 it was free; freed: 1 more than clients were told, or {1, why none was}.
 --
 -- Atomic because what is deleted must be what was looked at: only what looks like a lock of this format is one.
 

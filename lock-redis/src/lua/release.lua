@@ -5,7 +5,7 @@
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
 --
--- Returns 0 it was not this owner's; freed: 1 more than clients were told.
+-- Returns 0 it was not this owner's; freed: 1 more than clients were told, or {1, why none was}.
 --
 -- Atomic because between the look and the DEL the lease may end and another owner come in. By default the lock
 -- is the only key declared, so that on a cluster a release goes on while the slot is moved.

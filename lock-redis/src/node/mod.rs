@@ -12,6 +12,7 @@ pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::confirm::{Confirming, Listing};
+use crate::eviction::{Eviction, OnEviction};
 use crate::format::{Format, Progress, less_ours};
 use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
 use crate::pool::{LinkPool, PoolThread, Slot};
@@ -46,6 +47,8 @@ pub struct Node {
     /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
     renewals: Mutex<Slot>,
     subscriber: Subscriber,
+    /// Whether it may evict locks.
+    eviction: Eviction,
     /// Who knows how many replicas there are.
     listing: Option<Arc<dyn Listing>>,
 }
@@ -56,6 +59,7 @@ impl Node {
         pool: u32,
         thread: &PoolThread,
         bounds: Bounds,
+        eviction: OnEviction,
     ) -> Result<Self, Error> {
         Ok(Self {
             link: SharedLink::new(Arc::clone(&dialer)),
@@ -63,6 +67,7 @@ impl Node {
             renewals: Mutex::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command),
             dialer,
+            eviction: Eviction::new(eviction),
             listing: None,
         })
     }
@@ -100,13 +105,31 @@ impl Node {
         by: Moment,
     ) -> Result<Answer, Failure> {
         let outcome = if format.is_exclusive() {
-            self.pool.exchange(by, |link| format.acquire(link, attempt, progress, by))
+            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
         } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| format.acquire(link, attempt, progress, by))
+            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
         } else {
             self.acquire_confirmed(How::Plainly, format, attempt, progress, by)
         };
         outcome.map_err(on(attempt.name))
+    }
+
+    fn acquire_on(
+        &self,
+        link: &mut dyn Ask,
+        format: &Format,
+        attempt: &Attempt<'_>,
+        progress: &mut Progress,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        self.eviction.refuse(link, self.dialer.clock().as_ref(), by)?;
+        format.acquire(link, attempt, progress, by)
+    }
+
+    /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
+    fn look_for_eviction(&self) {
+        let clock = self.dialer.clock().as_ref();
+        self.eviction.look_behind(&self.link, clock, clock.now() + self.dialer.command_timeout());
     }
 
     fn acquire_confirmed(
@@ -122,6 +145,7 @@ impl Node {
         // On another connection than the releases, it must not come before one that has left already.
         self.link.let_errands_go_first(by)?;
         self.aside(how, by, |link| {
+            self.eviction.refuse(link, self.dialer.clock().as_ref(), by)?;
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
             Ok(match format.acquire(&mut link, attempt, progress, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
@@ -210,7 +234,11 @@ impl Node {
         let outcome = if closing.doubt != Doubt::Clean {
             self.pool.exchange(by, |link| format.release(link, tenure, closing, by))
         } else {
-            self.link.exchange(by, |link| format.release(link, tenure, closing, by))
+            self.link.exchange(by, |link| {
+                let release = format.release(link, tenure, closing, by)?;
+                self.eviction.look(link, self.dialer.clock().as_ref(), by);
+                Ok(release)
+            })
         };
         self.released(format, &tenure.name, outcome)
     }
@@ -240,6 +268,7 @@ impl Node {
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
         let lingers = self.subscriber.lingering();
         format.submit_release(&self.link, tenure, closing, by, lingers, done);
+        self.look_for_eviction();
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
@@ -271,7 +300,7 @@ impl Node {
         by: Moment,
     ) -> Result<Watch, Failure> {
         let (kind, channel) = (format.channels(), format.channel(name)?);
-        self.subscriber.watch(kind, &channel, wake, by).map_err(on(name))
+        self.subscriber.watch(kind, &channel, format.polls(), wake, by).map_err(on(name))
     }
 
     /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
@@ -283,7 +312,8 @@ impl Node {
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
         let (kind, channel) = (format.channels(), format.channel(name)?);
-        self.subscriber.follow(kind, &channel, wake).map_err(on(name))
+        let following = self.subscriber.follow_releases(kind, &channel, format.polls(), wake);
+        following.map_err(on(name))
     }
 
     /// From now on `tell`, which must be short, is called whenever the connection that hears of releases was lost, or there

@@ -31,6 +31,9 @@ impl Node {
         } else {
             self.renew_confirmed(how, format, batch, by)
         };
+        if renewals.iter().any(Result::is_ok) {
+            self.look_for_eviction();
+        }
         let renewals = renewals.into_iter().zip(batch);
         renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
     }

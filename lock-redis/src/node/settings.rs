@@ -1,7 +1,10 @@
 //! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
 
 use super::Node;
-use crate::link::{Bounds, Dialer, Identity, Kind, Login, Place, Server, TlsSettings};
+use crate::eviction::OnEviction;
+use crate::link::{
+    Bounds, CredentialSource, Dialer, Identity, Kind, Login, Password, Place, Server, TlsSettings,
+};
 use crate::pool::PoolThread;
 use crate::scheme;
 use lock_core::{Clock, Config, Context, Error, Notices, Secret};
@@ -12,6 +15,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
+    /// Those for the sentinels, where the password is not simply given.
+    sentinel: Option<CredentialSource>,
     tls: Option<TlsSettings>,
     bounds: Bounds,
     pool: u32,
@@ -21,26 +26,35 @@ pub struct NodeSettings {
     notices: Notices,
     /// The lease of locks that are taken without one.
     lease: Duration,
+    eviction: OnEviction,
 }
 
 impl NodeSettings {
-    /// Those in `config`, with the database of this number. Reads the files of TLS, if the scheme has it.
+    /// Those in `config`, with the database of this number. Reads the files of TLS and of passwords, if there are any.
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] if a setting contradicts another, or a file cannot be read.
     pub fn new(config: &Config, database: u32, context: &Context) -> Result<Self, Error> {
-        let login = Login {
-            user: config.user().map(str::to_owned),
-            password: config.password().cloned(),
-            database,
-            client_name: config.client_name().to_owned(),
+        let provider = config.credentials().map(Arc::clone);
+        let password = match (config.password_file(), config.password()) {
+            (Some(path), _) => Password::InFile("password_file", path.to_owned()),
+            (None, Some(password)) => Password::Given(password.clone()),
+            (None, None) => Password::None,
         };
+        let user = config.user().map(str::to_owned);
+        let credentials = CredentialSource { user, password, provider, is_sentinel: false };
+        credentials.check()?;
+        let client_name = config.client_name().to_owned();
+        let login = Login { credentials, database, client_name };
+        let sentinel = scheme::sentinel_credentials(config)?;
         let bounds =
             Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
             login,
+            sentinel,
             tls: scheme::tls(config)?,
+            eviction: OnEviction::of(config)?,
             bounds,
             pool: config.pool(),
             thread: PoolThread::start()?,
@@ -67,9 +81,9 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(Kind::Node, id, self.notices.clone());
+        let identity = Identity::of(Kind::Node, id);
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_while().identified(identity);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -80,7 +94,7 @@ impl NodeSettings {
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_while();
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
@@ -91,20 +105,26 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(Kind::Run, run_id, self.notices.clone());
+        let identity = Identity::of(Kind::Run, run_id);
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_master().identified(identity);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Place) -> Result<Node, Error> {
-        let identity = Identity::followed(self.lease, self.notices.clone());
+        let identity = Identity::followed(self.lease);
         let dialer = self.dialer(place)?.identified(identity);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds)
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     fn node(&self, place: Place) -> Result<Node, Error> {
-        Node::new(Arc::new(self.dialer(place)?), self.pool, &self.thread, self.bounds)
+        Node::new(
+            Arc::new(self.dialer(place)?),
+            self.pool,
+            &self.thread,
+            self.bounds,
+            self.eviction,
+        )
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their own.
@@ -115,7 +135,12 @@ impl NodeSettings {
         password: Option<Secret>,
     ) -> Result<Dialer, Error> {
         let client_name = self.login.client_name.clone();
-        let login = Login { user: user.map(str::to_owned), password, database: 0, client_name };
+        let credentials = self.sentinel.clone().unwrap_or_else(|| CredentialSource {
+            user: user.map(str::to_owned),
+            password: password.map_or(Password::None, Password::Given),
+            ..CredentialSource::default()
+        });
+        let login = Login { credentials, database: 0, client_name };
         self.dialer_with(place, login)
     }
 
@@ -157,7 +182,9 @@ impl NodeSettings {
             (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
         };
-        let server = Server::new(place, login.user.as_deref());
+        let server = Server::new(place, login.credentials.user.as_deref())
+            .over_tls(tls.is_some())
+            .with_notices(self.notices.clone());
         Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
     }
 }

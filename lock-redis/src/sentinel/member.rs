@@ -196,8 +196,9 @@ impl Member {
                 "{server}, a sentinel, has no password, and `sentinel_password` gives one: leave that out"
             ),
             "ERR" if answer.detail.starts_with("unknown command") => format!(
-                "{server} is no sentinel: is this the port of a Redis server? Sentinels listen on 26379 where nothing \
-                 else is said"
+                "{server} is no Sentinel: if it is a Redis server on its own, the URL is `{}`; Sentinels listen on 26379 where \
+                 nothing else is said",
+                server.url("redis")
             ),
             _ => return failure,
         };

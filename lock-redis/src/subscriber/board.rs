@@ -2,6 +2,7 @@
 
 use super::Channels;
 use super::waker::Waker;
+use crate::format::Polls;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;
@@ -37,6 +38,12 @@ struct Channel {
     missed: bool,
     /// Since when nobody watches.
     unused_since: Option<Moment>,
+    /// How often those who watch are woken where the server does not tell; nothing where that is a failure.
+    polls: Option<Polls>,
+    /// The server will not tell of this channel.
+    deaf: bool,
+    /// When they are woken next, while they are not told.
+    next_poll: Option<Moment>,
 }
 
 struct Watching {
@@ -54,7 +61,7 @@ enum Phase {
     Asked,
     /// The server has confirmed.
     Live,
-    /// The server has refused. Asked again from time to time, as long as somebody watches.
+    /// The server has refused. Asked again from time to time, as long as it is watched.
     Refused,
 }
 
@@ -167,6 +174,7 @@ impl Board {
         &mut self,
         kind: Channels,
         channel: &str,
+        polls: Option<Polls>,
         wake: Arc<dyn Wake>,
     ) -> (WatchId, Standing) {
         let (id, fresh) = (self.next_number(), self.next_number());
@@ -174,7 +182,7 @@ impl Board {
             Some((name, _)) => Arc::clone(name),
             None => {
                 let name: Arc<str> = channel.into();
-                self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind));
+                self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind, polls));
                 self.asked_for.push(Arc::clone(&name));
                 name
             }
@@ -295,6 +303,7 @@ impl Board {
             return Wakes::default();
         };
         channel.phase = Phase::Live;
+        channel.deaf = false;
         let missed = std::mem::take(&mut channel.missed);
         let watches = if missed { channel.watchers() } else { Vec::new() };
         Wakes { watches, tickets: channel.settle(&Ok(())) }
@@ -309,6 +318,51 @@ impl Board {
         channel.missed = true;
         let watches = channel.watchers();
         Wakes { watches, tickets: channel.settle(&Err(failure.clone())) }
+    }
+
+    /// Whether those who watch there are woken from time to time where the server does not tell.
+    pub(super) fn is_polled(&mut self, subscription: &Subscription) -> bool {
+        self.find(subscription).is_some_and(|channel| channel.polls.is_some())
+    }
+
+    /// The server will not tell of this channel: whoever watches there is woken from time to time instead.
+    pub(super) fn untold(&mut self, subscription: &Subscription) -> Wakes {
+        let Some(channel) = self.find(subscription) else {
+            return Wakes::default();
+        };
+        channel.phase = Phase::Refused;
+        channel.missed = true;
+        channel.deaf = true;
+        Wakes { watches: Vec::new(), tickets: channel.settle(&Ok(())) }
+    }
+
+    /// A channel on which releases would be told that are watched.
+    pub(super) fn sample(&self) -> Option<(Channels, Arc<str>)> {
+        let mut channels = self.channels.iter();
+        channels
+            .find(|(_, channel)| channel.polls.is_some())
+            .map(|(name, channel)| (channel.kind, Arc::clone(name)))
+    }
+
+    /// Whom to wake because nobody tells them, and when to look again. `all` says that nobody is told of anything.
+    pub(super) fn poll(&mut self, all: bool, now: Moment) -> (Wakes, Moment) {
+        let (mut wakes, mut next) = (Wakes::default(), Moment::NEVER);
+        if !all && !self.channels.values().any(|channel| channel.deaf) {
+            return (wakes, next);
+        }
+        for channel in self.channels.values_mut() {
+            let is_watched = !channel.watches.is_empty();
+            let Some(polls) = channel.polls.filter(|_| is_watched && (all || channel.deaf)) else {
+                channel.next_poll = None;
+                continue;
+            };
+            if channel.next_poll.is_some_and(|due| due <= now) {
+                wakes.watches.extend(channel.watchers());
+                channel.next_poll = None;
+            }
+            next = next.min(*channel.next_poll.get_or_insert_with(|| now + polls.pause()));
+        }
+        (wakes, next)
     }
 
     /// The server has ended a subscription by itself, because the channel's slot has moved to another node. Who watches
@@ -348,7 +402,7 @@ impl Board {
 }
 
 impl Channel {
-    fn new(number: u64, kind: Channels) -> Self {
+    fn new(number: u64, kind: Channels, polls: Option<Polls>) -> Self {
         Self {
             number,
             kind,
@@ -356,6 +410,9 @@ impl Channel {
             watches: Vec::new(),
             missed: false,
             unused_since: None,
+            polls,
+            deaf: false,
+            next_poll: None,
         }
     }
 

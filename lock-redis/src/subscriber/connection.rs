@@ -8,6 +8,7 @@ use lock_core::Moment;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// See the [module's text](self). Nothing here waits.
 pub(super) struct Connection {
@@ -22,8 +23,6 @@ pub(super) struct Connection {
     /// What was asked and not answered yet, oldest first, and since when. The server answers in order; only messages
     /// come in between.
     asked: VecDeque<(Question, Moment)>,
-    /// How much has come in since the last whole answer.
-    fed: u64,
     /// When the server was last heard of.
     pub(super) last_heard: Moment,
 }
@@ -33,6 +32,9 @@ pub(super) struct Connection {
 pub(super) enum Question {
     Subscribe(Subscription),
     Unsubscribe(Leaving),
+    /// Whether releases may be published: something is, on a channel that is not listened to, beside this one. Only
+    /// before the first subscription: from then on the server refuses it in any case.
+    Publish(Channels, Arc<str>),
     Ping,
 }
 
@@ -42,6 +44,8 @@ pub(super) enum Incoming {
     Message(String),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
+    /// Whether releases may be published.
+    Published(Channels, Arc<str>, Result<(), ServerError>),
     /// The server has ended a subscription by itself.
     Ended(String),
     /// An answer that nobody waits for.
@@ -72,7 +76,6 @@ impl Connection {
             out: Vec::new(),
             written: 0,
             asked: VecDeque::new(),
-            fed: 0,
             last_heard: now,
         })
     }
@@ -102,7 +105,12 @@ impl Connection {
 
     /// Puts a question behind those that are there. [`flush`](Self::flush) sends it.
     pub(super) fn ask(&mut self, question: Question, now: Moment) {
+        let aside;
         let words: &[&[u8]] = match &question {
+            Question::Publish(kind, channel) => {
+                aside = format!("{channel}:probe");
+                &[kind.publish().as_bytes(), aside.as_bytes(), b""]
+            }
             Question::Subscribe(Subscription { channel, kind, .. }) => match kind {
                 Channels::Plain => &[b"SUBSCRIBE", channel.as_bytes()],
                 Channels::Sharded => &[b"SSUBSCRIBE", channel.as_bytes()],
@@ -142,13 +150,12 @@ impl Connection {
 
     /// The next thing that has come in; `None` if there is nothing (more) yet.
     pub(super) fn receive(&mut self, now: Moment) -> Result<Option<Incoming>, Broken> {
-        let mut source = Available { stream: &mut self.stream, fed: &mut self.fed, empty: false };
+        let mut source = Available { stream: &mut self.stream, empty: false };
         let reply = match self.decoder.next(&mut source) {
             Ok(reply) => reply,
             Err(DecodeError::Source) if source.empty => return Ok(None),
             Err(DecodeError::Source | DecodeError::Garbage(_)) => return Err(Broken),
         };
-        self.fed = 0;
         self.last_heard = now;
         self.understand(reply).map(Some)
     }
@@ -157,6 +164,7 @@ impl Connection {
         let (kind, channel) = match &reply {
             Reply::Error(error) => return self.refused(error),
             Reply::Text(pong) if pong == "PONG" => ("pong", None),
+            Reply::Int(_) => ("publish", None),
             Reply::Array(parts) => match &parts[..] {
                 [kind, channel, ..] => (text(kind).ok_or(Broken)?, text(channel)),
                 _ => return Err(Broken),
@@ -184,6 +192,9 @@ impl Connection {
                 Ok(Incoming::Noted)
             }
             ("pong", Question::Ping) => Ok(Incoming::Noted),
+            ("publish", Question::Publish(kind, channel)) => {
+                Ok(Incoming::Published(kind, channel, Ok(())))
+            }
             _ => Err(Broken),
         }
     }
@@ -198,6 +209,9 @@ impl Connection {
     fn refused(&mut self, error: &ServerError) -> Result<Incoming, Broken> {
         match self.asked.pop_front().ok_or(Broken)?.0 {
             Question::Subscribe(subscription) => Ok(Incoming::Refused(subscription, error.clone())),
+            Question::Publish(kind, channel) => {
+                Ok(Incoming::Published(kind, channel, Err(error.clone())))
+            }
             // A refused PING shows that the server is there as well as any. A refused UNSUBSCRIBE brings messages
             // that wake nobody.
             Question::Ping | Question::Unsubscribe(_) => Ok(Incoming::Noted),
@@ -212,16 +226,12 @@ fn text(reply: &Reply) -> Option<&str> {
 /// What can be read from a stream without waiting.
 struct Available<'a> {
     stream: &'a mut Stream,
-    fed: &'a mut u64,
     /// There is nothing more at the moment, and nothing wrong either.
     empty: bool,
 }
 
 impl Read for Available<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if *self.fed > Link::LARGEST_REPLY {
-            return Err(io::Error::other("the answer has no end"));
-        }
         loop {
             match self.stream.read(into) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -230,10 +240,7 @@ impl Read for Available<'_> {
                     self.empty = error.kind() == ErrorKind::WouldBlock;
                     return Err(error);
                 }
-                Ok(count) => {
-                    *self.fed += count as u64;
-                    return Ok(count);
-                }
+                Ok(count) => return Ok(count),
             }
         }
     }

@@ -13,6 +13,7 @@ mod connection;
 mod session;
 mod waker;
 
+use crate::format::Polls;
 use crate::link::Dialer;
 use board::{Board, Standing, WatchId};
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
@@ -32,6 +33,16 @@ pub(crate) enum Channels {
     Plain,
     /// Only the nodes of the channel's slot do.
     Sharded,
+}
+
+impl Channels {
+    /// The command that publishes there.
+    pub(crate) fn publish(self) -> &'static str {
+        match self {
+            Self::Plain => "PUBLISH",
+            Self::Sharded => "SPUBLISH",
+        }
+    }
 }
 
 /// Who waits for which channel. See the [module's text](self).
@@ -62,19 +73,21 @@ impl Subscriber {
         }
     }
 
-    /// Calls `wake` at every message on `channel`, from the return of this until the watch is dropped.
+    /// Calls `wake` at every message on `channel`, which tells of releases, from the return of this until the watch is
+    /// dropped. Where the server will not tell, it is called so often.
     ///
     /// Waits for the server's confirmation until `by`.
     pub(crate) fn watch(
         &self,
         kind: Channels,
         channel: &str,
+        polls: Polls,
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
         let mut board = self.shared.board.lock();
         self.start(&mut board)?;
-        let (id, standing) = board.add(kind, channel, wake);
+        let (id, standing) = board.add(kind, channel, Some(polls), wake);
         drop(board);
         let registration = Registration { shared: Arc::clone(&self.shared), id };
         let Standing::Awaited(ticket) = standing else {
@@ -98,15 +111,36 @@ impl Subscriber {
 
     /// The same without waiting for the confirmation, for whoever may have missed messages already: `wake` is called
     /// when the subscription stands, too.
+    pub(crate) fn follow_releases(
+        &self,
+        kind: Channels,
+        channel: &str,
+        polls: Polls,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Watch, Failure> {
+        self.start_following(kind, channel, Some(polls), wake)
+    }
+
+    /// The same for a channel that tells of something else than releases. Where the server will not tell, it does not.
     pub(crate) fn follow(
         &self,
         kind: Channels,
         channel: &str,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
+        self.start_following(kind, channel, None, wake)
+    }
+
+    fn start_following(
+        &self,
+        kind: Channels,
+        channel: &str,
+        polls: Option<Polls>,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Watch, Failure> {
         let mut board = self.shared.board.lock();
         self.start(&mut board)?;
-        let (id, _) = board.add(kind, channel, wake);
+        let (id, _) = board.add(kind, channel, polls, wake);
         board.missed(&id);
         drop(board);
         Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))

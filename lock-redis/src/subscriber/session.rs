@@ -4,9 +4,10 @@ use super::Shared;
 use super::board::{Board, Wakes, Work};
 use super::connection::{Broken, Connection, Incoming, Question};
 use super::waker::Sleeper;
+use crate::format::unpublished;
 use crate::refusal::{self, Asked};
 use lock_core::backend::Failure;
-use lock_core::{Error, Moment};
+use lock_core::{Error, Moment, WarningKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,22 +138,29 @@ impl Session {
         let mut asked_again = self.now();
         // With TLS something may have come, and been decrypted, together with the end of the handshake.
         let mut intake = Intake::Full;
+        let sample = self.shared.board.lock().sample();
+        if let Some((kind, channel)) = sample {
+            connection.ask(Question::Publish(kind, channel), asked_again);
+        }
         loop {
             let now = self.now();
+            let is_untold = self.shared.dialer.server().is_told_of(WarningKind::NotPublished);
             let mut board = self.shared.board.lock();
             if now.since(asked_again) >= Board::LINGER {
                 asked_again = now;
                 board.ask_again();
             }
             let work = board.take_work(now);
+            let (wakes, next_poll) = board.poll(is_untold, now);
             drop(board);
             if work.closed {
                 return Err(Closed);
             }
+            self.deliver(wakes);
             if connection.is_over() {
                 return Ok(Broken);
             }
-            intake = match self.step(&mut connection, work, intake) {
+            intake = match self.step(&mut connection, work, intake, next_poll) {
                 Ok(intake) => intake,
                 Err(broken) => return Ok(broken),
             };
@@ -165,6 +173,7 @@ impl Session {
         connection: &mut Connection,
         work: Work,
         intake: Intake,
+        next_poll: Moment,
     ) -> Result<Intake, Broken> {
         let now = self.now();
         for leaving in work.unsubscribe {
@@ -190,6 +199,7 @@ impl Session {
         }
         // While anything is watched, also to see what is not watched any more.
         let longest = if work.is_watched { Board::LINGER } else { silence };
+        let due = due.min(next_poll);
         let longest = longest.min(due.since(now)).max(Duration::from_millis(1));
         let (stream, writing) = (connection.stream(), connection.wants_to_write());
         let awake = self.sleeper.sleep(Some(stream), writing, longest)?;
@@ -210,14 +220,40 @@ impl Session {
     }
 
     fn note(&self, incoming: Incoming) -> Wakes {
+        let server = self.shared.dialer.server();
         let mut board = self.shared.board.lock();
         match incoming {
             Incoming::Message(channel) => board.heard(&channel),
-            Incoming::Confirmed(subscription) => board.confirmed(&subscription),
+            Incoming::Confirmed(subscription) => {
+                server.is_mended(WarningKind::NotSubscribed);
+                board.confirmed(&subscription)
+            }
             Incoming::Refused(subscription, error) => {
                 let asked = Asked::Subscribe(&subscription.channel);
-                let server = self.shared.dialer.server();
-                board.refused(&subscription, &refusal::refused(server, &error, &asked))
+                let failure = refusal::refused(server, &error, &asked);
+                if !refusal::will_not(&error) || !board.is_polled(&subscription) {
+                    return board.refused(&subscription, &failure);
+                }
+                let wakes = board.untold(&subscription);
+                drop(board);
+                server.warn(WarningKind::NotSubscribed, || {
+                    format!(
+                        "{server} does not tell of releases, so those who wait ask again and again: {} ({error})",
+                        failure.error()
+                    )
+                });
+                wakes
+            }
+            Incoming::Published(kind, channel, answer) => {
+                drop(board);
+                match answer {
+                    Ok(()) => server.is_mended(WarningKind::NotPublished),
+                    Err(error) if refusal::will_not(&error) => {
+                        unpublished(server, &error, kind, &channel);
+                    }
+                    Err(_) => {}
+                }
+                Wakes::default()
             }
             Incoming::Ended(channel) => board.ended(&channel),
             Incoming::Noted => Wakes::default(),

@@ -8,6 +8,9 @@ use std::time::Duration;
 fn value(config: &Config, setting: &str) -> String {
     let duration = |time: Duration| humantime::format_duration(time).to_string();
     match setting {
+        "password_file" => {
+            config.password_file().map_or_else(|| "none".to_owned(), |it| it.display().to_string())
+        }
         "watchdog" => duration(config.watchdog()),
         "lease" => config.lease().map_or_else(|| "none".to_owned(), duration),
         "outage_limit" if config.outage_limit() == config.watchdog() => "one `watchdog`".to_owned(),

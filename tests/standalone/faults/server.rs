@@ -361,7 +361,7 @@ fn lost_expiry() -> Row {
 
 fn stranger_for_ever() -> Row {
     let scene = Scene::new();
-    scene.tell(&["HSET", "a", "stranger:1", "1"]);
+    scene.tell(&["HSET", "a", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:1", "1"]);
     let watch = Stopwatch::start();
     let answer = scene.client.mutex("a").unwrap().try_lock_for(command()).unwrap();
     assert!(answer.is_none());

@@ -96,7 +96,7 @@ fn one_call(backend: &dyn Backend, random: &mut fastrand::Rng, wait: Duration) -
     match outcome {
         Ok(info) => {
             let holder = info.holder.expect("every lock is held").owner;
-            assert_eq!(holder.as_str(), format!("owner:{key}"), "somebody else's answer");
+            assert_eq!(holder.as_str(), owner_of(key), "somebody else's answer");
             "answered"
         }
         Err(Failure::NotSent(_)) => "not sent",
@@ -105,11 +105,15 @@ fn one_call(backend: &dyn Backend, random: &mut fastrand::Rng, wait: Duration) -
     }
 }
 
+fn owner_of(key: u32) -> String {
+    format!("7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:{key}")
+}
+
 fn server_with_holders() -> RedisServer {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for key in 0..1000 {
-        probe.command(&["HSET", &format!("held:{key}"), &format!("owner:{key}"), "1"]);
+        probe.command(&["HSET", &format!("held:{key}"), &owner_of(key), "1"]);
     }
     server
 }

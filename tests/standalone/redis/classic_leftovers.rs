@@ -9,7 +9,6 @@ use distlock_tests::resp::Request;
 use distlock_tests::time::ms;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 /// A client of this format, as a user who may do everything but this.
 fn without(server: &RedisServer, right: &str, format: &str) -> Client {
@@ -117,29 +116,4 @@ fn what_was_detached_goes_with_its_client() {
         drop(client);
         assert!(!server.probe().exists("x"), "{format}");
     }
-}
-
-#[test]
-fn the_right_that_is_missing_is_named_with_the_formats_own_channel() {
-    let server = RedisServer::start();
-    for (format, channel) in
-        [("token", "&distlock_lock__channel:*"), ("redisson", "&redisson_lock__channel:*")]
-    {
-        let client = without(&server, "resetchannels", format);
-        let guard = client.mutex("x").unwrap().lock();
-        let error = guard.unwrap().unlock().unwrap_err();
-        let all = chain(&error);
-        assert!(all.contains(channel), "{format}: {all}");
-        server.probe().command(&["FLUSHALL"]);
-        let other = distlock_tests::redis::client(&server, &format!("format={format}"));
-        let _held = other.mutex("x").unwrap().lock().unwrap();
-        let error = client.mutex("x").unwrap().try_lock_for(Duration::from_secs(5)).unwrap_err();
-        assert!(error.to_string().contains(channel), "{format}: {error}");
-    }
-}
-
-/// What it says, and what the errors behind it say.
-fn chain(error: &dyn std::error::Error) -> String {
-    let behind = error.source().map(chain).unwrap_or_default();
-    format!("{error}: {behind}")
 }

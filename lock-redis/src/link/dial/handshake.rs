@@ -1,6 +1,8 @@
 //! The first words on a connection: who we are, which database, and whether the server is what it is held for.
 
+use super::credentials::{Auth, CredentialSource};
 use super::{Dialer, Identity, Kind, Road, not_connected};
+use crate::kind;
 use crate::link::{CallError, Link, Request};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
@@ -13,8 +15,7 @@ use std::io::{self, ErrorKind};
 /// What the handshake says.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
+    pub(crate) credentials: CredentialSource,
     pub(crate) database: u32,
     pub(crate) client_name: String,
 }
@@ -31,12 +32,17 @@ enum Step {
 
 impl Dialer {
     /// Says who we are, in one write.
-    pub(super) fn handshake(&self, link: &mut Link, by: Moment) -> Result<(), Failure> {
+    pub(super) fn handshake(
+        &self,
+        link: &mut Link,
+        auth: &Auth,
+        by: Moment,
+    ) -> Result<(), Failure> {
         let login = &self.login;
-        let password = login.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let password = auth.password.as_ref().map_or("", Secret::reveal).as_bytes();
         let database = Text::of(login.database);
         let with_user;
-        let auth: &[&[u8]] = match &login.user {
+        let words: &[&[u8]] = match &auth.user {
             Some(user) => {
                 with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
                 &with_user
@@ -50,7 +56,7 @@ impl Dialer {
             _ => &[b"INFO", b"server"],
         };
         let steps = [
-            (login.user.is_some() || login.password.is_some(), Step::Login, [auth]),
+            (auth.user.is_some() || auth.password.is_some(), Step::Login, [words]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
             (self.identity.is_some(), Step::Identity, [who]),
@@ -61,7 +67,8 @@ impl Dialer {
         let (replies, outcome) = link.call_many(&requests, by);
         // First what was answered: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
-            self.check(link, *step, reply)?;
+            let checked = self.check(link, *step, reply);
+            checked.map_err(|failure| kind::named(link, failure, by))?;
         }
         outcome.map_err(|error| match error {
             // Nothing of the caller's own has left yet.

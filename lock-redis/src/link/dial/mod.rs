@@ -1,8 +1,11 @@
 //! [`Dialer`]: makes links. Look-up, connecting and [handshake] share one deadline.
 
+mod credentials;
 mod handshake;
 mod identity;
 
+use credentials::Calls;
+pub(crate) use credentials::{CredentialSource, Password};
 pub(crate) use handshake::Login;
 pub(crate) use identity::{Identity, Kind, Serial};
 
@@ -12,21 +15,29 @@ use super::term::{Handle, Term};
 use super::tls::{self, Tls};
 use super::{Link, Stream};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
-use lock_core::{Clock, Error, Moment};
+use lock_core::{Clock, Error, Moment, Notices, WarningKind};
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Which server, for messages: prints as `host:port`, or as the path of its socket, and nothing else.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) struct Server {
     place: Place,
-    user: Option<String>,
+    /// Whether TLS is spoken with it.
+    is_tls: bool,
+    /// Who we are there. Written at each handshake.
+    user: Mutex<Option<String>>,
+    notices: Notices,
+    /// What was told, and not mended since; and whether there is any of it.
+    warned: Mutex<Vec<WarningKind>>,
+    has_warned: AtomicBool,
 }
 
 /// The bounds that a link is made with.
@@ -43,6 +54,8 @@ pub(crate) struct Bounds {
 pub(crate) struct Dialer {
     server: Arc<Server>,
     login: Login,
+    /// Of the provider of credentials.
+    calls: Calls,
     bounds: Bounds,
     clock: Arc<dyn Clock>,
     road: Road,
@@ -66,12 +79,71 @@ enum Road {
 
 impl Server {
     pub(crate) fn new(place: Place, user: Option<&str>) -> Self {
-        Self { place, user: user.map(str::to_owned) }
+        let user = Mutex::new(user.map(str::to_owned));
+        let (notices, warned) = (Notices::default(), Mutex::default());
+        let has_warned = AtomicBool::new(false);
+        Self { place, is_tls: false, user, notices, warned, has_warned }
+    }
+
+    /// The same, spoken with over TLS or not.
+    pub(crate) fn over_tls(self, is_tls: bool) -> Self {
+        Self { is_tls, ..self }
+    }
+
+    /// The same with what is found out about it reported here.
+    pub(crate) fn with_notices(self, notices: Notices) -> Self {
+        Self { notices, ..self }
+    }
+
+    fn notices(&self) -> &Notices {
+        &self.notices
     }
 
     /// The user we are there.
-    pub(crate) fn user(&self) -> &str {
-        self.user.as_deref().unwrap_or("default")
+    pub(crate) fn user(&self) -> String {
+        self.user.lock().clone().unwrap_or_else(|| "default".to_owned())
+    }
+
+    /// From now on we are this user there.
+    fn call_us(&self, user: Option<&str>) {
+        let mut known = self.user.lock();
+        if known.as_deref() != user {
+            *known = user.map(str::to_owned);
+        }
+    }
+
+    /// The URL that begins with this scheme, where it is one without TLS, and names this server.
+    pub(crate) fn url(&self, scheme: &str) -> String {
+        match (&self.place, scheme.strip_prefix("redis")) {
+            (Place::Unix(_), Some("")) => format!("redis+unix://{self}"),
+            (_, Some(rest)) if self.is_tls => format!("rediss{rest}://{self}"),
+            _ => format!("{scheme}://{self}"),
+        }
+    }
+
+    /// Tells what should be mended there, once until it [is](Self::is_mended).
+    pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
+        let mut warned = self.warned.lock();
+        if !warned.contains(&kind) {
+            warned.push(kind);
+            self.has_warned.store(true, Ordering::Relaxed);
+            drop(warned);
+            self.notices.warn(kind, message);
+        }
+    }
+
+    /// Whether that was told, and is so still.
+    pub(crate) fn is_told_of(&self, kind: WarningKind) -> bool {
+        self.has_warned.load(Ordering::Relaxed) && self.warned.lock().contains(&kind)
+    }
+
+    /// What may have been told of is so no longer.
+    pub(crate) fn is_mended(&self, kind: WarningKind) {
+        if self.has_warned.load(Ordering::Relaxed) {
+            let mut warned = self.warned.lock();
+            warned.retain(|told| *told != kind);
+            self.has_warned.store(!warned.is_empty(), Ordering::Relaxed);
+        }
     }
 
     /// `failure` kept this server from doing `what`.
@@ -120,17 +192,9 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        Self {
-            server,
-            login,
-            bounds,
-            clock,
-            road,
-            term: None,
-            must_be_master: false,
-            identity: None,
-            deaths,
-        }
+        let calls = Calls::new("distlock-credentials");
+        let (term, must_be_master, identity) = (None, false, None);
+        Self { server, login, calls, bounds, clock, road, term, must_be_master, identity, deaths }
     }
 
     /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
@@ -181,7 +245,7 @@ impl Dialer {
     }
 
     /// How long a request may take.
-    pub(super) fn command_timeout(&self) -> Duration {
+    pub(crate) fn command_timeout(&self) -> Duration {
         self.bounds.command
     }
 
@@ -201,13 +265,21 @@ impl Dialer {
     /// however often, is it [`Failure::Refused`].
     pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
         let by = by.min(self.clock.now() + self.bounds.connect);
+        // First: what it takes shall not count as silence of ours on the connection.
+        let auth = self.login.credentials.now(&self.calls, &self.server, &*self.clock, by);
+        let auth = auth.map_err(not_connected)?;
+        self.server.call_us(auth.user.as_deref());
         let stream = self.connect(by).map_err(not_connected)?;
         let handle = self.handle(&stream)?;
         let mut link = Link::new(stream, handle, Arc::clone(&self.server), Arc::clone(&self.clock))
             .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
-        link.shake_hands(by)
-            .map_err(|error| not_connected(tls::unfinished(&self.server, error)))?;
-        self.handshake(&mut link, by)?;
+        link.shake_hands(by).map_err(|error| {
+            if let Road::Tcp(_, Some(tls)) = &self.road {
+                tls.failed(&error);
+            }
+            not_connected(tls::unfinished(&self.server, error))
+        })?;
+        self.handshake(&mut link, &auth, by)?;
         Ok(link)
     }
 
@@ -235,7 +307,7 @@ impl Dialer {
         match tls {
             None => Ok(Stream::Tcp(stream)),
             Some(tls) => tls
-                .wrap(stream)
+                .wrap(stream, &self.server)
                 .map(|stream| Stream::Tls(Box::new(stream)))
                 .map_err(|error| self.cannot_connect(error)),
         }
@@ -350,7 +422,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server =
             Server::new(Place::tcp("127.0.0.1", listener.local_addr().unwrap().port()), None);
-        let login = Login { user: None, password: None, database: 0, client_name: String::new() };
+        let login = Login {
+            credentials: CredentialSource::default(),
+            database: 0,
+            client_name: String::new(),
+        };
         let command = Duration::from_millis(1_234);
         let bounds = Bounds { connect: Duration::from_secs(5), command };
         let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));

@@ -10,7 +10,9 @@ if kind ~= 'none' and kind ~= 'list' then
 end
 -- A full server refuses a push, unless the script has written before it: `look` and `holder` have, for that is what GETEX
 -- is to a server.
-local told = redis.call(publish, channel, '0')
+local told = redis.pcall(publish, channel, '0')
+local untold = type(told) == 'table' and told.err
+told = untold and 0 or told
 local signals = redis.call('LPUSH', list, '1')
 if signals > 1 then
   -- As theirs: never more than one.
@@ -22,4 +24,7 @@ else
 end
 redis.call('PEXPIRE', list, 1000)
 redis.call('DEL', KEYS[1])
+if untold then
+  return {1 + told, untold}
+end
 return 1 + told

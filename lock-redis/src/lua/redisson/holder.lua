@@ -1,13 +1,51 @@
--- Owner and hold count, of all that have it; nothing if it is free. What has an owner's name and a count for each field is
--- a lock (`mode` is what Redisson's read-write locks have besides); of anything else an error is returned.
-local function holder(key)
-  local fields = redis.call('HGETALL', key)
-  for i = 1, #fields, 2 do
-    local field, value = fields[i], fields[i + 1]
-    if field ~= 'mode' and not (string.find(field, ':%-?%d') and string.find(value, '^%-?%d+$')) then
-      return redis.error_reply('WRONGTYPE the hash has the field ' .. string.sub(field, 1, 40))
+-- Owner and hold count of the first that has it; nothing if it is free. A lock is one field, `UUID:number` with a count; a
+-- read-write lock of Redisson's has `mode` besides, and a field for each holder. Of anything else an error is returned.
+--
+-- A hash of something else may be large: first its size is asked for, then its fields, and values only of a lock's fields.
+local MOST = 1000
+local UUID = '^' .. string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3) .. '%-' .. string.rep('%x', 12)
+local OWNER, WRITER = UUID .. ':%-?%d+$', UUID .. ':%-?%d+:write$'
+
+-- At most 40 bytes of a text, and no part of a character.
+local function beginning(text)
+  local last = math.min(#text, 40)
+  for _ = 1, 3 do
+    local next = string.byte(text, last + 1)
+    if next and next >= 128 and next < 192 then
+      last = last - 1
     end
   end
-  return fields
+  return string.sub(text, 1, last)
 end
 
+local function holder(key)
+  local size = redis.call('HLEN', key)
+  if size == 0 then
+    return {}
+  end
+  local is_read_write = size > 1 and redis.call('HEXISTS', key, 'mode') == 1
+  if size > MOST or (size > 1 and not is_read_write) then
+    return redis.error_reply('WRONGTYPE the hash has ' .. string.format('%.0f', size) .. ' fields')
+  end
+  local fields = redis.call('HKEYS', key)
+  for _, field in ipairs(fields) do
+    local is_holder = string.find(field, OWNER) or (is_read_write and string.find(field, WRITER))
+    if not is_holder and not (is_read_write and field == 'mode') then
+      return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+    end
+  end
+  local values, found = redis.call('HMGET', key, unpack(fields)), {}
+  for i, field in ipairs(fields) do
+    local value = values[i]
+    local is_value = #value <= 19 and string.find(value, '^[1-9]%d*$')
+    if field == 'mode' then
+      is_value = value == 'read' or value == 'write'
+    elseif #found == 0 then
+      found = {field, value}
+    end
+    if not is_value then
+      return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+    end
+  end
+  return found
+end

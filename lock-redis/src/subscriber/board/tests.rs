@@ -13,7 +13,7 @@ fn at(milliseconds: u64) -> Moment {
 }
 
 fn add(board: &mut Board) -> (WatchId, Option<Arc<Ticket>>) {
-    let (id, standing) = board.add(Channels::Plain, "c", Arc::new(Nobody));
+    let (id, standing) = board.add(Channels::Plain, "c", Some(Polls::default()), Arc::new(Nobody));
     match standing {
         Standing::Live => (id, None),
         Standing::Awaited(ticket) => (id, Some(ticket)),
@@ -120,4 +120,24 @@ fn only_a_server_that_will_not_have_us_ends_a_wait_early() {
     assert!(matches!(ticket.take(), Some(Err(Failure::Refused(_)))));
     board.connected();
     assert!(board.trouble().is_none());
+}
+
+#[test]
+fn a_channel_that_is_not_told_of_is_polled_until_it_is() {
+    let mut board = Board::default();
+    let (_, ticket) = add(&mut board);
+    let asked = subscription(&board.take_work(at(0)));
+    assert_eq!(board.poll(false, at(0)).1, Moment::NEVER);
+    let _tickets = board.untold(&asked);
+    assert!(matches!(ticket.unwrap().take(), Some(Ok(()))), "it is no failure");
+    let (nobody, next) = board.poll(false, at(0));
+    assert!(nobody.watches.is_empty() && next <= at(125), "{next:?}");
+    assert_eq!(board.poll(false, at(99)).0.watches.len(), 0);
+    assert_eq!(board.poll(false, at(125)).0.watches.len(), 1);
+    assert_eq!(board.poll(false, at(126)).0.watches.len(), 0, "once for each interval");
+    board.ask_again();
+    let asked = subscription(&board.take_work(at(1_000)));
+    assert_eq!(board.confirmed(&asked).watches.len(), 1, "to look for itself");
+    assert_eq!(board.poll(false, at(2_000)).1, Moment::NEVER);
+    assert!(board.poll(true, at(2_000)).1 <= at(2_125), "but where nobody publishes");
 }

@@ -38,8 +38,8 @@ fn answers_that_come_along_with_the_last_word_count_and_nothing_is_asked_after_i
         socket
     });
     let socket = TcpStream::connect(address).unwrap();
-    let stream = Stream::Tls(Box::new(tls.wrap(socket).unwrap()));
     let server = Arc::new(Server::new(Place::tcp("test", 1), None));
+    let stream = Stream::Tls(Box::new(tls.wrap(socket, &server).unwrap()));
     let mut link = Link::new(stream, None, server, Arc::new(SystemClock)).unwrap();
     link.shake_hands(within(10_000)).unwrap();
     let link = Duplex::new(link, 0, GRACE).unwrap();

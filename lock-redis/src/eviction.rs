@@ -1,0 +1,208 @@
+//! [`Eviction`]: whether a server may evict a lock that is held when its memory is full. Asked when a lock is first given back
+//! or renewed there, and from time to time while they are; or, where it is to be refused, before one is taken.
+//!
+//! Never between a request and its answer: an answer to something else would hide that the connection is mute.
+
+use crate::link::{Ask, CallError, Errand, Heard, Request, Server, SharedLink};
+use crate::refusal::{self, Asked};
+use crate::reply::Reply;
+use lock_core::backend::Failure;
+use lock_core::{Clock, Config, Error, Moment, WarningKind};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The option: `warn`, the default, or `refuse`.
+pub const OPTION: &str = "eviction";
+
+/// How often a server is asked, and a warning repeated.
+const INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// How often while locks are refused for it.
+const WHILE_REFUSED: Duration = Duration::from_secs(1);
+
+const INFO: Request<'static> = Request(&[&[b"INFO", b"memory"]]);
+
+/// What is done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OnEviction {
+    Warn,
+    Refuse,
+    /// A quorum has its own look at its servers, and refuses what evicts.
+    SeenTo,
+}
+
+impl OnEviction {
+    pub(crate) fn of(config: &Config) -> Result<Self, Error> {
+        if config.scheme().starts_with("redlock") {
+            return Ok(Self::SeenTo);
+        }
+        match config.extra().find(|(option, _)| *option == OPTION) {
+            None | Some((_, "warn")) => Ok(Self::Warn),
+            Some((_, "refuse")) => Ok(Self::Refuse),
+            Some((_, other)) => Err(Error::configuration(format!(
+                "`{OPTION}={}` is not one of `warn` and `refuse`",
+                other.escape_debug()
+            ))),
+        }
+    }
+}
+
+/// What is known of one server.
+#[derive(Debug)]
+pub(crate) struct Eviction {
+    rule: OnEviction,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default, Debug)]
+struct State {
+    /// When it is asked next; at once before it was asked for the first time.
+    next: Option<Moment>,
+    /// Why no locks are taken there.
+    refused: Option<Error>,
+}
+
+impl Eviction {
+    pub(crate) fn new(rule: OnEviction) -> Self {
+        Self { rule, state: Arc::default() }
+    }
+
+    /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and refuses.
+    pub(crate) fn refuse(
+        &self,
+        link: &mut dyn Ask,
+        clock: &dyn Clock,
+        by: Moment,
+    ) -> Result<(), Failure> {
+        if self.rule != OnEviction::Refuse {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        let now = clock.now();
+        if state.next.is_none_or(|next| next <= now) {
+            // Whoever comes meanwhile asks, too: none takes a lock before it is known.
+            drop(state);
+            let reply = link.call(&INFO, by).map_err(|error| match error {
+                CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),
+            })?;
+            let refused = match said(&reply) {
+                Some(said) => said.danger(link.server()),
+                None => Some(untold(link.server(), &reply)),
+            };
+            let pause = if refused.is_some() { WHILE_REFUSED } else { INTERVAL };
+            state = self.state.lock();
+            *state = State { next: Some(now + pause), refused };
+        }
+        state.refused.clone().map_or(Ok(()), |error| Err(Failure::Refused(error)))
+    }
+
+    /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for that. One that does not say
+    /// is trusted.
+    pub(crate) fn look(&self, link: &mut dyn Ask, clock: &dyn Clock, by: Moment) {
+        if self.rule == OnEviction::Warn && self.is_due(clock.now()) {
+            let reply = link.call(&INFO, by).ok();
+            tell(link.server(), reply.as_ref());
+        }
+    }
+
+    /// The same without waiting for the answer, behind what was sent there.
+    pub(crate) fn look_behind(&self, link: &SharedLink, clock: &dyn Clock, by: Moment) {
+        if self.rule != OnEviction::Warn || !link.stands() || !self.is_due(clock.now()) {
+            return;
+        }
+        let server = Arc::clone(link.server());
+        let done = move |answer: Result<Reply, Failure>| {
+            tell(&server, answer.ok().as_ref());
+            Heard::Sense
+        };
+        let errand = Errand { by_hash: Vec::new(), text: "", done: Box::new(done) };
+        link.submit_plainly(&INFO, by, errand);
+    }
+
+    /// Whether it is time to ask. If so, it is not again for a while.
+    fn is_due(&self, now: Moment) -> bool {
+        // Another thread that looks does so for all.
+        let Some(mut state) = self.state.try_lock() else { return false };
+        let is_due = state.next.is_none_or(|next| next <= now);
+        if is_due {
+            state.next = Some(now + INTERVAL);
+        }
+        is_due
+    }
+}
+
+fn tell(server: &Server, reply: Option<&Reply>) {
+    // Each time anew.
+    server.is_mended(WarningKind::Eviction);
+    if let Some(danger) = reply.and_then(said).and_then(|said| said.danger(server)) {
+        server.warn(WarningKind::Eviction, || danger.to_string());
+    }
+}
+
+/// What a server says of its memory.
+struct Memory {
+    has_limit: bool,
+    policy: String,
+}
+
+impl Memory {
+    /// What may happen to locks there, and how to mend it; nothing if none is evicted.
+    fn danger(&self, server: &Server) -> Option<Error> {
+        (self.has_limit && self.policy != "noeviction").then(|| {
+            Error::configuration(format!(
+                "{server} has a `maxmemory`, and its `maxmemory-policy` is `{}`: when the memory is full it may evict a lock \
+                 that is held, and grant it to another client: set `maxmemory-policy noeviction` there, or give the locks a \
+                 server of their own",
+                self.policy
+            ))
+        })
+    }
+}
+
+fn said(reply: &Reply) -> Option<Memory> {
+    let text = String::from_utf8_lossy(reply.as_bytes()?);
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
+    };
+    let limit = field("maxmemory")?;
+    Some(Memory { has_limit: limit != "0", policy: field("maxmemory_policy")? })
+}
+
+/// With `refuse` a server must say what it does.
+fn untold(server: &Server, reply: &Reply) -> Error {
+    if let Reply::Error(answer) = reply {
+        return refusal::explain(server, answer, &Asked::Introduction)
+            .adding("`eviction=refuse` needs to ask for `INFO memory`");
+    }
+    Error::configuration(format!(
+        "{server} does not say what it does when its memory is full, which `eviction=refuse` needs to know"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Place;
+
+    #[test]
+    fn only_a_limit_and_a_policy_that_evicts_are_a_danger() {
+        let server = Server::new(Place::tcp("h", 1), None);
+        for (limit, policy, is_danger) in [
+            ("0", "noeviction", false),
+            ("0", "volatile-lru", false),
+            ("100", "noeviction", false),
+            ("100", "volatile-lru", true),
+            ("100", "allkeys-random", true),
+        ] {
+            let text = format!(
+                "# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_human:x\r\nmaxmemory_policy:{policy}\r\n"
+            );
+            let said = said(&Reply::Bulk(text.into_bytes())).unwrap();
+            let danger = said.danger(&server).map(|error| error.to_string());
+            assert_eq!(danger.is_some(), is_danger, "{limit} {policy}");
+            assert!(danger.is_none_or(|text| text.contains(policy) && text.contains("h:1")));
+        }
+        assert!(said(&Reply::Bulk(b"# Memory\r\nused_memory:1\r\n".to_vec())).is_none());
+    }
+}

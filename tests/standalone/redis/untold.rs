@@ -1,0 +1,140 @@
+//! Servers that will not publish, or not let us subscribe: locks work by asking again and again, and that is told once.
+
+use distlock::{Client, DistLock, Event, WarningKind};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{eventually, within};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+/// Far longer than [`LONG`]: who is not told, and does not ask, finds out too late.
+const LEASE: &str = "watchdog=10m";
+
+/// What a client was warned of.
+type Warned = Arc<Mutex<Vec<(WarningKind, String)>>>;
+
+fn client(url: &str) -> (Client, Warned) {
+    let warned = Warned::default();
+    let heard = Arc::clone(&warned);
+    let handler = move |event: &Event| {
+        if let Event::Warning { kind, message, .. } = event {
+            heard.lock().push((*kind, message.clone()));
+        }
+    };
+    let url = if url.contains('?') { url.to_owned() } else { format!("{url}?") };
+    let client = distlock::builder().url(&format!("{url}{LEASE}")).unwrap();
+    (client.events(Arc::new(handler)).connect().unwrap(), warned)
+}
+
+fn told(warned: &Warned, kind: WarningKind) -> Vec<String> {
+    let warned = warned.lock();
+    warned.iter().filter(|(told, _)| *told == kind).map(|(_, message)| message.clone()).collect()
+}
+
+/// Passes a lock to and fro between two clients.
+fn pass(one: &Client, other: &Client, times: usize) {
+    let clients = [one, other];
+    for turn in 0..times {
+        let [holder, waiter] = [clients[turn % 2], clients[(turn + 1) % 2]];
+        let guard = within(LONG, || holder.mutex("x").unwrap().lock().unwrap());
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let lock = waiter.mutex("x").unwrap();
+                within(LONG, || lock.lock().unwrap().unlock().unwrap());
+            });
+            eventually("it waits", LONG, || waiter.waiting("x").unwrap() == 1);
+            guard.unlock().unwrap();
+            waits.join().unwrap();
+        });
+    }
+    // A guard that is dropped frees it, too.
+    drop(one.mutex("x").unwrap().lock().unwrap());
+    within(LONG, || other.mutex("x").unwrap().lock().unwrap().unlock().unwrap());
+}
+
+const USER: [&str; 9] = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
+
+#[test]
+fn locks_are_freed_and_passed_on_where_nothing_may_be_published() {
+    for rule in ["-publish", "renamed"] {
+        let server = if rule == "renamed" {
+            RedisServer::start_with(&["--rename-command", "PUBLISH", ""])
+        } else {
+            let server = RedisServer::start();
+            server.probe().command(&[&USER[..], &[rule]].concat());
+            server
+        };
+        let url = server.url_as("me");
+        if rule == "renamed" {
+            server.probe().command(&USER);
+        }
+        let [(one, warned), (other, _)] = [client(&url), client(&url)];
+        pass(&one, &other, 4);
+        eventually("it is told", LONG, || !told(&warned, WarningKind::NotPublished).is_empty());
+        let messages = told(&warned, WarningKind::NotPublished);
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        let cause = if rule == "renamed" { "renamed or disabled" } else { "+publish`" };
+        assert!(messages[0].contains(cause), "{messages:?}");
+        assert!(told(&warned, WarningKind::NotSubscribed).is_empty());
+    }
+}
+
+#[test]
+fn locks_are_passed_on_where_nobody_may_subscribe() {
+    for (rule, cause) in [("-subscribe", "+subscribe`"), ("renamed", "renamed or disabled")] {
+        let server = if rule == "renamed" {
+            RedisServer::start_with(&["--rename-command", "SUBSCRIBE", ""])
+        } else {
+            RedisServer::start()
+        };
+        let rules = if rule == "renamed" { "+@all" } else { rule };
+        server.probe().command(&[&USER[..], &[rules]].concat());
+        let [(one, warned), (other, _)] = [(); 2].map(|()| client(&server.url_as("me")));
+        pass(&one, &other, 4);
+        eventually("it is told", LONG, || !told(&warned, WarningKind::NotSubscribed).is_empty());
+        let messages = told(&warned, WarningKind::NotSubscribed);
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(messages[0].contains(cause), "{messages:?}");
+    }
+}
+
+/// The lock is freed; the warning has the rule for the format's own channel.
+#[test]
+fn the_channel_that_is_missing_is_named_as_the_format_calls_it() {
+    let server = RedisServer::start();
+    server.probe().command(&[&USER[..], &["resetchannels"]].concat());
+    for (options, channel) in [
+        ("format=token", "&distlock_lock__channel:*`"),
+        ("format=redisson", "&redisson_lock__channel:*`"),
+        ("format=token,wakes=spring-integration&prefix=registry:", "&registry-channel:*`"),
+    ] {
+        let (client, warned) = client(&format!("{}?{options}&", server.url_as("me")));
+        client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
+        assert!(server.probe().keys("*x").is_empty(), "{options}");
+        eventually("it is told", LONG, || !told(&warned, WarningKind::NotPublished).is_empty());
+        let messages = told(&warned, WarningKind::NotPublished);
+        assert!(messages[0].contains(channel), "{options}: {messages:?}");
+    }
+}
+
+#[test]
+fn what_is_allowed_again_is_done_again_and_warned_of_anew() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let tell = |rule| server.probe().command(&[&USER[..], &[rule]].concat());
+    tell("-publish");
+    let (client, warned) = client(&server.url_as("me"));
+    let lock = client.mutex("x").unwrap();
+    for times in 1..=2 {
+        tell("-publish");
+        lock.lock().unwrap().unlock().unwrap();
+        lock.lock().unwrap().unlock().unwrap();
+        eventually("it is told", LONG, || told(&warned, WarningKind::NotPublished).len() == times);
+        tell("+publish");
+        let published = probe.command_calls("publish");
+        lock.lock().unwrap().unlock().unwrap();
+        assert_eq!(probe.command_calls("publish"), published + 1);
+    }
+}
