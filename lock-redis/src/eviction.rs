@@ -80,7 +80,7 @@ impl Eviction {
         let mut state = self.state.lock();
         let now = clock.now();
         if state.next.is_none_or(|next| next <= now) {
-            // Whoever comes meanwhile asks, too: none takes a lock before it is known.
+            // Threads that come meanwhile ask, too: none takes a lock before it is known.
             drop(state);
             let reply = link.call(&INFO, by).map_err(|error| match error {
                 CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),
@@ -107,7 +107,11 @@ impl Eviction {
 
     /// The same without waiting for the answer, behind what was sent there.
     pub(crate) fn look_behind(&self, link: &SharedLink, clock: &dyn Clock, by: Moment) {
-        if self.rule != OnEviction::Warn || !link.stands() || !self.is_due(clock.now()) {
+        if self.rule != OnEviction::Warn || !self.is_due(clock.now()) {
+            return;
+        }
+        if !link.stands() {
+            self.state.lock().next = None;
             return;
         }
         let server = Arc::clone(link.server());

@@ -438,6 +438,7 @@ mod tests {
             ),
             ("DENIED Redis is running in protected mode", Configuration, "protected"),
             ("MOVED 1 h:2", Configuration, "Redis Cluster"),
+            ("MOVED 1 h:2", Configuration, "the URL is `redis+cluster://h:1`"),
             ("ASK 1 h:2", Configuration, "Redis Cluster"),
             ("ERR DB index is out of range", Configuration, "database"),
             ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", Configuration, "6.2"),

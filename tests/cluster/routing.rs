@@ -1,11 +1,12 @@
 //! Requests that come to the wrong node, or while a slot moves.
 
 use crate::scene::{LONG, Load, backend, client, client_with, take};
-use distlock::{Clock, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
+use distlock::{Clock, Config, Credentials, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::time::{always, eventually, ms, timed, within};
 use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, TenureId};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -216,6 +217,25 @@ fn an_attempt_without_an_answer_is_sent_once() {
     let calls = || server.probe().command_calls("evalsha") - before;
     eventually("it arrives", LONG, || calls() == 1);
     always("and arrives once", ms(500), || calls() == 1);
+}
+
+#[test]
+fn every_node_has_the_credentials_of_a_provider() {
+    let cluster = Cluster::shared();
+    let url = cluster.url().replace("locker:SECRET@", "");
+    let lock = |password: &'static str, name: &str| {
+        let provider = move |_: &str| Ok(Credentials::new(password).with_user("locker"));
+        let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(provider));
+        let client = distlock::builder().config(config).connect().unwrap();
+        client.mutex(name).unwrap().try_lock()
+    };
+    for node in 0..3 {
+        let name = cluster.name_on(node, "given-credentials");
+        lock("SECRET", &name).unwrap().expect("it is free").unlock().unwrap();
+        let error = lock("wrong", &name).unwrap_err();
+        assert!(error.is_configuration(), "{error:?}");
+        assert!(error.to_string().contains("does not accept the password"), "{error:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What is no quorum, and is told so.
 
 use distlock::{
-    Backend, ClientId, Config, Context, DistLock, Error, QuorumBackend, SystemClock, connect,
+    Backend, ClientId, Config, Context, Credentials, DistLock, Error, QuorumBackend, SystemClock,
+    connect,
 };
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
@@ -112,4 +113,22 @@ fn a_master_that_a_sentinel_watches_is_refused_and_one_with_a_replica_is_not() {
     });
     set_up(&all, LONGEST);
     connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn every_node_has_the_credentials_of_a_provider() {
+    let servers = [(); 3].map(|()| start());
+    let url = format!("redlock://{}?{LONGEST}", places(&servers).join(","));
+    let config = |password: &'static str| {
+        let provider = move |_: &str| Ok(Credentials::new(password).with_user("locker"));
+        Config::from_url(&url).unwrap().with_credentials(Arc::new(provider))
+    };
+    distlock::set_up_quorum(&config("SECRET")).unwrap();
+    let lock = |password| {
+        let client = distlock::builder().config(config(password)).connect().unwrap();
+        client.mutex("x").unwrap().try_lock()
+    };
+    lock("SECRET").unwrap().expect("it is free").unlock().unwrap();
+    let error = lock("wrong").unwrap_err();
+    assert!(error.to_string().contains("does not accept the password"), "{error:?}");
 }

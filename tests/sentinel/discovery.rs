@@ -2,7 +2,10 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_usable, client, connect, take};
-use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, Error, LockName, SystemClock};
+use distlock::{
+    Backend, ClientId, Clock, Config, Context, Credentials, CredentialsProvider, DistLock, Error,
+    LockName, SystemClock,
+};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::sentinel::{Group, fresh_name, url};
 use distlock_tests::time::{always, eventually, within};
@@ -91,6 +94,39 @@ fn sentinels_have_users_and_passwords_of_their_own() {
     assert_eq!(probe.command(&["AUTH", "another"]).text(), "OK");
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
     assert!(!log.contains("\"watcher\""), "{log}");
+}
+
+/// Gives the password of the servers, and that of the sentinels.
+struct Vault;
+
+impl CredentialsProvider for Vault {
+    fn credentials(&self, _: &str) -> Result<Credentials, Error> {
+        Ok(Credentials::new("SECRET").with_user("locker"))
+    }
+
+    fn sentinel_credentials(&self, _: &str) -> Result<Option<Credentials>, Error> {
+        Ok(Some(Credentials::new("another")))
+    }
+}
+
+#[test]
+fn the_passwords_of_sentinels_come_from_a_file_or_a_provider_too() {
+    let group = guarded();
+    let file = std::env::temp_dir().join(fresh_name());
+    std::fs::write(&file, "another\n").unwrap();
+    let url = format!("{}?sentinel_password_file={}", group.url(), file.display());
+    let lock = connect(&url).mutex("x").unwrap();
+    take(&lock).unlock().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let missing = distlock::connect(&url).unwrap_err();
+    assert!(missing.is_configuration(), "{missing:?}");
+    assert!(missing.to_string().contains("`sentinel_password_file="), "{missing:?}");
+
+    let url = group.url().replace("locker:SECRET@", "");
+    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(Vault));
+    let client = distlock::builder().config(config).connect().unwrap();
+    let lock = client.mutex("x").unwrap();
+    take(&lock).unlock().unwrap();
 }
 
 #[test]

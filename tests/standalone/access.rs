@@ -134,7 +134,7 @@ fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
     is_configuration(&me.renew(&[longer])[0].clone().unwrap_err(), "+pexpire");
 }
 
-/// Whoever watches is woken all the same, at an interval: see `redis/untold.rs`.
+/// Watchers are woken all the same, at an interval: see `redis/untold.rs`.
 #[test]
 fn a_channel_or_a_command_that_is_not_allowed_is_no_failure_of_a_watch() {
     let server = RedisServer::start();

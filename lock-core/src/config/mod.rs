@@ -183,8 +183,8 @@ impl Config {
         self
     }
 
-    /// Who gives the credentials, at each new connection: for tokens that expire, and passwords that are rotated. Default:
-    /// nobody; user and password are those of the URL.
+    /// The provider of the credentials, asked at each new connection: for tokens that expire, and passwords that are rotated.
+    /// Default: none; user and password are those of the URL.
     #[must_use]
     pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
         self.credentials = Some(Provider(provider));

@@ -178,7 +178,7 @@ impl Format {
         }
     }
 
-    /// How often who waits asks again, where releases are not told.
+    /// How often a waiter asks again, where releases are not told.
     pub(crate) fn polls(&self) -> Polls {
         match &self.0 {
             Kind::Owned(format) => format.polls(),
@@ -335,10 +335,11 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says, which was told to publish there. So many who may wait it could not count.
+/// What a script that releases says, which was told to publish on this channel. So many who may wait it could not count.
 pub(crate) fn released(
     server: &Server,
-    (channels, channel): (Channels, &str),
+    channels: Channels,
+    channel: impl FnOnce() -> String,
     reply: &Reply,
     unseen: u32,
 ) -> Option<Release> {
@@ -350,10 +351,10 @@ pub(crate) fn released(
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
         Reply::Array(parts) => match &parts[..] {
-            // Freed, and nobody was told: so nobody knows how many wait.
+            // Freed, and no client was told: so it is not known how many wait.
             [Reply::Int(1..), Reply::Bulk(why)] => {
                 let why = ServerError::parse(&String::from_utf8_lossy(why));
-                unpublished(server, &why, channels, channel);
+                unpublished(server, &why, channels, &channel());
                 Some(Release::Freed)
             }
             _ => None,

@@ -118,7 +118,7 @@ impl Owned {
         if self.sharded.load(Ordering::Relaxed) { Channels::Sharded } else { Channels::Plain }
     }
 
-    /// How often who waits asks again where nobody tells of a release.
+    /// How often a waiter asks again where releases are not told.
     pub(super) fn polls(&self) -> Polls {
         self.polls.unwrap_or_default()
     }
@@ -239,8 +239,8 @@ impl Owned {
     ) -> Result<Release, Failure> {
         self.closing(tenure, closing, |script, key, keys, arguments| {
             let reply = run(script, link, key, keys, arguments, by)?;
-            let there = (self.channels(), &*self.naming.of(key));
-            released(link.server(), there, &reply, self.unseen())
+            let channel = || self.naming.of(key);
+            released(link.server(), self.channels(), channel, &reply, self.unseen())
                 .ok_or_else(|| unexpected(link, script))
         })
     }
@@ -263,13 +263,13 @@ impl Owned {
                     if let Reply::Error(error) = &reply {
                         return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
                     }
-                    let channel = naming.of(&key);
-                    let release = released(&server, (channels, &channel), &reply, unseen);
+                    let channel = || naming.of(&key);
+                    let release = released(&server, channels, channel, &reply, unseen);
                     let release = release.ok_or_else(|| {
                         heard = Heard::Nonsense;
                         strange(&server, &format!("the script `{}`", script.name()))
                     })?;
-                    Ok(less_ours(release, || lingers(&channel)))
+                    Ok(less_ours(release, || lingers(&naming.of(&key))))
                 }));
                 heard
             });
@@ -390,7 +390,7 @@ impl Owned {
         let told = [channel.as_bytes(), self.publish()];
         let script = &self.shape.scripts.force;
         let reply = run(script, link, &key, keys, &told, by)?;
-        match released(link.server(), (self.channels(), &channel), &reply, 0) {
+        match released(link.server(), self.channels(), || channel, &reply, 0) {
             Some(release) => Ok(release != Release::Gone),
             None => Err(unexpected(link, script)),
         }

@@ -1,4 +1,4 @@
-//! [`Elsewhere`]: calls that have no deadline of their own, on a thread that nobody waits for beyond theirs.
+//! [`Elsewhere`]: calls that have no deadline of their own, on a thread of their own: the caller keeps to its deadline.
 
 use lock_core::{Clock, Moment};
 use parking_lot::{Condvar, Mutex};
@@ -17,7 +17,7 @@ pub(super) struct Elsewhere<T> {
 }
 
 struct Shared<T> {
-    /// Written by the thread and by whoever starts one; read by all who wait for it.
+    /// Written by the thread and by the caller that starts it; read by all callers.
     state: Mutex<State<T>>,
     finished: Condvar,
 }

@@ -325,7 +325,7 @@ impl Board {
         self.find(subscription).is_some_and(|channel| channel.polls.is_some())
     }
 
-    /// The server will not tell of this channel: whoever watches there is woken from time to time instead.
+    /// The server will not tell of this channel: its watchers are woken from time to time instead.
     pub(super) fn untold(&mut self, subscription: &Subscription) -> Wakes {
         let Some(channel) = self.find(subscription) else {
             return Wakes::default();
@@ -344,7 +344,7 @@ impl Board {
             .map(|(name, channel)| (channel.kind, Arc::clone(name)))
     }
 
-    /// Whom to wake because nobody tells them, and when to look again. `all` says that nobody is told of anything.
+    /// The watchers to wake because they are not told, and when to look again. `all`: no release is told on any channel.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (Wakes, Moment) {
         let (mut wakes, mut next) = (Wakes::default(), Moment::NEVER);
         if !all && !self.channels.values().any(|channel| channel.deaf) {

@@ -15,7 +15,7 @@ fn cycle(client: &Client) -> Result<(), Error> {
     within(LONG, || client.mutex("x")?.try_lock()?.expect("it is free").unlock())
 }
 
-/// From now on this is the password, and nobody is connected who said another one.
+/// From now on this is the password, and no connection is left that was made with another one.
 fn change_password(probe: &mut Probe, password: &str) {
     let told = probe.command(&["CONFIG", "SET", "requirepass", password]);
     assert_eq!(told, Value::Text("OK".to_owned()));

@@ -82,7 +82,7 @@ fn locks_are_freed_and_passed_on_where_nothing_may_be_published() {
 }
 
 #[test]
-fn locks_are_passed_on_where_nobody_may_subscribe() {
+fn locks_are_passed_on_where_no_client_may_subscribe() {
     for (rule, cause) in [("-subscribe", "+subscribe`"), ("renamed", "renamed or disabled")] {
         let server = if rule == "renamed" {
             RedisServer::start_with(&["--rename-command", "SUBSCRIBE", ""])

@@ -130,8 +130,8 @@ fn a_channel_that_is_not_told_of_is_polled_until_it_is() {
     assert_eq!(board.poll(false, at(0)).1, Moment::NEVER);
     let _tickets = board.untold(&asked);
     assert!(matches!(ticket.unwrap().take(), Some(Ok(()))), "it is no failure");
-    let (nobody, next) = board.poll(false, at(0));
-    assert!(nobody.watches.is_empty() && next <= at(125), "{next:?}");
+    let (wakes, next) = board.poll(false, at(0));
+    assert!(wakes.watches.is_empty() && next <= at(125), "{next:?}");
     assert_eq!(board.poll(false, at(99)).0.watches.len(), 0);
     assert_eq!(board.poll(false, at(125)).0.watches.len(), 1);
     assert_eq!(board.poll(false, at(126)).0.watches.len(), 0, "once for each interval");
@@ -139,5 +139,5 @@ fn a_channel_that_is_not_told_of_is_polled_until_it_is() {
     let asked = subscription(&board.take_work(at(1_000)));
     assert_eq!(board.confirmed(&asked).watches.len(), 1, "to look for itself");
     assert_eq!(board.poll(false, at(2_000)).1, Moment::NEVER);
-    assert!(board.poll(true, at(2_000)).1 <= at(2_125), "but where nobody publishes");
+    assert!(board.poll(true, at(2_000)).1 <= at(2_125), "but where releases are not published");
 }
