@@ -104,7 +104,7 @@ pub fn builder() -> ClientBuilder {
 }
 
 #[cfg(feature = "cluster")]
-pub use lock_cluster::{Member, QuorumBackend, set_up as set_up_quorum};
+pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
 
 /// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
 #[must_use]

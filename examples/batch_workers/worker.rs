@@ -5,9 +5,10 @@ use crate::counter::{self, cannot};
 use crate::report::{Report, Sale};
 use crate::shared::{Trouble, exit};
 use crossbeam_channel::{Sender, unbounded};
-use distlock::{DistLock, Interrupt, Mutex};
+use distlock::{Client, DistLock, Event, Interrupt, Mutex};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +25,19 @@ struct Shop<'a> {
     left: AtomicUsize,
 }
 
+/// A client that says on standard error why a store grants nothing yet, such as a quorum that is new.
+fn connect(url: &str) -> Result<Client, distlock::Error> {
+    let is_told = AtomicBool::new(false);
+    let tell = move |event: &Event| {
+        if let Event::Paused { left, why, .. } = event
+            && !is_told.swap(true, Ordering::Relaxed)
+        {
+            eprintln!("waiting for {left:.0?}: {why}");
+        }
+    };
+    distlock::builder().url(url)?.events(Arc::new(tell)).connect()
+}
+
 /// Runs all threads of this process until the jobs are done, and hands every report to `count`, on this thread.
 pub(crate) fn run_all(
     arguments: &Arguments,
@@ -32,7 +46,7 @@ pub(crate) fn run_all(
     mut count: impl FnMut(Report),
 ) -> Result<(), Trouble> {
     let lock = match arguments.without_lock {
-        false => Some(distlock::connect(&arguments.url)?.mutex(&arguments.name)?),
+        false => Some(connect(&arguments.url)?.mutex(&arguments.name)?),
         true => None,
     };
     let shop = Shop { lock, counter, stop, left: AtomicUsize::new(arguments.jobs) };

@@ -134,6 +134,20 @@ impl ClusterBackend {
             group.member.node.renew(&self.format, mine, by)
         }
     }
+
+    /// Replicas that have not confirmed matter only where there are some.
+    fn weigh(&self, group: &Group, outcomes: &mut [Result<Renewal, Failure>], by: Moment) {
+        let mut short: Vec<_> =
+            outcomes.iter_mut().filter(|it| matches!(it, Ok(Renewal::Unacknowledged(_)))).collect();
+        if short.is_empty() || !self.router.0.has_no_replica(&group.member, by) {
+            return;
+        }
+        for outcome in &mut short {
+            if let Ok(Renewal::Unacknowledged(shortfall)) = **outcome {
+                **outcome = Ok(Renewal::Unreplicated(shortfall));
+            }
+        }
+    }
 }
 
 /// Renewals of one node.
@@ -231,7 +245,8 @@ impl Backend for ClusterBackend {
         for _ in 0..HOPS {
             let mut next = Vec::new();
             for group in &groups {
-                let outcomes = self.renew_on(group, batch, by);
+                let mut outcomes = self.renew_on(group, batch, by);
+                self.weigh(group, &mut outcomes, by);
                 let mut failed = false;
                 for (place, mut outcome) in group.places.iter().zip(outcomes) {
                     let slot = self.format.slot(&batch[*place].tenure.name);
@@ -244,7 +259,8 @@ impl Backend for ClusterBackend {
                     }
                     let redirect = outcome.as_ref().err().and_then(Redirect::of);
                     let said = |to: Address| to.said_by(&group.member.address.host);
-                    if matches!(outcome, Ok(Renewal::Unacknowledged(_))) {
+                    if matches!(outcome, Ok(Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)))
+                    {
                         self.router.0.ask();
                     }
                     if outcome.is_ok() {

@@ -23,5 +23,5 @@ mod scheme;
 mod topology;
 
 pub use backend::ClusterBackend;
-pub use quorum::{Member, QuorumBackend, RedlockScheme, set_up};
+pub use quorum::{QuorumBackend, RedlockScheme, set_up};
 pub use scheme::ClusterScheme;

@@ -199,12 +199,6 @@ impl Shared {
         Ok(member)
     }
 
-    /// The node at this address serves this slot, by the word of no node.
-    #[cfg(test)]
-    pub(crate) fn assign(&self, slot: u16, to: &Address) {
-        self.map.write().moved(slot, to, &self.makers).unwrap();
-    }
-
     /// Moves the watches of slots that have another node now.
     pub(crate) fn follow(&self) {
         self.watches.relocate(&self.format, |name| {
@@ -251,6 +245,21 @@ impl Shared {
         self.desk.ask();
     }
 
+    /// Whether no replica could take over for this master: most of the masters, which would have to agree to its promotion,
+    /// list none of it, not even one that is held for down.
+    pub(crate) fn has_no_replica(&self, of: &Member, by: Moment) -> bool {
+        let (masters, tls) = (self.map.read().members().to_vec(), self.makers.settings.is_tls());
+        let agrees = |master: &Arc<Member>| {
+            let by = by.min(self.clock.now() + PATIENCE);
+            let told = master.node.shards(&master.address.host, tls, by).ok()?;
+            let is_ours = self.map.read().is_of(&told.account(master.address.clone()));
+            let shard = told.shards.iter().find(|shard| shard.master == of.address)?;
+            Some(is_ours && shard.has_no_replica)
+        };
+        let agreed = masters.iter().filter(|master| agrees(master) == Some(true));
+        agreed.take(masters.len() / 2 + 1).count() > masters.len() / 2
+    }
+
     /// What we know may be over: too few replicas have confirmed something, or nobody serves a slot. Does not wait.
     pub(crate) fn ask(&self) {
         self.desk.ask();
@@ -291,6 +300,12 @@ impl Shared {
             drop(state);
             self.clock.wait(&signal, by);
         }
+    }
+
+    /// The node at `address` serves this slot, and its watches are left as they are.
+    #[cfg(test)]
+    pub(crate) fn place(&self, slot: u16, address: &Address) {
+        self.map.write().moved(slot, address, &self.makers).unwrap();
     }
 
     #[cfg(test)]
@@ -456,7 +471,6 @@ impl Shared {
         *self.silent_since.lock() = None;
         let notices = self.makers.settings.notices();
         notices.server_changed(&format!("the cluster at {}", self.configured()), &was, &is);
-        notices.verify_held();
         Ok(())
     }
 

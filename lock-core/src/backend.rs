@@ -235,9 +235,6 @@ pub enum Answer {
     Endless(Option<Duration>),
     /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one: propose a greater one.
     Stale(FencingToken),
-    /// The store has lost what it knew, or part of it, and grants nothing for this long: until every lease that it may have
-    /// forgotten is over. [`Duration::MAX`]: until somebody has told it for how long that is.
-    NotVoting(Duration),
     /// Not granted, and this owner is used up: some of several stores that were asked together may have granted it, or may
     /// yet, and all of that is being given back. The next attempt must be another owner's.
     Withdrawn(Withdrawal),
@@ -265,8 +262,29 @@ pub enum Withdrawal {
     /// Nobody has enough of them: others asked at the same time, and each got a part. Whoever asks again at once does so
     /// along with the others, so it waits for a moment at random.
     Divided,
+    /// Too many of them grant nothing until a time that is known.
+    Paused(Pause),
     /// Too many of them could not be asked, or refused.
     Failed(Error),
+}
+
+/// A time for which a store grants nothing, because it is new or may have forgotten what it granted: until every lease that it
+/// may have forgotten is over. It is no outage: a wait that is long enough waits it out.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Pause {
+    /// For how long yet.
+    pub left: Duration,
+    /// Why, for a caller that does not wait so long.
+    pub why: Error,
+}
+
+impl Pause {
+    /// For so long yet, and for this reason.
+    #[must_use]
+    pub fn new(left: Duration, why: Error) -> Self {
+        Self { left, why }
+    }
 }
 
 /// A granted lock.

@@ -32,23 +32,26 @@ pub struct Counters {
 }
 
 /// What each count is called: the event's name, as a metric's is written.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 20] = [
     "acquired",
     "contended",
     "endless",
+    "paused",
     "renewed",
     "renewal_failed",
     "renewals_used_up",
     "shortfall_taken_back",
     "shortfall_accepted",
+    "degraded",
+    "restored",
     "lost",
     "handed_on_lost",
     "released",
     "release_unconfirmed",
     "release_failed",
+    "warning",
     "server_changed",
     "server_refused",
-    "warning",
     "missed",
 ];
 
@@ -92,6 +95,7 @@ impl EventHandler for Counters {
             Event::Acquired { .. } => ("acquired", 1),
             Event::Contended { .. } => ("contended", 1),
             Event::Endless { .. } => ("endless", 1),
+            Event::Paused { .. } => ("paused", 1),
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),
             Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
@@ -104,9 +108,9 @@ impl EventHandler for Counters {
             Event::Released { .. } => ("released", 1),
             Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
             Event::ReleaseFailed { .. } => ("release_failed", 1),
+            Event::Warning { .. } => ("warning", 1),
             Event::ServerChanged { .. } => ("server_changed", 1),
             Event::ServerRefused { .. } => ("server_refused", 1),
-            Event::Warning { .. } => ("warning", 1),
             Event::Missed { count } => ("missed", *count),
         };
         if let Some(at) = NAMES.iter().position(|known| *known == name) {

@@ -42,6 +42,16 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
+    /// The store grants nothing until a time that is known, and the wait goes on until then. Told once for each wait.
+    #[non_exhaustive]
+    Paused {
+        /// The lock.
+        lock: LockName,
+        /// For how long yet.
+        left: Duration,
+        /// Why, and what ends it sooner.
+        why: Error,
+    },
     /// The lease was extended, by the watchdog or on demand.
     #[non_exhaustive]
     Renewed {
@@ -154,8 +164,19 @@ pub enum Event {
         /// Why.
         error: Error,
     },
+    /// Locks work, and something about the store or the settings should be mended all the same. Told once for each server
+    /// and cause, and again where that is said of the [kind](WarningKind).
+    #[non_exhaustive]
+    Warning {
+        /// What kind.
+        kind: WarningKind,
+        /// What is wrong, what follows from it, and how to mend it. No secret stands in it.
+        message: String,
+    },
     /// Another server answers at an address than before, and the client uses it from now on: the
-    /// old one was started again, or replaced. What the client holds there is verified at once.
+    /// old one was started again, or replaced. What the client holds on one Redis server is verified
+    /// at once; another deployment of Sentinels, or another cluster, is used only when what the
+    /// client held in the one before is over.
     #[non_exhaustive]
     ServerChanged {
         /// The address, or what the servers are together.
@@ -175,15 +196,6 @@ pub enum Event {
         expected: String,
         /// The identity that was found.
         found: String,
-    },
-    /// Locks work, and something about the store or the settings should be mended all the same. Told once for each server
-    /// and cause, and again where that is said of the [kind](WarningKind).
-    #[non_exhaustive]
-    Warning {
-        /// What kind.
-        kind: WarningKind,
-        /// What is wrong, what follows from it, and how to mend it. No secret stands in it.
-        message: String,
     },
     /// The handler was too slow: this many events were dropped before the next one.
     #[non_exhaustive]

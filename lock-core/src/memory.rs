@@ -60,7 +60,7 @@ struct Counter {
 }
 
 /// How long an unused name's counter is kept.
-const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+const KEEP: Duration = Config::DEFAULT_KEEP;
 
 /// The fewest names between two searches for what is over; the search is spread over as many insertions.
 const SWEEP: usize = 1024;

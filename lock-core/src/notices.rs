@@ -5,9 +5,8 @@ use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a backend reports which servers it found, and what should be mended there. Cheap to clone.
-/// Reports to no handler unless a client [opened](crate::Schemes::open) the backend. Nothing here
-/// blocks.
+/// Where a backend reports which servers it found. Cheap to clone. Reports to no handler unless a
+/// client [opened](crate::Schemes::open) the backend. Nothing here blocks.
 #[derive(Clone, Default)]
 pub struct Notices(Arc<Inner>);
 
@@ -49,8 +48,8 @@ impl Notices {
         });
     }
 
-    /// Reports [`Event::Warning`]: something about the store or the settings should be mended.
-    /// `message` is called only where an event handler is told.
+    /// Reports [`Event::Warning`]: locks work, and something should be mended all the same. `message`
+    /// is only asked for where there is a handler.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.0.events.emit(|| Event::Warning { kind, message: message() });
     }

@@ -9,7 +9,7 @@
 //! | level | what |
 //! |---|---|
 //! | error | a lock was lost, also for those who had handed it on |
-//! | warn | a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; another server answers at an address; the store or a setting should be mended; events were missed |
+//! | warn | a store grants nothing until a time that is known; a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; the store or a setting should be mended; another server answers at an address; events were missed |
 //! | info | what failed and was recorded more than once is over |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
@@ -132,6 +132,9 @@ fn record(event: &Event) {
             debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
         }
         Event::Endless { lock } => warn!(target: "distlock", %lock, "held without an end"),
+        Event::Paused { lock, left, why } => {
+            warn!(target: "distlock", %lock, ?left, why = %chain(why), "the store grants nothing yet: waiting");
+        }
         Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
         Event::Renewed { lock, left } => trace!(target: "distlock", %lock, ?left, "renewed"),
         Event::RenewalsUsedUp { lock, left } => {
@@ -161,14 +164,14 @@ fn record(event: &Event) {
         }
         // One record for all locks that it befalls.
         Event::RenewalFailed { .. } | Event::ReleaseFailed { .. } => {}
+        Event::Warning { kind, message } => {
+            warn!(target: "distlock", ?kind, "{message}");
+        }
         Event::ServerChanged { server, was, is } => {
             warn!(target: "distlock", %server, %was, %is, "another server is used at this address");
         }
         Event::ServerRefused { server, expected, found } => {
             warn!(target: "distlock", %server, %expected, %found, "another server answers, and is not used");
-        }
-        Event::Warning { kind, message } => {
-            warn!(target: "distlock", ?kind, "{message}");
         }
         Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
     }

@@ -5,8 +5,8 @@
 //! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
 //! - `node`: one server, all our connections to it, and what can be asked of it
 //! - `confirm`: a connection on which replicas are waited for after each request
-//! - `deployment`: which servers belong together, and which of several deployments a URL means
 //! - `eviction`: whether a server may evict locks
+//! - `deployment`: which servers belong together, and which of several deployments a URL means
 //! - `watches`: who waits for which lock, where locks move from node to node
 //! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
@@ -15,7 +15,7 @@
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `kind`: what a server is that does not know a command
 //! - `subscriber`: one connection that hears of releases for everybody who waits
-//! - `propose`, `voter`: a server as one of a quorum's nodes
+//! - `propose`, `marker`, `voter`: a server as one of a quorum's nodes
 //! - `pool`: connections to borrow, dialled by the borrower
 //! - `herd`: many need the same done, and one does it
 //! - `link`: one connection, every step of it bounded by a deadline: for one thread at a time, or shared by all
@@ -32,6 +32,7 @@ mod herd;
 mod keys;
 mod kind;
 mod link;
+mod marker;
 mod neighbour;
 mod node;
 mod pool;
@@ -62,9 +63,10 @@ pub mod parts {
     pub use crate::deployment::{Account, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
+    pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;
     pub use crate::shards::{SLOTS, Shard, Shards};
-    pub use crate::voter::{Terms, Voter};
+    pub use crate::voter::{Answered, Terms, Vote, Voter};
     pub use crate::watches::{Moving, Watches};
 }

@@ -1,4 +1,4 @@
-//! A lock on one of a quorum's nodes: attempts that propose their tokens, and the marker under which the node votes.
+//! A lock on one of a quorum's nodes: attempts that propose their tokens.
 //!
 //! The rules are those of the proposed tokens in `docs/DESIGN.md`. The script carries them out; what its answers mean is
 //! said here, and nowhere else.
@@ -6,12 +6,13 @@
 use crate::format::{Owned, SetAside, remaining, run, token_range, unexpected};
 use crate::keys;
 use crate::link::{Ask, Request, Server};
+use crate::marker::Standing;
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
-use crate::script::MARK;
 use crate::text::Text;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Under which terms a node votes, and who it is taken to be.
@@ -20,30 +21,23 @@ pub(crate) struct Voting<'a> {
     pub(crate) max_lease: Duration,
     /// Whether the operator declares that no write is ever lost.
     pub(crate) durable: bool,
-    pub(crate) run_id: &'a str,
+    pub(crate) standing: &'a Standing,
 }
 
 /// What a node says to a proposal.
 #[derive(Debug)]
 pub(crate) enum Vote {
     Answer(Answer),
+    /// It does not vote for so long.
+    Paused(Duration),
     /// It is another server than it was taken for.
     Stranger,
-    /// The longest lease is another one there.
-    Differs(Duration),
+    /// It has no marker.
+    Unmarked,
+    /// Its marker says something else than the client knows: another quorum, other members, other terms.
+    Outdated,
     /// The proposal is so far ahead of its clock, and that is too far.
     Ahead(Duration),
-}
-
-/// What a server is to a quorum.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mark {
-    /// A node, with this as the longest lease.
-    Node(Duration),
-    /// No node, or one that has forgotten it.
-    None,
-    /// Another server than it was taken for.
-    Stranger,
 }
 
 /// What a server says of itself.
@@ -93,11 +87,15 @@ impl Owned {
         let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
         let marker = self.keys.marker();
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
-        let (keep, first_text) = (Text::number(Self::KEEP_MILLIS), Text::number(first));
+        let (keep, first_text) = (Text::of(self.keep().as_millis()), Text::number(first));
         let last = Text::number(first + u64::from(reserve));
         let longest = voting.map(|voting| Text::of(voting.max_lease.as_millis()));
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
         let is_to_be_asked = flag(!link.is_vouched_for());
+        let epoch = voting.map(|voting| Text::number(voting.standing.epoch));
+        let known = |part: fn(&Standing) -> &Arc<str>| {
+            voting.map_or(&b""[..], |voting| part(voting.standing).as_bytes())
+        };
         let reply = run(
             &self.shape.scripts.propose,
             link,
@@ -111,9 +109,12 @@ impl Owned {
                 first_text.as_bytes(),
                 last.as_bytes(),
                 longest.as_ref().map_or(b"", Text::as_bytes),
-                voting.map_or(b"", |voting| voting.run_id.as_bytes()),
+                known(|standing| &standing.run_id),
                 is_to_be_asked,
                 flag(voting.is_some_and(|voting| voting.durable)),
+                known(|standing| &standing.quorum),
+                epoch.as_ref().map_or(b"", Text::as_bytes),
+                known(|standing| &standing.node),
             ],
             by,
         )?;
@@ -121,8 +122,9 @@ impl Owned {
             [1] => Vote::Answer(Answer::Granted(granted(mode != b"0", first, reserve))),
             [0, pttl, told] => Vote::Answer(self.busy(pttl, told == 1)),
             [2, stored] => Vote::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs()))),
-            [3, left] => Vote::Answer(Answer::NotVoting(remaining(left).unwrap_or(Duration::MAX))),
-            [4, longest] => Vote::Differs(Duration::from_millis(longest.unsigned_abs())),
+            [3, -1] => return Ok(Vote::Unmarked),
+            [3, left] => Vote::Paused(remaining(left).unwrap_or_default()),
+            [4] => Vote::Outdated,
             [5] => return Ok(Vote::Stranger),
             [6, ahead] => Vote::Ahead(Duration::from_micros(ahead.unsigned_abs())),
             _ => return Err(unexpected(link, &self.shape.scripts.propose)),
@@ -130,28 +132,6 @@ impl Owned {
         // All of these were said by the server that we took it for.
         link.vouch();
         Ok(vote)
-    }
-
-    /// Makes a server one of a quorum's nodes, unless it is one already, which does not vote for `pause` then. Without a
-    /// pause it only looks whether it is one.
-    pub(crate) fn mark(
-        &self,
-        link: &mut dyn Ask,
-        voting: &Voting<'_>,
-        pause: Option<Duration>,
-        by: Moment,
-    ) -> Result<Mark, Failure> {
-        let marker = self.keys.marker();
-        let longest = pause.map(|_| Text::of(voting.max_lease.as_millis()));
-        let pause = Text::of(pause.unwrap_or_default().as_millis());
-        let longest = longest.as_ref().map_or(&b""[..], Text::as_bytes);
-        let told = [voting.run_id.as_bytes(), longest, pause.as_bytes()];
-        match run(&MARK, link, &marker, &[marker.as_bytes()], &told, by)? {
-            Reply::Int(-1) => Ok(Mark::Stranger),
-            Reply::Int(0) => Ok(Mark::None),
-            Reply::Int(longest) => Ok(Mark::Node(Duration::from_millis(longest.unsigned_abs()))),
-            _ => Err(unexpected(link, &MARK)),
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::backend::RedisBackend;
 use crate::eviction::OPTION as EVICTION;
 use crate::format::OPTION as FORMAT;
-use crate::link::{CredentialSource, Password, Place, TlsOptions, TlsSettings};
+use crate::link::{Password, Place, Secrets, TlsOptions, TlsSettings};
 use crate::sentinel::SentinelBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme, Secret};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ enum Transport {
 ///
 /// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
 /// answer, or those that answer list them at these addresses. User and password are for the
-/// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`,
-/// or `sentinel_password_file`.
+/// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`, or
+/// `sentinel_password_file`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SentinelScheme(SentinelTransport);
@@ -187,7 +187,7 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
 }
 
 /// Who we are to the sentinels, where a file or a provider says that.
-pub(crate) fn sentinel_credentials(config: &Config) -> Result<Option<CredentialSource>, Error> {
+pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<Secrets>, Error> {
     let given = option(config, "sentinel_password").map(Secret::new);
     let file = option(config, "sentinel_password_file");
     let password = match (file, given) {
@@ -204,9 +204,9 @@ pub(crate) fn sentinel_credentials(config: &Config) -> Result<Option<CredentialS
         return Ok(None);
     }
     let user = option(config, "sentinel_user").map(str::to_owned);
-    let credentials = CredentialSource { user, password, provider, is_sentinel: true };
-    credentials.check()?;
-    Ok(Some(credentials))
+    let secrets = Secrets { user, password, provider, is_sentinel: true };
+    secrets.check()?;
+    Ok(Some(secrets))
 }
 
 /// The server and the database that a URL names.

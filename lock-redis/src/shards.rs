@@ -45,6 +45,9 @@ pub struct Shard {
     pub master: Address,
     /// The replicas that are not held for down.
     pub replicas: Vec<Address>,
+    /// Whether the node that tells lists no replica of it at all, not even one that is held for down. Never before Redis 7,
+    /// which does not list those.
+    pub has_no_replica: bool,
 }
 
 impl Shards {
@@ -67,7 +70,8 @@ impl Shard {
     /// A master of this ID that serves these slots, without replicas.
     #[must_use]
     pub fn new(id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
-        Self { id: id.to_owned(), slots: vec![slots], master, replicas: Vec::new() }
+        let (id, slots, replicas) = (id.to_owned(), vec![slots], Vec::new());
+        Self { id, slots, master, replicas, has_no_replica: true }
     }
 }
 
@@ -146,8 +150,9 @@ pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Rea
         let (master, None) = (masters.next()?, masters.next()) else { return None };
         let replicas = nodes.iter().filter(|node| !node.is_master && node.is_well);
         let replicas = replicas.map(|node| node.address.clone()).collect();
+        let has_no_replica = nodes.iter().all(|node| node.is_master);
         let (id, master) = (master.id.clone(), master.address.clone());
-        shards.push(Shard { id, slots, master, replicas });
+        shards.push(Shard { id, slots, master, replicas, has_no_replica });
     }
     Some((shards, all))
 }
@@ -172,7 +177,7 @@ pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
             known.slots.extend(slots);
             continue;
         }
-        shards.push(Shard { id, slots, master, replicas });
+        shards.push(Shard { id, slots, master, replicas, has_no_replica: false });
     }
     Some((shards, all))
 }
@@ -298,6 +303,13 @@ mod tests {
         assert_eq!(shards[0].slots, [0..=1, 5..=5]);
         assert_eq!(shards[0].master, Address::new("a", 1));
         assert_eq!(shards[0].replicas, [Address::new("b", 2), Address::new("c", 3)]);
+        assert!(!shards[0].has_no_replica);
+        let lonely = |health| vec![node(1, bulk("a"), "master", health)];
+        let alone = list([shard(&[0, 1], lonely("online"))]);
+        assert!(read_shards(&alone, "x", Port::Plain).unwrap().0[0].has_no_replica);
+        let down = [lonely("online"), vec![node(4, bulk("d"), "replica", "failed")]].concat();
+        let down = list([shard(&[0, 1], down)]);
+        assert!(!read_shards(&down, "x", Port::Plain).unwrap().0[0].has_no_replica);
         let (tls, _) = read_shards(&reply, "teller", Port::Tls).unwrap();
         assert_eq!(tls[0].master, Address::new("a", 2));
     }

@@ -38,6 +38,9 @@ mod programs;
 // What the tests here have in common.
 mod scene;
 
+// Masters that are left without a replica.
+mod without_replicas;
+
 // Clients that are held up between two commands.
 #[allow(dead_code, reason = "its servers are no cluster's")]
 #[path = "../../examples/race_gallery/stage.rs"]

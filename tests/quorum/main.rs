@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// Addresses that lead elsewhere, and who is a member.
+mod addresses;
+
 // One node's clock is wrong.
 mod clocks;
 

@@ -1,6 +1,6 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
-use distlock::{ClientId, Config, DistLock, Error, ErrorKind, GuardState, LockOptions};
+use distlock::{ClientId, Config, Counters, DistLock, Error, ErrorKind, GuardState, LockOptions};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
@@ -131,7 +131,7 @@ fn a_node_that_was_started_again_empty_does_not_vote_for_the_longest_lease() {
             quorum.restart(2);
             has_it_marked_again(quorum);
         },
-        "does not vote for",
+        "became a node just now, and does not vote for",
     );
 }
 
@@ -143,7 +143,7 @@ fn a_node_that_was_started_again_from_an_old_snapshot_does_not_vote_for_the_long
             quorum.restart(2);
             assert!(quorum.servers[2].probe().exists("distlock_quorum"));
         },
-        "does not vote for",
+        "was started again, and does not vote for",
     );
 }
 
@@ -203,6 +203,10 @@ fn clients_that_disagree_on_the_longest_lease_are_refused() {
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(error.to_string().contains("600s") && error.to_string().contains("300s"), "{error}");
+    let other = distlock::connect(&url(&places, "max_lease=10m&keep=2h")).unwrap();
+    let error = other.mutex("a").unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    assert!(error.to_string().contains("keep=7200s"), "{error}");
     // One that is not refused goes on.
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -382,4 +386,119 @@ fn who_has_a_lock_that_changes_hands_is_told_with_a_bare_majority_of_nodes() {
             assert!(took < NODE / 2, "{took:?}: a node that says nothing was waited for");
         });
     }
+}
+
+/// A server that cannot be a node for a moment: a replica, or one that a Sentinel seems to watch.
+#[test]
+fn a_server_that_cannot_be_a_node_for_a_moment_is_asked_again() {
+    for is_replica in [true, false] {
+        let mut quorum = Servers::with(3, 0, FORGIVING);
+        let (master, mut probe) = (distlock_tests::quorum::start(), quorum.servers[2].probe());
+        let mut listener = quorum.servers[2].probe();
+        if is_replica {
+            probe.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+        } else {
+            listener.command(&["SUBSCRIBE", "__sentinel__:hello"]);
+        }
+        let client = quorum.client();
+        let lock = client.mutex("a").unwrap();
+        // One bad node of three refuses nothing.
+        for _ in 0..5 {
+            lock.lock().unwrap().unlock().unwrap();
+        }
+        quorum.servers[0].pause();
+        let error = eventually("it is told", SOON, || lock.try_lock().err());
+        let text = error.to_string();
+        let says = if is_replica { "is a replica" } else { "is watched by a Sentinel" };
+        assert!(error.is_unavailable() && text.contains(says), "{text}");
+        // A replica of another server has lost what it was: it becomes a node again, with the others' word.
+        quorum.servers[0].resume();
+        drop(listener);
+        if is_replica {
+            probe.command(&["REPLICAOF", "NO", "ONE"]);
+        }
+        let mended = Stopwatch::start();
+        eventually("it has its marker", SOON, || {
+            let _told = lock.try_lock();
+            quorum.servers[2].probe().exists("distlock_quorum")
+        });
+        quorum.servers[1].kill();
+        let guard = eventually("it votes again", SOON, || lock.try_lock().ok().flatten());
+        println!("it voted again after {:?}", mended.elapsed());
+        assert!(mended.elapsed() < scaled(Duration::from_secs(10)), "{:?}", mended.elapsed());
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_replica_of_another_node_is_that_one_no_more_when_it_is_a_master_again() {
+    let mut quorum = Servers::with(3, 0, FORGIVING);
+    let (mut probe, master) = (quorum.servers[2].probe(), quorum.servers[1].port().to_string());
+    let run_id = probe.info_field("server", "run_id").unwrap();
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    probe.command(&["REPLICAOF", "127.0.0.1", &master]);
+    let node = |probe: &mut distlock_tests::probe::Probe| {
+        probe.hgetall("distlock_quorum").get("node").cloned()
+    };
+    eventually("it has the other's data", SOON, || {
+        node(&mut probe).is_some_and(|node| node != run_id)
+    });
+    probe.command(&["REPLICAOF", "NO", "ONE"]);
+    eventually("it is itself again", SOON, || {
+        lock.lock().unwrap().unlock().unwrap();
+        node(&mut probe).is_some_and(|node| node == run_id)
+    });
+    quorum.servers[0].kill();
+    let guard = eventually("it votes again", SOON, || lock.try_lock().ok().flatten());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_new_quorum_is_waited_for_and_a_short_wait_is_told_at_once() {
+    let servers: Vec<_> = (0..3).map(|_| distlock_tests::quorum::start()).collect();
+    let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+    let (counters, pauses) =
+        (Arc::new(Counters::new()), "max_lease=6s&watchdog=2s&outage_limit=1s");
+    let events = Arc::clone(&counters);
+    let builder = distlock::builder().url(&url(&places, pauses)).unwrap().events(events);
+    let client = builder.connect().unwrap();
+    let (lock, watch) = (client.mutex("a").unwrap(), Stopwatch::start());
+    let error = lock.try_lock_for(Duration::from_secs(3)).unwrap_err();
+    let text = error.to_string();
+    assert!(error.is_unavailable() && text.contains("new quorum"), "{text}");
+    assert!(text.contains("set_up_quorum"), "{text}");
+    // Far longer than it puts up with an outage.
+    lock.lock().unwrap().unlock().unwrap();
+    assert!(watch.elapsed() >= Duration::from_secs(5), "{:?}", watch.elapsed());
+    eventually("it is told", SOON, || counters.count("paused") == 1);
+    println!("it voted after {:?}", watch.elapsed());
+}
+
+#[test]
+fn an_operator_ends_the_pause_of_a_new_quorum_and_of_no_other() {
+    let mut quorum = Servers::with(3, 0, "max_lease=10m");
+    let config = Config::from_url(&quorum.url).unwrap();
+    for server in &quorum.servers {
+        server.probe().command(&["FLUSHALL"]);
+    }
+    let lock = quorum.client().mutex("a").unwrap();
+    let text = lock.try_lock().unwrap_err().to_string();
+    assert!(text.contains("new quorum"), "{text}");
+    eventually("it is begun", SOON, || {
+        quorum.servers.iter().all(|server| server.probe().exists("distlock_quorum"))
+    });
+    distlock::set_up_quorum(&config).unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    // Two of three have lost their memory: they are nodes again, and wait.
+    for at in [0, 1] {
+        quorum.restart(at);
+    }
+    distlock::set_up_quorum(&config).unwrap();
+    // One that knows the quorum of before waits for as long as its leases may last.
+    let text = lock.try_lock().unwrap_err().to_string();
+    assert!(text.contains("another quorum"), "{text}");
+    let text = quorum.client().mutex("a").unwrap().try_lock().unwrap_err().to_string();
+    assert!(text.contains("does not vote for"), "{text}");
 }

@@ -6,6 +6,7 @@ use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, MemoryBackend,
     Moment, OwnerId, SystemClock, schemes,
 };
+use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,4 +122,43 @@ fn a_proposal_of_a_closed_owner_is_turned_down_and_a_late_one_is_stale_anyway() 
         // A copy that was not closed: the lock has been given back, and its token is used.
         assert_eq!(node.stale(2, T + 1), T + 1);
     });
+}
+
+/// Asks a server to do something with its marker; whether it did, and the choice that it has accepted.
+fn mark(probe: &mut Probe, run_id: &str, told: &[&str]) -> (bool, Option<String>) {
+    let script = include_str!("../../lock-redis/src/lua/mark.lua");
+    let words = [&["EVAL", script, "1", "distlock_quorum", run_id], told].concat();
+    let Value::List(state) = probe.command(&words) else { panic!("it says what it is") };
+    let [_, _, Value::List(fields), Value::Int(done)] = &state[..] else { panic!("{state:?}") };
+    let next = match &fields[9] {
+        Value::Text(text) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    };
+    (*done == 1, next)
+}
+
+#[test]
+fn a_ballot_is_promised_once_and_no_smaller_one_is_accepted_after_it() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let run_id = probe.info_field("server", "run_id").unwrap();
+    let mut ask = |told: &[&str]| mark(&mut probe, &run_id, told);
+    let promise = |ballot| ["promise", "", "0", ballot];
+    let accept = |ballot, choice| ["accept", "", "0", ballot, choice];
+    assert_eq!(ask(&promise("5")), (true, None));
+    assert_eq!(ask(&promise("5")), (false, None), "to one client only");
+    assert_eq!(ask(&accept("4", "x")), (false, None), "it has promised not to");
+    assert_eq!(ask(&accept("5", "y")), (true, Some("y".to_owned())));
+    // Whoever comes later hears of it.
+    assert_eq!(ask(&promise("6")), (true, Some("y".to_owned())));
+    assert_eq!(ask(&accept("5", "z")), (false, Some("y".to_owned())));
+    // A choice of another epoch, or of another quorum, is none of its.
+    assert!(!ask(&["promise", "", "1", "9"]).0 && !ask(&["promise", "q", "0", "9"]).0);
+    let record = ["record", "q", "1", "m", "1000", "2000", "", "", "0"];
+    assert!(!ask(&record).0, "it is not to become a node");
+    let admit = ["record", "q", "1", "m", "1000", "2000", "1000", "0", "0"];
+    assert_eq!(ask(&admit), (true, None));
+    assert!(!ask(&admit).0 && !ask(&promise("7")).0, "the first choice is over");
+    assert!(ask(&["promise", "q", "1", "1"]).0, "the next one begins anew");
+    assert!(!mark(&mut probe, "another", &["promise", "q", "1", "2"]).0, "of another server");
 }

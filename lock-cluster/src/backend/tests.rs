@@ -104,7 +104,7 @@ fn a_wait_that_begins_touches_no_other() {
     let shared = &backend.router.0;
     let names = ["other", "mine"].map(|name| LockName::new(name).unwrap());
     for name in &names {
-        shared.assign(backend.format.slot(name), &address);
+        shared.place(backend.format.slot(name), &address);
     }
     let calls = Arc::<Calls>::default();
     // One that is about to be subscribed: who looks at it would do that, and wake it.
@@ -114,7 +114,8 @@ fn a_wait_that_begins_touches_no_other() {
             let (mut stream, _) = node.accept().unwrap();
             let channel = "$29\r\nredisson_lock__channel:{mine}";
             let subscribed = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}\r\n:1\r\n");
-            for answer in ["+OK\r\n$2\r\nid\r\n", &subscribed] {
+            let greeting = format!("+OK\r\n$40\r\n{}\r\n", "a".repeat(40));
+            for answer in [greeting, subscribed] {
                 assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
                 stream.write_all(answer.as_bytes()).unwrap();
             }

@@ -6,16 +6,18 @@
 use super::backend::Quorum;
 use super::ballot::{Ballot, Said, Traces};
 use super::gathering::Gathering;
+use super::member::{Reply, Vote};
 use super::seat::{Core, Task};
-use super::tally::{self, Verdict, majority};
+use super::tally::{self, Round, Verdict, majority};
 use lock_core::backend::{
-    Answer, Attempt, Closing, Failure, Grant, Receipt, TenureId, Tokens, Withdrawal,
+    Answer, Attempt, Closing, Failure, Grant, Pause, Receipt, TenureId, Tokens, Withdrawal,
 };
 use lock_core::{
     Error, ErrorKind, FencingToken, LeaseTime, LockName, MemberResult, Moment, Outcome, OwnerId,
     TokenRange,
 };
-use std::sync::{Arc, Weak};
+use lock_redis::parts::Standing;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often all nodes are asked again with a greater token, before others are let go first.
@@ -58,7 +60,6 @@ impl Quorum {
         by: Moment,
     ) -> Result<Answer, Failure> {
         self.refuse_beyond_terms(attempt.lease).map_err(Failure::NotSent)?;
-        self.refuse_what_is_no_quorum().map_err(Failure::Refused)?;
         let by = self.by(by);
         let reserve = match attempt.tokens {
             Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
@@ -69,7 +70,8 @@ impl Quorum {
         if let Tokens::Propose { first: asked, .. } = attempt.tokens {
             first = first.max(asked);
         }
-        let ballot = Ballot::new(self.seats.len());
+        let (roll, clock) = (Arc::clone(&self.roll), Arc::clone(&self.clock));
+        let ballot = Ballot::new(self.seats.len(), roll, clock);
         for round in 1.. {
             let question = Question::of(attempt, first);
             let verdict = self.ask_all(&ballot, &question, by);
@@ -77,7 +79,7 @@ impl Quorum {
             self.note_stale(attempt.name, &said);
             match verdict {
                 Verdict::Won => {
-                    self.welcome(&said);
+                    self.tend();
                     return Ok(Answer::Granted(self.won(&question, &ballot, &said)));
                 }
                 Verdict::Outbid if round < MOST_ROUNDS && self.clock.now() < by => {
@@ -88,7 +90,7 @@ impl Quorum {
                     first = FencingToken::new(largest.max().unwrap_or(first.get()) + 1);
                 }
                 Verdict::Outbid | Verdict::Lost => {
-                    self.welcome(&said);
+                    self.tend();
                     return self.lost(&question, &ballot, &said);
                 }
             }
@@ -101,24 +103,21 @@ impl Quorum {
         let round = ballot.begin_round();
         for seat in &self.seats {
             let (quorum, asked) = (Arc::downgrade(self), question.clone());
-            let late = Weak::clone(&quorum);
             let (ballot, asked_again) = (Arc::clone(ballot), question.clone());
             let ask = move |core: &Core, by| {
-                if let Some(quorum) = quorum.upgrade() {
-                    quorum.identify(core, by)?;
-                }
                 let attempt = Attempt::new(&asked.name, asked.owner, asked.lease);
-                core.store().acquire(&attempt.tokens(asked.tokens), by)
+                core.member().acquire(&attempt.tokens(asked.tokens), by)
             };
             seat.ask(Task::Attempt, by, ask, move |core, answer| {
-                let is_new = matches!(&answer, Ok(Answer::NotVoting(Duration::MAX)));
+                let is_outside = matches!(&answer, Ok(Reply { what: Vote::Outside, .. }));
                 if ballot.note(core.number(), round, answer) {
                     // It came too late: nobody wants it any more.
                     undo(core, &ballot, &asked_again);
                 }
-                // A node that is always slower than a majority would never be told otherwise.
-                if is_new && let Some(quorum) = late.upgrade() {
-                    quorum.welcome(&ballot.said());
+                // Also one that is always slower than a majority.
+                if is_outside && let Some(quorum) = quorum.upgrade() {
+                    quorum.roll.note_untidy();
+                    quorum.tend();
                 }
             });
         }
@@ -221,14 +220,58 @@ impl Quorum {
         if round.is_contended() || round.granted + round.stale >= majority(self.seats.len()) {
             return Withdrawal::Divided;
         }
-        let outcomes = said.iter().map(|said| match said {
+        let outcomes = said.iter().enumerate().map(|(at, said)| match said {
             Some(Said::Granted { .. } | Said::Stale(_)) => Outcome::Done,
             Some(Said::Busy(_)) => Outcome::Busy,
             Some(Said::Failed(failure)) => Outcome::Failed(failure.error().clone()),
-            Some(Said::NotVoting(left)) => Outcome::Failed(not_voting(*left)),
+            Some(Said::Paused(left, node)) => {
+                Outcome::Failed(pauses(*left, node.as_deref().is_some_and(is_restarted)))
+            }
+            Some(Said::Outside) => Outcome::Failed(self.roll.outside(at)),
             None => Outcome::Failed(Error::unavailable("no answer in time")),
         });
-        Withdrawal::Failed(self.unavailable("grant it", outcomes.collect()))
+        let outcomes = outcomes.collect();
+        match self.pause(&round, said) {
+            Some((left, why)) => Withdrawal::Paused(Pause::new(
+                left,
+                self.of_all(ErrorKind::Unavailable, &why, outcomes),
+            )),
+            None => Withdrawal::Failed(self.unavailable("grant it", outcomes)),
+        }
+    }
+
+    /// For how long yet too few nodes vote, and why, where enough of them will.
+    fn pause(&self, round: &Round, said: &[Option<Said>]) -> Option<(Duration, String)> {
+        let longest = self.terms?.max_lease;
+        let votes = round.granted + round.stale + round.busy;
+        let is_new = |said: &Option<Said>| match said {
+            Some(Said::Paused(_, Some(node))) => node.epoch == 1 && !is_restarted(node),
+            Some(Said::Granted { .. } | Said::Stale(_) | Said::Busy(_)) => false,
+            _ => true,
+        };
+        // Those that are outside become nodes of it at once.
+        let begins = votes == 0 && said.iter().all(is_new);
+        let left = said.iter().flatten().filter_map(|said| match said {
+            Said::Paused(left, _) => Some(*left),
+            Said::Outside if begins => Some(longest),
+            _ => None,
+        });
+        let mut left: Vec<_> = left.collect();
+        left.sort_unstable();
+        let needed = majority(said.len()).checked_sub(votes + 1)?;
+        let left = *left.get(needed)?;
+        let why = if begins {
+            format!(
+                "this is a new quorum, or all of its servers were emptied, and it votes in {left:.1?}: `set_up_quorum` makes it vote at \
+                 once, which is right only if no lock can have been held there within the last max_lease={longest:?}"
+            )
+        } else {
+            format!(
+                "too few nodes of the quorum vote before {left:.1?} are over: others were started again, or took a node's place, and wait \
+                 until every lease that may have been forgotten is over"
+            )
+        };
+        Some((left, why))
     }
 
     /// The error of a question that could not be decided.
@@ -242,47 +285,21 @@ impl Quorum {
         let kinds: Vec<_> = outcomes.iter().filter_map(settled).collect();
         let is_settled = self.seats.len() - kinds.len() < needed;
         let kind = kinds.first().copied().filter(|_| is_settled);
+        let nodes = self.seats.len();
+        let what = format!("not enough nodes of the quorum {what}: {needed} of {nodes} are needed");
+        self.of_all(kind.unwrap_or(ErrorKind::Unavailable), &what, outcomes)
+    }
+
+    fn of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<Outcome>) -> Error {
         let seats = self.seats.iter().map(|seat| seat.core().member().name());
         let members = seats.zip(outcomes).map(|(name, it)| MemberResult::new(name, it)).collect();
-        Error::of_several(
-            kind.unwrap_or(ErrorKind::Unavailable),
-            &format!(
-                "not enough nodes of the quorum {what}: {needed} of {} are needed",
-                self.seats.len()
-            ),
-            "did",
-            members,
-        )
+        Error::of_several(kind, what, "did", members)
     }
 
     fn note_stale(&self, name: &LockName, said: &[Option<Said>]) {
         for said in said.iter().flatten() {
             if let Said::Stale(token) = said {
                 self.proposals.saw(name, *token);
-            }
-        }
-    }
-
-    /// Nodes that do not know since when they vote are told that they belong here, if enough of the others say that this is
-    /// the quorum they belong to; or if not one of them knows anything: then it is a new one, or all have forgotten.
-    fn welcome(self: &Arc<Self>, said: &[Option<Said>]) {
-        let is_new = |said: &Option<Said>| matches!(said, Some(Said::NotVoting(Duration::MAX)));
-        let is_known =
-            |said: &Option<Said>| !is_new(said) && !matches!(said, None | Some(Said::Failed(_)));
-        let new = said.iter().filter(|said| is_new(said)).count();
-        if new == 0 {
-            return;
-        }
-        let (known, nodes) = (said.iter().filter(|said| is_known(said)).count(), said.len());
-        let is_refused = |said: &Option<Said>| matches!(said, Some(Said::Failed(failure)) if failure.error().is_configuration());
-        let all_are_new = known == 0 && new >= majority(nodes) && !said.iter().any(is_refused);
-        if known < majority(nodes - 1) && !all_are_new {
-            return;
-        }
-        for (seat, said) in self.seats.iter().zip(said) {
-            if is_new(said) {
-                let by = self.by(Moment::NEVER);
-                seat.ask(Task::Attempt, by, |core, by| core.member().mark(by), |_, _| {});
             }
         }
     }
@@ -298,11 +315,11 @@ fn undo(core: &Core, ballot: &Ballot, question: &Question) {
     }
 }
 
-fn not_voting(left: Duration) -> Error {
-    Error::unavailable(match left {
-        Duration::MAX => {
-            "it has no marker: it is new, or was emptied, and does not vote yet".to_owned()
-        }
-        left => format!("it was started again, and does not vote for {left:.1?} yet"),
-    })
+fn is_restarted(node: &Standing) -> bool {
+    node.run_id != node.node
+}
+
+fn pauses(left: Duration, is_restarted: bool) -> Error {
+    let why = if is_restarted { "was started again" } else { "became a node just now" };
+    Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet"))
 }

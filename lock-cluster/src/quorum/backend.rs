@@ -3,16 +3,19 @@
 use super::attempt::Held;
 use super::ballot::Ballot;
 use super::gathering::Gathering;
-use super::member::{Member, Plain};
+use super::member::Member;
 use super::proposals::Proposals;
+use super::roll::Roll;
 use super::seat::{Core, PATIENCE, Seat, Task};
 use super::tally::{self, majority};
+use super::tending::Tending;
 use super::watches::{Bells, Unhung};
 use lock_core::backend::{
     Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Lane, LockInfo, Receipt, Release,
     Released, Renewal, Renewing, TenureId, Wake, Waking, Watch,
 };
 use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome, SystemClock};
+use lock_redis::parts::Terms;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +41,7 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 /// | so many did not have it (any more) that the others are no majority | gone |
 /// | neither, until the deadline | unknown; it is repeated, and what was freed before counts as freed |
 #[derive(Clone)]
-pub struct QuorumBackend(Arc<Quorum>);
+pub struct QuorumBackend(pub(super) Arc<Quorum>);
 
 /// What the backend, its attempts and its watches share.
 pub(super) struct Quorum {
@@ -48,10 +51,12 @@ pub(super) struct Quorum {
     node_timeout: Duration,
     abilities: Abilities,
     max_lease: Option<Duration>,
-    /// Which store each node is, as far as is known. Written by the nodes' threads.
-    identities: Mutex<Vec<Option<Arc<str>>>>,
-    /// Why this is no quorum, once that has been found out.
-    refused: Mutex<Option<Error>>,
+    /// Which answers count together.
+    pub(super) roll: Arc<Roll>,
+    /// What a server that becomes a node is recorded with.
+    pub(super) terms: Option<Terms>,
+    /// Whether the membership is being put in order, and when that may begin again.
+    pub(super) tending: Mutex<Tending>,
 }
 
 impl QuorumBackend {
@@ -73,17 +78,12 @@ impl QuorumBackend {
         context: &Context,
     ) -> Result<Self, Error> {
         let members = stores.into_iter().enumerate();
-        let plain = |(at, store)| Arc::new(Plain { store, number: at + 1 }) as Arc<dyn Member>;
+        let plain = |(at, store)| Member::Plain { store, name: format!("node {}", at + 1) };
         Self::of(members.map(plain).collect(), node_timeout, context)
     }
 
-    /// The same of members that can be told apart.
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn of(
-        members: Vec<Arc<dyn Member>>,
+    pub(super) fn of(
+        members: Vec<Member>,
         node_timeout: Duration,
         context: &Context,
     ) -> Result<Self, Error> {
@@ -95,13 +95,15 @@ impl QuorumBackend {
             )));
         }
         for member in &members {
-            accept(member.as_ref())?;
+            accept(member)?;
         }
         let tokens = members.iter().all(|member| member.store().abilities().tokens);
         let looks_again =
             members.iter().filter_map(|member| member.store().abilities().looks_again).min();
         let max_lease = members.iter().filter_map(|member| member.max_lease()).min();
-        let nodes = members.len();
+        let names = members.iter().map(Member::name).collect();
+        let roll = Arc::new(Roll::new(names, max_lease.unwrap_or_default()));
+        let terms = members.iter().find_map(|member| member.voter().map(|voter| *voter.terms()));
         let clock = Arc::clone(&context.clock);
         let seat = |(at, member)| Seat::new(at, member, Arc::clone(&clock), node_timeout);
         Ok(Self(Arc::new(Quorum {
@@ -111,14 +113,15 @@ impl QuorumBackend {
             node_timeout,
             abilities: Abilities::full().tokens(tokens).looks_again(looks_again),
             max_lease,
-            identities: Mutex::new(vec![None; nodes]),
-            refused: Mutex::new(None),
+            roll,
+            terms,
+            tending: Mutex::default(),
         })))
     }
 }
 
 /// Refuses what cannot be one of a quorum.
-fn accept(member: &dyn Member) -> Result<(), Error> {
+fn accept(member: &Member) -> Result<(), Error> {
     let Abilities { owned, waking, independent, .. } = member.store().abilities();
     let why = if !independent {
         "is not independent: a replica of it may take over without the last writes, or it does not grant by proposal"
@@ -148,41 +151,6 @@ impl Quorum {
         }
     }
 
-    pub(super) fn refuse_what_is_no_quorum(&self) -> Result<(), Error> {
-        self.refused.lock().clone().map_or(Ok(()), Err)
-    }
-
-    /// Finds out which store a node is, before its first vote.
-    pub(super) fn identify(&self, core: &Core, by: Moment) -> Result<(), Failure> {
-        if core.is_identified() {
-            return Ok(());
-        }
-        let identity = core.member().identity(by);
-        if let Err(Failure::Refused(error)) = &identity {
-            *self.refused.lock() = Some(error.clone());
-        }
-        if let Some(identity) = identity? {
-            let mut identities = self.identities.lock();
-            let at = core.number();
-            if let Some(twin) =
-                identities.iter().position(|known| known.as_ref() == Some(&identity))
-                && twin != at
-            {
-                let name = |at: usize| self.seats[at].core().member().name();
-                let error = Error::configuration(format!(
-                    "{} and {} are one and the same server: its vote would count twice",
-                    name(twin),
-                    name(at)
-                ));
-                *self.refused.lock() = Some(error.clone());
-                return Err(Failure::Refused(error));
-            }
-            identities[at] = Some(identity);
-        }
-        core.set_identified();
-        Ok(())
-    }
-
     /// Asks every node, and waits until the answers decide something. `each` hears of every answer.
     fn decide<T: Send + 'static, R>(
         &self,
@@ -199,7 +167,7 @@ impl Quorum {
     }
 
     /// Asks every node, and waits for none.
-    fn ask<T: Send + 'static>(
+    pub(super) fn ask<T: Send + 'static>(
         &self,
         by: Moment,
         question: impl Fn(&Core, Moment) -> Result<T, Failure> + Clone + Send + 'static,
@@ -388,13 +356,16 @@ impl Backend for QuorumBackend {
         let mut split = SPLIT;
         loop {
             let asked = name.clone();
-            let question = move |core: &Core, by| core.store().inspect(&asked, by);
+            let question = move |core: &Core, by| core.member().inspect(&asked, by);
             let round = quorum.by(by);
             let gathering = quorum.ask(round, question, |_, _| {});
-            let holder = |answers: &[_]| tally::holder(&answered(answers));
-            let unknown =
-                || gathering.look(|answers| quorum.undecided("say who holds it", answers));
-            gathering.wait(clock, round, said_by_most).ok_or_else(unknown)?;
+            let counted = |answers: &[_]| quorum.roll.counted(answers, clock.now());
+            let holder = |answers: &[_]| tally::holder(&answered(&counted(answers)));
+            let unknown = || {
+                gathering.look(|answers| quorum.undecided("say who holds it", &counted(answers)))
+            };
+            let most = |answers: &[_]| said_by_most(&counted(answers));
+            gathering.wait(clock, round, most).ok_or_else(unknown)?;
             // If they do not agree it is on its way from one holder to another, and the others are dead, or slow: one of those may
             // tell who has a majority, or by and by somebody has one.
             let again = clock.now() + split;

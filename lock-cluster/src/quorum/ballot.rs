@@ -1,24 +1,29 @@
 //! [`Ballot`]: what is known of one owner's holding on each node, from the first request on until it is given back.
 
-use lock_core::Signal;
 use lock_core::backend::{Answer, Closing, Doubt, Failure, Receipt, Release};
+use lock_core::{Clock, Signal};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::member::{Reply, Vote};
+use super::roll::Roll;
 use super::tally::Round;
+use lock_redis::parts::Standing;
 
 /// One owner's attempt, and then its holding.
 pub(super) struct Ballot {
     state: Mutex<State>,
     /// Raised by every answer.
     pub(super) signal: Arc<Signal>,
+    roll: Arc<Roll>,
+    clock: Arc<dyn Clock>,
 }
 
 struct State {
     phase: Phase,
     round: u32,
-    nodes: Vec<Standing>,
+    nodes: Vec<Share>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +36,7 @@ enum Phase {
 
 /// How it stands on one node.
 #[derive(Default)]
-struct Standing {
+struct Share {
     /// How many requests were not answered yet.
     pending: u32,
     /// The last grant, with what the node wants to be reminded of.
@@ -40,25 +45,30 @@ struct Standing {
     doubt: bool,
     /// Whether it was given back here.
     freed: bool,
-    /// The last answer, and in which round it was given.
-    answer: Option<(u32, Said)>,
+    /// The last answer, in which round it was given, and by which node.
+    answer: Option<(u32, Said, Option<Arc<Standing>>)>,
 }
 
 /// What a node said, without what belongs to the grant.
 #[derive(Clone)]
 pub(super) enum Said {
-    Granted { with_tokens: bool },
+    Granted {
+        with_tokens: bool,
+    },
     Busy(Option<Duration>),
     Stale(u64),
-    NotVoting(Duration),
+    /// It does not vote for so long.
+    Paused(Duration, Option<Arc<Standing>>),
+    /// It is no node of any quorum.
+    Outside,
     Failed(Failure),
 }
 
 impl Ballot {
-    pub(super) fn new(nodes: usize) -> Arc<Self> {
-        let nodes = (0..nodes).map(|_| Standing::default()).collect();
+    pub(super) fn new(nodes: usize, roll: Arc<Roll>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let nodes = (0..nodes).map(|_| Share::default()).collect();
         let state = State { phase: Phase::Wanted, round: 0, nodes };
-        Arc::new(Self { state: Mutex::new(state), signal: Arc::default() })
+        Arc::new(Self { state: Mutex::new(state), signal: Arc::default(), roll, clock })
     }
 
     /// All nodes are going to be asked, once more or for the first time. Returns the number of the round.
@@ -70,20 +80,22 @@ impl Ballot {
     }
 
     /// A node has answered, or not in time. Whether that must be undone there: nobody wants it any more.
-    pub(super) fn note(&self, at: usize, round: u32, answer: Result<Answer, Failure>) -> bool {
+    pub(super) fn note(&self, at: usize, round: u32, answer: Result<Reply<Vote>, Failure>) -> bool {
         let mut state = self.state.lock();
         let is_unwanted = state.phase == Phase::Unwanted;
         let node = &mut state.nodes[at];
         node.pending -= 1;
-        let said = match answer {
-            Ok(Answer::Granted(grant)) => {
+        let by = answer.as_ref().ok().and_then(|reply| reply.by.clone());
+        let said = match answer.map(|reply| reply.what) {
+            Ok(Vote::Paused(left)) => Said::Paused(left, by.clone()),
+            Ok(Vote::Outside) => Said::Outside,
+            Ok(Vote::Cast(Answer::Granted(grant))) => {
                 node.granted = Some(grant.receipt);
                 Said::Granted { with_tokens: grant.tokens.is_some() }
             }
-            Ok(Answer::Busy(left) | Answer::Endless(left)) => Said::Busy(left),
-            Ok(Answer::Stale(token)) => Said::Stale(token.get()),
-            Ok(Answer::NotVoting(left)) => Said::NotVoting(left),
-            Ok(other) => {
+            Ok(Vote::Cast(Answer::Busy(left) | Answer::Endless(left))) => Said::Busy(left),
+            Ok(Vote::Cast(Answer::Stale(token))) => Said::Stale(token.get()),
+            Ok(Vote::Cast(other)) => {
                 node.doubt = true;
                 let why = format!("a node answered {other:?}, which a quorum cannot use");
                 Said::Failed(Failure::Unknown(lock_core::Error::unavailable(why)))
@@ -93,8 +105,8 @@ impl Ballot {
                 Said::Failed(failure)
             }
         };
-        if node.answer.as_ref().is_none_or(|(before, _)| *before <= round) {
-            node.answer = Some((round, said));
+        if node.answer.as_ref().is_none_or(|(before, ..)| *before <= round) {
+            node.answer = Some((round, said, by));
         }
         let is_left = node.pending == 0 && (node.granted.is_some() || node.doubt);
         drop(state);
@@ -104,17 +116,15 @@ impl Ballot {
 
     /// How far the present round has come. `is_suspect` says which nodes seem dead.
     pub(super) fn round(&self, is_suspect: impl Fn(usize) -> bool) -> Round {
-        let state = self.state.lock();
-        let mut round = Round { nodes: state.nodes.len(), ..Round::default() };
-        for (at, node) in state.nodes.iter().enumerate() {
-            match &node.answer {
-                Some((when, said)) if *when == state.round => match said {
-                    Said::Granted { .. } => round.granted += 1,
-                    Said::Busy(_) => round.busy += 1,
-                    Said::Stale(_) => round.stale += 1,
-                    Said::NotVoting(_) | Said::Failed(_) => {}
-                },
-                _ => {
+        let said = self.said();
+        let mut round = Round { nodes: said.len(), ..Round::default() };
+        for (at, said) in said.iter().enumerate() {
+            match said {
+                Some(Said::Granted { .. }) => round.granted += 1,
+                Some(Said::Busy(_)) => round.busy += 1,
+                Some(Said::Stale(_)) => round.stale += 1,
+                Some(Said::Paused(..) | Said::Outside | Said::Failed(_)) => {}
+                None => {
                     round.waiting += 1;
                     round.suspects += usize::from(is_suspect(at));
                 }
@@ -123,14 +133,22 @@ impl Ballot {
         round
     }
 
-    /// What each node said in the present round; `None` where it has not yet.
+    /// What each node said in the present round, if that counts beside what the others said; `None` where it has not yet.
     pub(super) fn said(&self) -> Vec<Option<Said>> {
         let state = self.state.lock();
         let now = state.round;
-        let said = |node: &Standing| {
-            node.answer.as_ref().filter(|(when, _)| *when == now).map(|(_, said)| said.clone())
+        let answers = state.nodes.iter().map(|node| {
+            node.answer.as_ref().filter(|(when, ..)| *when == now).map(|(_, said, by)| (said, by))
+        });
+        let answers: Vec<_> = answers.collect();
+        let said_by: Vec<_> =
+            answers.iter().map(|answer| answer.and_then(|(_, by)| by.clone())).collect();
+        let why_not = self.roll.why_not(&said_by, self.clock.now()).into_iter();
+        let counted = |(answer, why): (&Option<(&Said, _)>, Option<_>)| {
+            let (said, _) = answer.as_ref()?;
+            Some(why.map_or_else(|| (*said).clone(), |why| Said::Failed(Failure::Refused(why))))
         };
-        state.nodes.iter().map(said).collect()
+        answers.iter().zip(why_not).map(counted).collect()
     }
 
     /// From now on nobody wants it. Which nodes have granted it, which may have, and whether there is any of which it is

@@ -1,91 +1,124 @@
 //! [`Member`]: a store as one of a quorum's nodes.
 
-use lock_core::Moment;
-use lock_core::backend::{Backend, Failure};
-use lock_redis::parts::{Terms, Voter};
+use lock_core::backend::{Answer, Attempt, Backend, Failure, Lane, LockInfo, Renewal, Renewing};
+use lock_core::{LockName, Moment};
+use lock_redis::parts::{self, Standing, Voter};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store as one of a quorum's nodes. Every [`Backend`] whose abilities say that it is independent can be one; this is for
-/// those that can be told apart, and that know when they have lost what they knew.
-pub trait Member: Send + Sync + fmt::Debug {
-    /// The store.
-    fn store(&self) -> &dyn Backend;
+/// A store as one of a quorum's nodes.
+pub(super) enum Member {
+    /// Any backend, called by its number: the same store for as long as it is there, which forgets nothing.
+    Plain { store: Arc<dyn Backend>, name: String },
+    /// A Redis server, which says at each answer who it is.
+    Server(Box<Voter>),
+}
 
-    /// What it is called in messages.
-    fn name(&self) -> String;
+/// An answer, and who gave it: where that can be another than before.
+#[derive(Clone)]
+pub(super) struct Reply<T> {
+    pub(super) what: T,
+    pub(super) by: Option<Arc<Standing>>,
+}
 
-    /// Which store it is, so that one that is given twice is noticed. `None` if it cannot say. May ask it.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Refused`] if it cannot be one of a quorum.
-    fn identity(&self, by: Moment) -> Result<Option<Arc<str>>, Failure> {
-        let _ = by;
-        Ok(None)
+impl<T> Reply<T> {
+    fn by_the_store(what: T) -> Self {
+        Self { what, by: None }
     }
 
-    /// Called for one that [does not vote](lock_core::backend::Answer::NotVoting) because it does not know since when it
-    /// should, once the others have confirmed that this is the quorum it belongs to: from now on it waits for as long as
-    /// the longest lease, and votes then.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    fn mark(&self, by: Moment) -> Result<(), Failure> {
-        let _ = by;
-        Ok(())
+    fn by(what: T, by: Option<Arc<Standing>>) -> Self {
+        Self { what, by }
+    }
+}
+
+impl Member {
+    pub(super) fn store(&self) -> &dyn Backend {
+        match self {
+            Self::Plain { store, .. } => store.as_ref(),
+            Self::Server(voter) => voter.as_ref(),
+        }
+    }
+
+    /// What it is called in messages.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Plain { name, .. } => name.clone(),
+            Self::Server(voter) => voter.name(),
+        }
+    }
+
+    /// The server, where it is one.
+    pub(super) fn voter(&self) -> Option<&Voter> {
+        match self {
+            Self::Plain { .. } => None,
+            Self::Server(voter) => Some(voter),
+        }
     }
 
     /// The longest lease that it grants; `None` if there is no limit.
-    fn max_lease(&self) -> Option<Duration> {
-        None
+    pub(super) fn max_lease(&self) -> Option<Duration> {
+        self.voter().map(|voter| voter.terms().max_lease)
+    }
+
+    pub(super) fn acquire(
+        &self,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Reply<Vote>, Failure> {
+        match self {
+            Self::Plain { store, .. } => {
+                store.acquire(attempt, by).map(|answer| Reply::by_the_store(Vote::Cast(answer)))
+            }
+            Self::Server(voter) => voter.vote(attempt, by).map(|vote| match vote {
+                parts::Vote::Answer(answer, node) => Reply::by(Vote::Cast(answer), Some(node)),
+                parts::Vote::Paused(left, node) => Reply::by(Vote::Paused(left), Some(node)),
+                parts::Vote::Outside => Reply::by(Vote::Outside, None),
+            }),
+        }
+    }
+
+    pub(super) fn renew(
+        &self,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<Reply<Renewal>, Failure>> {
+        match self {
+            Self::Plain { store, .. } => {
+                let renewals = store.renew(Lane::new(0), batch, by).into_iter();
+                renewals.map(|renewal| renewal.map(Reply::by_the_store)).collect()
+            }
+            Self::Server(voter) => {
+                let renewals = voter.renew_standing(batch, by).into_iter();
+                renewals.map(|it| it.map(|(renewal, node)| Reply::by(renewal, node))).collect()
+            }
+        }
+    }
+
+    pub(super) fn inspect(&self, name: &LockName, by: Moment) -> Result<Reply<LockInfo>, Failure> {
+        match self {
+            Self::Plain { store, .. } => store.inspect(name, by).map(Reply::by_the_store),
+            Self::Server(voter) => {
+                voter.inspect_standing(name, by).map(|(info, node)| Reply::by(info, node))
+            }
+        }
     }
 }
 
-/// Any backend, known by its number.
-#[derive(Debug)]
-pub(super) struct Plain {
-    pub(super) store: Arc<dyn Backend>,
-    pub(super) number: usize,
+/// What a node says to an attempt.
+pub(super) enum Vote {
+    Cast(Answer),
+    /// It does not vote for so long.
+    Paused(Duration),
+    /// It is no node of any quorum.
+    Outside,
 }
 
-impl Member for Plain {
-    fn store(&self) -> &dyn Backend {
-        self.store.as_ref()
-    }
-
-    fn name(&self) -> String {
-        format!("node {}", self.number)
-    }
-}
-
-/// A Redis server.
-#[derive(Debug)]
-pub(super) struct RedisMember {
-    pub(super) voter: Voter,
-    pub(super) terms: Terms,
-}
-
-impl Member for RedisMember {
-    fn store(&self) -> &dyn Backend {
-        &self.voter
-    }
-
-    fn name(&self) -> String {
-        self.voter.name()
-    }
-
-    fn identity(&self, by: Moment) -> Result<Option<Arc<str>>, Failure> {
-        self.voter.introduce(by).map(Some)
-    }
-
-    fn mark(&self, by: Moment) -> Result<(), Failure> {
-        self.voter.mark(self.terms.max_lease, by)
-    }
-
-    fn max_lease(&self) -> Option<Duration> {
-        Some(self.terms.max_lease)
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain { store, .. } => store.fmt(f),
+            Self::Server(voter) => voter.fmt(f),
+        }
     }
 }

@@ -9,7 +9,9 @@
 //! - `proposals`: the tokens to propose
 //! - `watches`: waiters, woken once for each release
 //! - `seat`: one node's threads, and what is left to be closed there
-//! - [`Member`]: a store as one of a quorum's nodes
+//! - `member`: a store as one of a quorum's nodes
+//! - `roll`: which answers count together
+//! - `tending`: who is a member: servers that become nodes, and take a node's place
 
 mod attempt;
 mod backend;
@@ -18,11 +20,12 @@ mod gathering;
 mod member;
 mod proposals;
 mod renewals;
+mod roll;
 mod scheme;
 mod seat;
 mod tally;
+mod tending;
 mod watches;
 
 pub use backend::QuorumBackend;
-pub use member::Member;
 pub use scheme::{RedlockScheme, set_up};

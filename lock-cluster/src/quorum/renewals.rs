@@ -3,14 +3,15 @@
 use super::attempt::Held;
 use super::backend::{Quorum, answered};
 use super::gathering::Gathering;
+use super::member::Reply;
 use super::seat::{Core, Task};
 use super::tally;
 use lock_core::Moment;
-use lock_core::backend::{Failure, Lane, Renewal, Renewing};
+use lock_core::backend::{Failure, Renewal, Renewing};
 use std::sync::Arc;
 
 /// What one node came to, with an answer for each renewal.
-type Batch = Result<Vec<Result<Renewal, Failure>>, Failure>;
+type Batch = Result<Vec<Result<Reply<Renewal>, Failure>>, Failure>;
 
 impl Quorum {
     /// Renews these. A lease beyond the terms is refused before any node hears of it, which would keep the lock for so
@@ -47,7 +48,7 @@ impl Quorum {
                 one
             });
             let there: Vec<_> = there.collect();
-            Ok(core.store().renew(Lane::new(0), &there, by))
+            Ok(core.member().renew(&there, by))
         };
         let by = self.by(by);
         let gathering = Gathering::of(self.seats.len());
@@ -57,14 +58,17 @@ impl Quorum {
                 gathering.put(core.number(), answer);
             });
         }
+        let counted = |answers: &[Option<Batch>], at| {
+            self.roll.counted(&of_one(answers, at), self.clock.now())
+        };
         let is_decided = |answers: &[Option<Batch>]| {
-            let decided = |at| tally::renewed(&answered(&of_one(answers, at))).is_some();
+            let decided = |at| tally::renewed(&answered(&counted(answers, at))).is_some();
             (0..count).all(decided).then_some(())
         };
         let _all_decided = gathering.wait(self.clock.as_ref(), by, is_decided);
         gathering.look(|answers| {
             let renewal = |at: usize| {
-                let answers = of_one(answers, at);
+                let answers = counted(answers, at);
                 tally::renewed(&answered(&answers))
                     .ok_or_else(|| self.undecided("renewed it", &answers))
             };
@@ -74,7 +78,7 @@ impl Quorum {
 }
 
 /// What all nodes said to one of the renewals.
-fn of_one(answers: &[Option<Batch>], at: usize) -> Vec<Option<Result<Renewal, Failure>>> {
+fn of_one(answers: &[Option<Batch>], at: usize) -> Vec<Option<Result<Reply<Renewal>, Failure>>> {
     let of_node = |answer: &Option<Batch>| match answer.as_ref()? {
         Ok(answers) => answers.get(at).cloned(),
         Err(failure) => Some(Err(failure.clone())),

@@ -1,12 +1,14 @@
 //! [`RedlockScheme`]: what `redlock://` stands for; and [`set_up`], which makes servers a quorum.
 
-use super::backend::QuorumBackend;
-use super::member::{Member, RedisMember};
+use super::backend::{Quorum, QuorumBackend};
+use super::member::Member;
+use super::tally::majority;
+use super::tending::begun;
 use lock_core::backend::{Backend, Failure};
 use lock_core::{
     ClientId, Clock, Config, Context, Error, Host, MemberResult, Outcome, Scheme, SystemClock,
 };
-use lock_redis::parts::{FORMAT, Format, NodeSettings, Terms, Voter};
+use lock_redis::parts::{Admission, FORMAT, Format, NodeSettings, Sight, Step, Terms, Voter};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,13 +66,13 @@ impl Scheme for RedlockScheme {
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         let settings = Settings::read(config)?;
         let members = members(config, &settings, context)?;
-        let members = members.into_iter().map(|member| member as Arc<dyn Member>).collect();
         Ok(Arc::new(QuorumBackend::of(members, settings.node_timeout, context)?))
     }
 }
 
 struct Settings {
-    terms: Terms,
+    max_lease: Duration,
+    durable: bool,
     node_timeout: Duration,
     database: u32,
 }
@@ -111,7 +113,7 @@ impl Settings {
                 Error::configuration(format!("`/{shown}` in the URL is no database number"))
             })?,
         };
-        Ok(Self { terms: Terms { max_lease, durable }, node_timeout, database })
+        Ok(Self { max_lease, durable, node_timeout, database })
     }
 }
 
@@ -134,11 +136,7 @@ fn duration(name: &str, text: &str) -> Result<Duration, Error> {
 }
 
 /// The servers that the URL names.
-fn members(
-    config: &Config,
-    settings: &Settings,
-    context: &Context,
-) -> Result<Vec<Arc<RedisMember>>, Error> {
+fn members(config: &Config, settings: &Settings, context: &Context) -> Result<Vec<Member>, Error> {
     config.check()?;
     let hosts = config.hosts();
     if hosts.len() < QuorumBackend::FEWEST {
@@ -170,22 +168,26 @@ fn members(
     let member = |host: &Host| {
         let (name, port) = place(host);
         let node = nodes.node_on(&name, port)?;
-        let voter = Voter::new(node, Arc::clone(&format), settings.terms);
-        Ok(Arc::new(RedisMember { voter, terms: settings.terms }))
+        let Settings { max_lease, durable, .. } = *settings;
+        let terms = Terms { max_lease, keep: format.keep(), durable };
+        Ok(Member::Server(Box::new(Voter::new(node, Arc::clone(&format), terms))))
     };
     hosts.iter().map(member).collect()
 }
 
 /// Makes the servers of a `redlock://` URL a quorum, which votes at once: an operator's word that this is a new one, and
-/// that nobody holds a lock there. A server that is a node of it already is left as it is; if there is any, the others have
-/// to wait for as long as the longest lease before they vote, as a node that was emptied has to.
+/// that no lock can have been held there within the last `max_lease`. Also where a client has begun it just now, and waits for
+/// that long. Servers that were restarted empty look new, too.
 ///
-/// A quorum that nobody set up sets itself up when it is first used, and does not vote for that long: from the servers alone
-/// nobody can tell it from one that has forgotten everything.
+/// If some of them vote already, the others become nodes of that quorum, and wait for as long as the longest lease before
+/// they vote. If too few of the nodes are left for that, all of them begin anew, and wait for as long.
+///
+/// A quorum that nobody set up begins when it is first used, and does not vote for that long: from the servers alone
+/// it cannot be told from one that has forgotten everything.
 ///
 /// # Blocking
 ///
-/// Two command time-outs for each server, at most.
+/// A few command time-outs for each server, at most.
 ///
 /// # Errors
 ///
@@ -197,27 +199,92 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let context = Context::new(Arc::clone(&clock), ClientId::random());
     let members = members(config, &settings, &context)?;
+    let quorum = QuorumBackend::of(members, config.command_timeout(), &context)?.0;
     let by = || clock.now() + config.command_timeout();
-    let looked = each(&members, |member| {
-        let _run_id = member.voter.introduce(by())?;
-        member.voter.is_marked(by())
+    let look = || each(&quorum, |_, voter| voter.look(by()));
+    let sights = look()?;
+    refuse_strangers(&quorum, &sights)?;
+    let votes = |sight: &Sight| sight.marker.is_some() && !sight.is_new;
+    let pause = if sights.iter().any(votes) {
+        quorum.put_in_order()?;
+        let views = look()?.into_iter().map(|sight| sight.marker.map(|(_, node)| Arc::new(node)));
+        let views: Vec<_> = views.collect();
+        let why_not = quorum.roll.why_not(&views, clock.now());
+        let nodes =
+            views.iter().zip(&why_not).filter(|(node, why)| node.is_some() && why.is_none());
+        let count = nodes.count();
+        if count == views.len() {
+            return Ok(());
+        }
+        if count >= majority(views.len()) {
+            let why = why_not.into_iter().flatten().next();
+            return Err(why.unwrap_or_else(|| {
+                Error::unavailable("one of the servers did not become a node: call it again")
+            }));
+        }
+        settings.max_lease
+    } else {
+        Duration::ZERO
+    };
+    let names: Vec<_> = quorum.seats.iter().map(|seat| seat.core().member().name()).collect();
+    let seen: Vec<_> = sights.iter().cloned().map(Some).collect();
+    let mut agreed = begun(&seen, &names, &quorum.terms.expect("its nodes are servers"));
+    let mut epoch = 1;
+    if let (true, Some((begun, _))) =
+        (pause.is_zero(), sights.iter().find_map(|sight| sight.marker.as_ref()))
+    {
+        // A client has begun it, and knows it by its id.
+        epoch += u64::from(begun.members != agreed.members);
+        agreed.quorum = Arc::clone(&begun.quorum);
+    }
+    let admission = Admission { pause, not_before: 0, by_force: true };
+    each(&quorum, |at, voter| {
+        let step = Step::Record(epoch, &agreed, Some(admission));
+        voter.act(&sights[at].run_id, &step, by())
     })?;
-    let is_new = !looked.contains(&true);
-    let pause = if is_new { Duration::ZERO } else { settings.terms.max_lease };
-    each(&members, |member| member.voter.mark(pause, by()))?;
+    Ok(())
+}
+
+/// Refuses one server by two names, and nodes of different quorums.
+fn refuse_strangers(quorum: &Quorum, sights: &[Sight]) -> Result<(), Error> {
+    let name = |at: usize| quorum.seats[at].core().member().name();
+    for (at, sight) in sights.iter().enumerate() {
+        if let Some(twin) = sights[..at].iter().position(|other| other.run_id == sight.run_id) {
+            return Err(Error::configuration(format!(
+                "{} and {} are one and the same server (run_id {}): its vote would count twice",
+                name(twin),
+                name(at),
+                sight.run_id
+            )));
+        }
+        let of = |sight: &Sight| sight.marker.as_ref().map(|(_, node)| Arc::clone(&node.quorum));
+        let other = |other: &Sight| of(other).is_some() && of(other) != of(sight);
+        if of(sight).is_some()
+            && let Some(before) = sights[..at].iter().position(other)
+        {
+            return Err(Error::configuration(format!(
+                "{} and {} are nodes of different quorums: on those of a quorum that is given up, delete the key `distlock_quorum` \
+                 (behind the prefix)",
+                name(before),
+                name(at)
+            )));
+        }
+    }
     Ok(())
 }
 
 /// Does something with each, and says what all came to if any of them failed.
 fn each<T>(
-    members: &[Arc<RedisMember>],
-    question: impl Fn(&RedisMember) -> Result<T, Failure>,
+    quorum: &Quorum,
+    question: impl Fn(usize, &Voter) -> Result<T, Failure>,
 ) -> Result<Vec<T>, Error> {
     let mut done = Vec::new();
     let mut results = Vec::new();
     let mut kind = None;
-    for member in members {
-        let outcome = match question(member) {
+    for (at, seat) in quorum.seats.iter().enumerate() {
+        let member = seat.core().member();
+        let Some(voter) = member.voter() else { continue };
+        let outcome = match question(at, voter) {
             Ok(answer) => {
                 done.push(answer);
                 Outcome::Done

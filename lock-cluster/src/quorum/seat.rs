@@ -25,7 +25,7 @@ pub(super) struct Seat {
 /// What its threads need. They do not keep the quorum alive, but end with it.
 pub(super) struct Core {
     number: usize,
-    member: Arc<dyn Member>,
+    member: Member,
     clock: Arc<dyn Clock>,
     node_timeout: Duration,
     /// Whether it gave no answer the last time.
@@ -40,8 +40,6 @@ pub(super) struct Core {
     unhung: Mutex<Vec<Unhung>>,
     /// Wakes the thread for attempts, which looks after all of that, too. Raised by whoever has something for it.
     attention: Arc<Signal>,
-    /// Whether it is known which store it is.
-    identified: AtomicBool,
 }
 
 /// A holding that may be left behind on a node.
@@ -85,7 +83,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 impl Seat {
     pub(super) fn new(
         number: usize,
-        member: Arc<dyn Member>,
+        member: Member,
         clock: Arc<dyn Clock>,
         node_timeout: Duration,
     ) -> Self {
@@ -100,7 +98,6 @@ impl Seat {
             unsettled: Mutex::default(),
             unhung: Mutex::default(),
             attention: Arc::default(),
-            identified: AtomicBool::new(false),
         };
         let line = |what, signal| Arc::new(Line::new(format!("distlock-{what}{number}"), signal));
         let attempts = line("node", Arc::clone(&core.attention));
@@ -177,8 +174,8 @@ impl Core {
         self.number
     }
 
-    pub(super) fn member(&self) -> &dyn Member {
-        self.member.as_ref()
+    pub(super) fn member(&self) -> &Member {
+        &self.member
     }
 
     pub(super) fn store(&self) -> &dyn Backend {
@@ -194,14 +191,6 @@ impl Core {
     pub(super) fn is_suspect(&self) -> bool {
         let is_late = |asked: Moment| self.clock.now() >= asked + PATIENCE;
         self.silent.load(Ordering::Relaxed) || self.asked.lock().is_some_and(is_late)
-    }
-
-    pub(super) fn is_identified(&self) -> bool {
-        self.identified.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_identified(&self) {
-        self.identified.store(true, Ordering::Release);
     }
 
     fn ask<T>(

@@ -59,3 +59,39 @@ fn what_is_under_way_on_a_node_that_was_only_named_goes_on() {
     assert_eq!(take_over(1), [], "where a slot has gone");
     assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
 }
+
+#[test]
+fn node_of_another_id_at_the_same_address_is_another_member() {
+    let topology = topology();
+    let shared = topology.shared();
+    let take_over = |id: &str| {
+        let told = Shards::new(1, vec![Shard::new(id, at(1), 0..=9)]);
+        let left = shared.map.write().take_over(&told, &shared.makers).unwrap();
+        (left.gone.len(), shared.look(5).unwrap().number)
+    };
+    let (_, first) = take_over("a");
+    assert_eq!(take_over("a"), (0, first));
+    let (gone, second) = take_over("b");
+    assert!(gone == 1 && second != first, "its connections are ended");
+    let by_address = shared.map.write().member(&at(1), &shared.makers).unwrap();
+    assert_eq!((by_address.number, by_address.node.identity().as_deref()), (second, Some("b")));
+}
+
+/// One that was moved to another cluster keeps its ID.
+#[test]
+fn node_is_believed_by_its_id_and_that_of_another() {
+    let topology = topology();
+    let map = &topology.shared().map;
+    let nodes = |ids: &[&str]| -> Vec<_> {
+        let ports = 1..;
+        ids.iter().zip(ports).map(|(id, port)| ((*id).to_owned(), at(port))).collect()
+    };
+    let is_of = |id: &str, listed: &[&str]| {
+        let (id, asked_at) = (id.to_owned(), at(9));
+        map.read().is_of(&Account { asked_at, id, listed: nodes(listed) })
+    };
+    map.write().note(&nodes(&["a"]));
+    assert!(is_of("a", &["a", "x"]) && !is_of("x", &["a", "x"]));
+    map.write().note(&nodes(&["a", "b", "c"]));
+    assert!(is_of("a", &["a", "c"]) && !is_of("a", &["a", "x"]) && !is_of("x", &["a", "b", "c"]));
+}

@@ -39,6 +39,16 @@ impl Config {
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
                 format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
             }),
+            "keep" => {
+                let good = Self::SHORTEST_KEEP..=Self::LONGEST_KEEP;
+                (!good.contains(&self.keep) || !self.keep.subsec_nanos().is_multiple_of(1_000_000))
+                    .then(|| {
+                        format!(
+                            "keep {:?} is not between 2m and 365days, in whole milliseconds",
+                            self.keep
+                        )
+                    })
+            }
             "connect_timeout" => timeout(option, self.connect_timeout),
             "command_timeout" => timeout(option, self.command_timeout),
             "pool" => (!(1..=Self::LARGEST_POOL).contains(&self.pool))

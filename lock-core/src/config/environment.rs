@@ -226,6 +226,7 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
+            ("DISTLOCK_KEEP", "2h"),
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_SHORTFALL", "fail"),

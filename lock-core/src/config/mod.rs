@@ -72,6 +72,7 @@ pub struct Config {
     client_name: Option<String>,
     prefix: String,
     tokens: TokenPolicy,
+    keep: Duration,
     replication: Replication,
     /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
     extra: BTreeMap<String, Extra>,
@@ -85,8 +86,8 @@ pub struct Config {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum TokenPolicy {
-    /// Tokens, from a counter that the store drops a day after the time that it stands for, so that millions of lock
-    /// names leave nothing behind. The default.
+    /// Tokens, from a counter that the store drops some time ([`Config::with_keep`]) after the time that it stands for, so that
+    /// millions of lock names leave nothing behind. The default.
     #[default]
     Expire,
     /// Tokens, from a counter that stays: needed where Redisson's `RFencedLock` uses the same lock.
@@ -110,6 +111,12 @@ impl Config {
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
+    /// The default time for which a counter of tokens is kept.
+    pub const DEFAULT_KEEP: Duration = Duration::from_secs(60 * 60);
+    /// The shortest such time: stores may take up to a minute of it off.
+    pub const SHORTEST_KEEP: Duration = Duration::from_secs(2 * 60);
+    /// The longest such time.
+    pub const LONGEST_KEEP: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     /// The most exclusive connections.
     pub const LARGEST_POOL: u32 = 10_000;
 
@@ -267,6 +274,15 @@ impl Config {
         self
     }
 
+    /// For how long the counter of a lock's tokens is kept after the time that it stands for. Tokens go on growing when it is gone, by
+    /// the server's clock: this is by how much that may be set back meanwhile. It costs about 150 bytes for each name that
+    /// was used within that time. The same for all clients of a quorum. Default: an hour.
+    #[must_use]
+    pub fn with_keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
     /// How many replicas must confirm a grant before it counts, for how long they are waited for, and what is done if they
     /// do not: the settings `replicas`, `replication_timeout` and `on_shortfall` in one. Default: [`Replication::off`].
     #[must_use]
@@ -335,6 +351,12 @@ impl Config {
         self.outage_limit.unwrap_or(self.watchdog)
     }
 
+    /// See [`with_keep`](Self::with_keep).
+    #[must_use]
+    pub fn keep(&self) -> Duration {
+        self.keep
+    }
+
     /// See [`with_hand_off`](Self::with_hand_off).
     #[must_use]
     pub fn hand_off(&self) -> Duration {
@@ -400,6 +422,7 @@ impl Default for Config {
             lease: None,
             outage_limit: None,
             hand_off: Self::DEFAULT_HAND_OFF,
+            keep: Self::DEFAULT_KEEP,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,
             pool: Self::DEFAULT_POOL,

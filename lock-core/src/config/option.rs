@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings that have a name of ours; any other option is the scheme's, or a mistake.
-pub(super) const OPTIONS: [&str; 15] = [
+pub(super) const OPTIONS: [&str; 16] = [
     "password_file",
     "watchdog",
     "lease",
@@ -19,6 +19,7 @@ pub(super) const OPTIONS: [&str; 15] = [
     "client_name",
     "prefix",
     "tokens",
+    "keep",
     "replicas",
     "replication_timeout",
     "on_shortfall",
@@ -79,6 +80,7 @@ impl Config {
                     }
                 };
             }
+            "keep" => self.keep = duration(option, value)?,
             "replicas" => self.replication.replicas = replicas(option, value)?,
             "replication_timeout" => {
                 self.replication = self.replication.timeout(duration(option, value)?);

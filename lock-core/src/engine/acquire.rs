@@ -178,6 +178,8 @@ pub(super) struct Wait<'a> {
     contended: bool,
     /// Whether it was told that no lease ends it.
     endless: bool,
+    /// Whether it was told that the store grants nothing for a while.
+    paused: bool,
     /// How often in a row the store would not tell of releases.
     unwatched: u32,
     /// How often in a row several got in each other's way.
@@ -204,6 +206,7 @@ impl<'a> Wait<'a> {
             doubt: false,
             contended: false,
             endless: false,
+            paused: false,
             unwatched: 0,
             divided: 0,
             set_aside: 0,
@@ -310,6 +313,13 @@ impl<'a> Wait<'a> {
     fn tell_endless(&mut self, entry: &Entry) {
         if !std::mem::replace(&mut self.endless, true) {
             self.engine.events.emit(|| Event::Endless { lock: entry.name.clone() });
+        }
+    }
+
+    fn tell_paused(&mut self, entry: &Entry, left: Duration, why: &Error) {
+        if !std::mem::replace(&mut self.paused, true) {
+            let (lock, why) = (entry.name.clone(), why.clone());
+            self.engine.events.emit(|| Event::Paused { lock, left, why });
         }
     }
 

@@ -32,8 +32,9 @@ pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
 use crate::keys;
 use crate::link::{Ask, Server, SharedLink};
+use crate::marker::{Sight, Step};
 use crate::neighbour::Neighbour;
-use crate::propose::{Mark, Vote, Voting};
+use crate::propose::{Vote, Voting};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
@@ -289,11 +290,20 @@ impl Format {
     pub(crate) fn mark(
         &self,
         link: &mut dyn Ask,
-        voting: &Voting<'_>,
-        pause: Option<Duration>,
+        run_id: &str,
+        step: &Step<'_>,
         by: Moment,
-    ) -> Result<Mark, Failure> {
-        self.owned("stand on a quorum")?.mark(link, voting, pause, by)
+    ) -> Result<Sight, Failure> {
+        self.owned("stand on a quorum")?.mark(link, run_id, step, by)
+    }
+
+    /// For how long a counter of tokens is kept.
+    #[must_use]
+    pub fn keep(&self) -> Duration {
+        match &self.0 {
+            Kind::Owned(format) => format.keep(),
+            Kind::Unowned(_) => Duration::ZERO,
+        }
     }
 }
 

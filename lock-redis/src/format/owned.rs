@@ -54,6 +54,7 @@ pub(crate) struct Owned {
     /// What its channels are called.
     naming: Naming,
     pub(crate) policy: TokenPolicy,
+    keep: Duration,
     /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
     polls: Option<Polls>,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
@@ -72,10 +73,10 @@ pub(crate) struct SetAside {
 }
 
 impl Owned {
-    /// How long a token counter is kept after the time it stands for. Longer than any two of a failover's servers have
-    /// clocks that differ.
-    const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
-    pub(crate) const KEEP_MILLIS: u64 = Self::KEEP.as_secs() * 1_000;
+    /// How long a token counter is kept after the time it stands for.
+    pub(crate) fn keep(&self) -> Duration {
+        self.keep
+    }
 
     /// With the settings in `config`, which was checked.
     pub(super) fn new(shape: &'static Shape, config: &Config, polls: Option<Polls>) -> Self {
@@ -85,6 +86,7 @@ impl Owned {
             keys: Keys::new(config.prefix()),
             naming: Naming::new(shape, config.prefix()),
             policy: config.tokens(),
+            keep: config.keep(),
             shortest_tombstone: config.command_timeout() * 2,
             has_slots: false,
             sharded: AtomicBool::new(false),
@@ -166,7 +168,7 @@ impl Owned {
         let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
         let (mode, reserve) = self.tokens(attempt.tokens)?;
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
-        let (keep, set_aside) = (Text::number(Self::KEEP_MILLIS), Text::number(reserve.into()));
+        let (keep, set_aside) = (Text::of(self.keep().as_millis()), Text::number(reserve.into()));
         let reply = run(
             &self.shape.scripts.acquire,
             link,

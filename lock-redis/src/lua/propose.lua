@@ -3,8 +3,7 @@
 -- KEYS[1] the lock
 -- KEYS[2] the counter     string, the largest token granted or set aside
 -- KEYS[3] the tombstone   present while this owner is closed
--- KEYS[4] the marker      hash: run_id of the server that wrote it, max_lease in milliseconds, since when (in
---                         microseconds of the server's clock) this node votes
+-- KEYS[4] the marker      hash: see mark.lua
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
 -- ARGV[3] tokens: "0" none, "1" the counter expires, "2" the counter stays
@@ -15,11 +14,12 @@
 -- ARGV[8] the run_id of the server, as the client knows it
 -- ARGV[9] "1" if the server must be asked whether that is so: before the first vote on a connection
 -- ARGV[10] "1" if the operator declares that no write is ever lost
+-- ARGV[11] the quorum, ARGV[12] the epoch of its members, and ARGV[13] the node, as the client knows them
 --
 -- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed (-2), and its release
--- will be told of (1) or not (0); {2, token} free, and this is the token to be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4,
--- milliseconds} the longest lease is another one here; {5} this is another server than the client knows; {6,
--- microseconds} the token is so far ahead of this node's clock, which is too far.
+-- will be told of (1) or not (0); {2, token} free, and this is the token to be outbid; {3, milliseconds} this node does not
+-- vote for so long (-1: it has no marker); {4} its marker says something else than the client knows; {5} this is another
+-- server than the client knows; {6, microseconds} the token is so far ahead of this node's clock, which is too far.
 --
 -- Atomic because two owners must never both find the lock free, a vote must see the marker that it is given under, and a
 -- late copy of a request must see the tombstone before it takes the lock.
@@ -33,27 +33,28 @@ local now = time[1] * 1000000 + time[2]
 local floor = now - ARGV[4] * 1000
 
 if ARGV[7] ~= '' then
-  local marker = redis.call('HMGET', KEYS[4], 'run_id', 'max_lease', 'since')
+  local marker = redis.call('HMGET', KEYS[4], 'run_id', 'max_lease', 'since', 'keep', 'quorum', 'epoch', 'node')
+  local server = ARGV[8]
   if ARGV[9] == '1' or marker[1] ~= ARGV[8] then
-    local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+    server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
     if server ~= ARGV[8] then
       return {5}
-    end
-    if marker[1] and marker[1] ~= server then
-      -- It was started again since, perhaps from an old snapshot.
-      if ARGV[10] == '1' then
-        redis.call('HSET', KEYS[4], 'run_id', server)
-      else
-        marker[3] = now + marker[2] * 1000
-        redis.call('HSET', KEYS[4], 'run_id', server, 'since', marker[3])
-      end
     end
   end
   if not marker[1] then
     return {3, -1}
   end
-  if marker[2] ~= ARGV[7] then
-    return {4, tonumber(marker[2])}
+  if marker[2] ~= ARGV[7] or marker[4] ~= ARGV[4] or marker[5] ~= ARGV[11] or marker[6] ~= ARGV[12] or marker[7] ~= ARGV[13] then
+    return {4}
+  end
+  if marker[1] ~= server then
+    -- It was started again since, perhaps from an old snapshot.
+    if ARGV[10] == '1' then
+      redis.call('HSET', KEYS[4], 'run_id', server)
+    else
+      marker[3] = now + marker[2] * 1000
+      redis.call('HSET', KEYS[4], 'run_id', server, 'since', marker[3])
+    end
   end
   local since = tonumber(marker[3])
   if now < since then

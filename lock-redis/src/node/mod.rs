@@ -15,19 +15,19 @@ use crate::confirm::{Confirming, Listing};
 use crate::eviction::{Eviction, OnEviction};
 use crate::format::{Format, Progress, less_ours};
 use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
+use crate::marker::{Sight, Step};
 use crate::pool::{LinkPool, PoolThread, Slot};
-use crate::propose::{self, Introduction, Mark, Vote, Voting};
+use crate::propose::{self, Introduction, Vote, Voting};
 use crate::shards::{self, Port, Shards};
 use crate::subscriber::Subscriber;
 use asking::How;
 use lock_core::backend::{
     Answer, Attempt, Closing, Doubt, Failure, LockInfo, Release, Released, TenureId, Wake, Watch,
 };
-use lock_core::{Error, ErrorKind, LockName, Moment, Replicas, Replication};
+use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// One server.
 ///
@@ -210,15 +210,34 @@ impl Node {
         self.link.exchange(by, |link| propose::introduction(link, by))
     }
 
-    /// Makes the server one of a quorum's nodes, unless it is one; or looks whether it is, without a `pause`.
+    /// What the server is to a quorum, and what of that is changed.
     pub(crate) fn mark(
         &self,
         format: &Format,
-        voting: &Voting<'_>,
-        pause: Option<Duration>,
+        run_id: &str,
+        step: &Step<'_>,
         by: Moment,
-    ) -> Result<Mark, Failure> {
-        self.link.exchange(by, |link| format.mark(link, voting, pause, by))
+    ) -> Result<Sight, Failure> {
+        self.link.exchange(by, |link| format.mark(link, run_id, step, by))
+    }
+
+    /// Who holds a lock, and what the server that said so is to a quorum: by one connection.
+    pub(crate) fn inspect_and_look(
+        &self,
+        format: &Format,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<(LockInfo, Sight), Failure> {
+        let said = self.link.exchange(by, |link| {
+            let info = format.inspect(link, name, by)?;
+            Ok((info, format.mark(link, "", &Step::Look, by)?))
+        });
+        said.map_err(on(name))
+    }
+
+    /// The clock that deadlines are on.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.dialer.clock().as_ref()
     }
 
     /// See [`Backend::release`](lock_core::Backend::release).

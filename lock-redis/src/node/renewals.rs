@@ -5,8 +5,10 @@ use super::{Node, on};
 use crate::confirm::Confirming;
 use crate::format::Format;
 use crate::link::Ask;
+use crate::marker::{Sight, Step};
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, Renewing};
+use std::sync::Arc;
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -17,6 +19,26 @@ impl Node {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         self.renew_as(How::Plainly, format, batch, by)
+    }
+
+    /// The same, and behind each batch the server says, by the same connection, what it is to a quorum: what it extended it
+    /// has extended as that.
+    pub(crate) fn renew_and_look(
+        &self,
+        format: &Format,
+        batch: &[Renewing],
+        by: Moment,
+    ) -> Vec<Result<(Renewal, Arc<Sight>), Failure>> {
+        let renewals = self.renew_in_chunks(batch, |chunk| {
+            self.on_lane_or_shared(How::Plainly, by, |link| {
+                let renewals = format.renew(link, chunk, by)?;
+                let sight = Arc::new(format.mark(link, "", &Step::Look, by)?);
+                let with_sight = |renewal: Result<_, _>| renewal.map(|it| (it, Arc::clone(&sight)));
+                Ok(renewals.into_iter().map(with_sight).collect())
+            })
+        });
+        let renewals = renewals.into_iter().zip(batch);
+        renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
     }
 
     pub(super) fn renew_as(
@@ -58,9 +80,6 @@ impl Node {
         batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
     }
 
-    /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
-    /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of those who ask
-    /// behind it.
     fn renew_plainly(
         &self,
         how: How,
@@ -68,13 +87,25 @@ impl Node {
         chunk: &[Renewing],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        self.on_lane_or_shared(how, by, |link| format.renew(link, chunk, by))
+    }
+
+    /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
+    /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of those who ask
+    /// behind it.
+    fn on_lane_or_shared<T>(
+        &self,
+        how: How,
+        by: Moment,
+        exchange: impl Fn(&mut dyn Ask) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let stands = how == How::Plainly && self.link.stands();
         // Then there shall be time left for it.
         let now = self.dialer.clock().now();
         let link_by = if stands { now + by.since(now) / 2 } else { by };
-        match self.on_lane(how, link_by, |link| format.renew(link, chunk, by)) {
+        match self.on_lane(how, link_by, &exchange) {
             Err(none) if stands => {
-                let renewals = self.link.exchange(by, |link| format.renew(link, chunk, by));
+                let renewals = self.link.exchange(by, |link| exchange(link));
                 renewals.map_err(|failure| match failure {
                     Failure::NotSent(_) => none,
                     Failure::Unknown(_) => Failure::Unknown(none.into_error()),
@@ -111,11 +142,11 @@ impl Node {
         renewed?
     }
 
-    fn renew_in_chunks(
+    fn renew_in_chunks<T>(
         &self,
         batch: &[Renewing],
-        renew: impl Fn(&[Renewing]) -> Result<Vec<Result<Renewal, Failure>>, Failure>,
-    ) -> Vec<Result<Renewal, Failure>> {
+        renew: impl Fn(&[Renewing]) -> Result<Vec<Result<T, Failure>>, Failure>,
+    ) -> Vec<Result<T, Failure>> {
         let answers = |chunk: &[Renewing]| match renew(chunk) {
             Ok(renewals) => renewals,
             Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),

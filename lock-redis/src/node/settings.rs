@@ -3,7 +3,7 @@
 use super::Node;
 use crate::eviction::OnEviction;
 use crate::link::{
-    Bounds, CredentialSource, Dialer, Identity, Kind, Login, Password, Place, Server, TlsSettings,
+    Bounds, Dialer, Identity, Kind, Login, Password, Place, Secrets, Server, TlsSettings,
 };
 use crate::pool::PoolThread;
 use crate::scheme;
@@ -15,18 +15,18 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
-    /// Those for the sentinels, where the password is not simply given.
-    sentinel: Option<CredentialSource>,
+    /// Who gives the sentinels' password, where it is not simply given.
+    sentinel: Option<Secrets>,
     tls: Option<TlsSettings>,
     bounds: Bounds,
     pool: u32,
     /// Makes the slots of all pools.
     thread: PoolThread,
     clock: Arc<dyn Clock>,
+    eviction: OnEviction,
     notices: Notices,
     /// The lease of locks that are taken without one.
     lease: Duration,
-    eviction: OnEviction,
 }
 
 impl NodeSettings {
@@ -43,11 +43,11 @@ impl NodeSettings {
             (None, None) => Password::None,
         };
         let user = config.user().map(str::to_owned);
-        let credentials = CredentialSource { user, password, provider, is_sentinel: false };
-        credentials.check()?;
+        let secrets = Secrets { user, password, provider, is_sentinel: false };
+        secrets.check()?;
         let client_name = config.client_name().to_owned();
-        let login = Login { credentials, database, client_name };
-        let sentinel = scheme::sentinel_credentials(config)?;
+        let login = Login { secrets, database, client_name };
+        let sentinel = scheme::sentinel_secrets(config)?;
         let bounds =
             Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
@@ -81,7 +81,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(Kind::Node, id);
+        let identity = Identity::of(Kind::Node, id, self.notices.clone());
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_while().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
@@ -105,14 +105,14 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(Kind::Run, run_id);
+        let identity = Identity::of(Kind::Run, run_id, self.notices.clone());
         let dialer = self.dialer(Place::tcp(host, port))?.for_a_master().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Place) -> Result<Node, Error> {
-        let identity = Identity::followed(self.lease);
+        let identity = Identity::followed(self.lease, self.notices.clone());
         let dialer = self.dialer(place)?.identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
@@ -135,12 +135,12 @@ impl NodeSettings {
         password: Option<Secret>,
     ) -> Result<Dialer, Error> {
         let client_name = self.login.client_name.clone();
-        let credentials = self.sentinel.clone().unwrap_or_else(|| CredentialSource {
+        let secrets = self.sentinel.clone().unwrap_or_else(|| Secrets {
             user: user.map(str::to_owned),
             password: password.map_or(Password::None, Password::Given),
-            ..CredentialSource::default()
+            ..Secrets::default()
         });
-        let login = Login { credentials, database: 0, client_name };
+        let login = Login { secrets, database: 0, client_name };
         self.dialer_with(place, login)
     }
 
@@ -182,9 +182,9 @@ impl NodeSettings {
             (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
         };
-        let server = Server::new(place, login.credentials.user.as_deref())
+        let server = Server::new(place, login.secrets.user.as_deref())
             .over_tls(tls.is_some())
-            .with_notices(self.notices.clone());
+            .warning(self.notices.clone());
         Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
     }
 }

@@ -216,7 +216,6 @@ impl Council {
         if are_others {
             let (name, was) = (self.name(), listed(&before));
             settings.notices().server_changed(&name, &was, &all);
-            settings.notices().verify_held();
         }
         for (address, expected, found) in strangers {
             settings.notices().server_refused(&address.to_string(), &expected, &found);

@@ -1,7 +1,7 @@
 //! All states of the model, one kind of trouble at a time; and the faults that it finds where a rule is left out.
 
 use crate::node::{Flaw, Rules};
-use crate::quorum::{Action, Column, Event, Protocol, Quorum, State};
+use crate::quorum::{Action, Column, Event, Outsider, Protocol, Quorum, State};
 use crate::walk::Walk;
 use stateright::{Checker, DiscoveryClassification, HasDiscoveries, Model, Path};
 use std::ops::Range;
@@ -35,6 +35,10 @@ fn plain() -> Quorum {
         restarts: 0,
         saves: false,
         is_symmetric: true,
+        outsider: Outsider::None,
+        replacements: 0,
+        renews: false,
+        has_one_clock: false,
     }
 }
 
@@ -54,6 +58,28 @@ fn expiring() -> Quorum {
 fn forgetful() -> Quorum {
     let rules = Rules { longest: Some(1), ..plain().rules };
     Quorum { rules, clocks: 3, latest: 4, skew: 0, mortals: 1, restarts: 1, rounds: 1, ..plain() }
+}
+
+/// An empty server takes a node's place, which may go on voting; and clients may be led to any of the four.
+fn replaced() -> Quorum {
+    let rules = Rules { longest: Some(1), ..plain().rules };
+    Quorum {
+        rules,
+        clocks: 1,
+        has_one_clock: true,
+        latest: 2,
+        skew: 0,
+        rounds: 1,
+        is_symmetric: false,
+        outsider: Outsider::Empty,
+        replacements: 1,
+        ..plain()
+    }
+}
+
+/// Clients may be led to a node of another quorum.
+fn foreign() -> Quorum {
+    Quorum { outsider: Outsider::Foreign, replacements: 0, ..replaced() }
 }
 
 fn three() -> Quorum {
@@ -127,6 +153,29 @@ fn two_attempts_with_counters_that_expire() {
 #[test]
 fn two_attempts_and_a_node_that_forgets() {
     holds("a node that forgets", forgetful());
+}
+
+#[test]
+fn two_attempts_and_a_node_that_is_replaced() {
+    holds("a node that is replaced", replaced());
+}
+
+#[test]
+fn two_attempts_and_a_node_that_is_replaced_beside_renewals() {
+    holds("a node that is replaced, renewals", Quorum { renews: true, ..replaced() });
+}
+
+#[test]
+fn two_attempts_and_a_node_of_another_quorum() {
+    holds("a node of another quorum", foreign());
+}
+
+#[test]
+fn every_rule_of_the_membership_is_needed() {
+    flawed(Flaw::CountsAddresses, foreign());
+    flawed(Flaw::CountsStrangers, foreign());
+    flawed(Flaw::Unrecorded, replaced());
+    flawed(Flaw::RenewsAnywhere, Quorum { renews: true, ..replaced() });
 }
 
 #[test]

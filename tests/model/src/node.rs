@@ -38,16 +38,25 @@ pub struct Marker {
     pub run: u8,
     /// Since when it votes.
     pub since: u8,
+    pub view: View,
+}
+
+/// A quorum, and which of its memberships, counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct View {
+    pub quorum: u8,
+    pub epoch: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Request {
-    /// `propose.lua`. `run` is the start that the client believes to speak to.
-    Propose { owner: u8, first: u8, last: u8, run: u8 },
+    /// `propose.lua`. `run` is the start that the client believes to speak to, `view` what it takes for the node's.
+    Propose { owner: u8, first: u8, last: u8, run: u8, view: View },
     /// `close.lua`, with the last token used and the last one set aside.
     Close { owner: u8, tokens: Option<(u8, u8)>, tombstone: bool },
-    /// `mark.lua`, with the longest lease as the pause.
-    Mark { run: u8 },
+    /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`, and votes one longest
+    /// lease later, counted from `not_before` at the earliest.
+    Mark { run: u8, view: View, is_admitted: bool, not_before: u8 },
     /// Of the naive protocol: one more than the last, for whoever comes.
     Count { owner: u8 },
     /// Of the naive protocol: the counter is at least this from now on.
@@ -66,6 +75,8 @@ pub enum Answer {
     Ahead,
     /// It has been started again since.
     Stranger,
+    /// It belongs to another quorum, or knows another membership.
+    Outdated,
     Freed,
     Gone,
     Marked,
@@ -108,9 +119,30 @@ pub enum Flaw {
     NoLeaseCheck,
     /// The client is content with one node.
     Minority,
+    /// The client counts addresses, two of which may lead to one server.
+    CountsAddresses,
+    /// The client counts grants of different views together, and those of servers that are no members.
+    CountsStrangers,
+    /// A server becomes a node before a majority of the others has recorded it.
+    Unrecorded,
+    /// The client counts renewals whatever the views of the nodes are.
+    RenewsAnywhere,
+}
+
+impl View {
+    /// The first membership of the quorum.
+    pub const FIRST: Self = Self { quorum: 1, epoch: 1 };
+    /// Another quorum's.
+    pub const FOREIGN: Self = Self { quorum: 2, epoch: 1 };
 }
 
 impl Node {
+    /// The view under which it votes; that of no quorum where there are no markers.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.disk.marker.map_or(View::default(), |marker| marker.view)
+    }
+
     /// The stored token, unless it has expired.
     #[must_use]
     pub fn stored(&self, rules: &Rules) -> Option<u8> {
@@ -121,13 +153,15 @@ impl Node {
     /// Carries out a request, and says what the node answers.
     pub fn step(&mut self, rules: &Rules, request: Request) -> Answer {
         match request {
-            Request::Propose { owner, first, last, run } => {
-                self.propose(rules, owner, first, last, run)
+            Request::Propose { owner, first, last, run, view } => {
+                self.propose(rules, owner, first, last, run, view)
             }
             Request::Close { owner, tokens, tombstone } => {
                 self.close(rules, owner, tokens, tombstone)
             }
-            Request::Mark { run } => self.mark(rules, run),
+            Request::Mark { run, view, is_admitted, not_before } => {
+                self.mark(rules, run, view, is_admitted.then_some(not_before))
+            }
             Request::Count { owner } => match self.disk.lock {
                 Some(holder) if holder != owner => Answer::Busy,
                 Some(_) => Answer::Counted(self.disk.counter.map_or(0, |counter| counter.value)),
@@ -149,15 +183,26 @@ impl Node {
         self.disk.counter = Some(Counter { value, stands_for: value });
     }
 
-    fn propose(&mut self, rules: &Rules, owner: u8, first: u8, last: u8, run: u8) -> Answer {
+    fn propose(
+        &mut self,
+        rules: &Rules,
+        owner: u8,
+        first: u8,
+        last: u8,
+        run: u8,
+        view: View,
+    ) -> Answer {
         let mut floor = self.now.saturating_sub(rules.keep);
         if let Some(longest) = rules.longest {
             if run != self.run {
                 return Answer::Stranger;
             }
             let Some(marker) = &mut self.disk.marker else { return Answer::Unmarked };
+            if marker.view != view {
+                return Answer::Outdated;
+            }
             if marker.run != run {
-                *marker = Marker { run, since: self.now + longest };
+                *marker = Marker { run, since: self.now + longest, view };
             }
             let since = marker.since;
             if self.now < since {
@@ -216,13 +261,25 @@ impl Node {
         Answer::Freed
     }
 
-    fn mark(&mut self, rules: &Rules, run: u8) -> Answer {
+    fn mark(&mut self, rules: &Rules, run: u8, view: View, not_before: Option<u8>) -> Answer {
         if run != self.run {
             return Answer::Stranger;
         }
-        let pause = rules.longest.unwrap_or_default();
-        self.disk.marker.get_or_insert(Marker { run, since: self.now + pause });
-        Answer::Marked
+        match (&mut self.disk.marker, not_before) {
+            (Some(marker), _) if marker.view.quorum == view.quorum => {
+                marker.view.epoch = marker.view.epoch.max(view.epoch);
+            }
+            (None, Some(not_before)) => {
+                let since = self.now.max(not_before) + rules.longest.unwrap_or_default();
+                self.disk.marker = Some(Marker { run, since, view });
+            }
+            _ => {}
+        }
+        match self.disk.marker {
+            Some(marker) if marker.view == view => Answer::Marked,
+            Some(_) => Answer::Outdated,
+            None => Answer::Unmarked,
+        }
     }
 
     /// It is started again, with what is on its disk.
@@ -231,7 +288,7 @@ impl Node {
         self.disk = self.saved;
         if rules.flaw == Flaw::NoMarker {
             // It counts as a node that has always been there.
-            self.disk.marker = Some(Marker { run: self.run, since: 0 });
+            self.disk.marker = Some(Marker { run: self.run, since: 0, view: View::FIRST });
         }
     }
 }

@@ -1,4 +1,10 @@
-//! [`Quorum`]: three nodes, and clients that want one lock, with a network that does what it likes.
+//! [`Quorum`]: three nodes, and clients that want one lock, with a network that does what it likes. Beside the nodes there
+//! may be a server that is none: an empty one that takes a node's place, or a node of another quorum.
+//!
+//! An address may lead any client to any of these servers at any time: a request may arrive at each of them, and the client
+//! learns of the server, with its answer, under which view that was given.
+//!
+//! How the members agree on the next membership is not modelled: it is chosen in one step, as a consensus among them does.
 //!
 //! Messages are not in the state. A request that was sent may arrive at any time, or never; and an answer is a fact
 //! from the moment that it is given, which its client may know or not when it goes on. So loss, delay and order of
@@ -7,16 +13,20 @@
 //! lets go before the client's own deadline (which counts from before the request was sent), and that a node that was started
 //! again votes when all leases from before are over.
 
-use crate::node::{Answer, Flaw, Node, Request, Rules};
+use crate::node::{Answer, Flaw, Node, Request, Rules, View};
 
 mod checking;
 mod choices;
 mod words;
 
 pub const NODES: usize = 3;
+/// The nodes, and the server that is none at first.
+pub const SERVERS: usize = 4;
 pub const MAJORITY: usize = 2;
 const MOST_ATTEMPTS: usize = 3;
 const MOST_ROUNDS: usize = 2;
+const MOST_EPOCHS: usize = 3;
+const FIRST_MEMBERS: u8 = 0b111;
 
 /// What may happen, and how often.
 #[derive(Clone, Debug)]
@@ -45,6 +55,23 @@ pub struct Quorum {
     pub saves: bool,
     /// Nodes that are in the same state are not told apart.
     pub is_symmetric: bool,
+    pub outsider: Outsider,
+    /// How often a server takes a node's place.
+    pub replacements: u8,
+    /// Locks are renewed, once each.
+    pub renews: bool,
+    /// All clocks go together.
+    pub has_one_clock: bool,
+}
+
+/// What the server beside the nodes is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outsider {
+    /// There is none.
+    None,
+    Empty,
+    /// A node of another quorum, which votes.
+    Foreign,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +85,10 @@ pub enum Protocol {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     pub attempts: [Attempt; MOST_ATTEMPTS],
-    pub columns: [Column; NODES],
+    pub columns: [Column; SERVERS],
+    /// The members of each epoch, each a bit, and how many epochs there are.
+    memberships: [u8; MOST_EPOCHS],
+    epochs: u8,
     /// The largest token that anybody who believed in his lock has used.
     last: u8,
     /// How many have ever believed in it.
@@ -83,6 +113,15 @@ pub struct Attempt {
     over: bool,
     /// The last token used.
     used: u8,
+    renewal: Renewal,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Renewal {
+    #[default]
+    Unsent,
+    Sent,
+    Done,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -101,10 +140,14 @@ pub struct Column {
     is_mortal: bool,
     pub node: Node,
     cells: [[Cell; MOST_ROUNDS]; MOST_ATTEMPTS],
+    /// The renewal of each attempt.
+    renewals: [Cell; MOST_ATTEMPTS],
     /// The attempts whose release is under way, each a bit.
     closing: u8,
     /// Those that were begun when it was started again. It does not vote before all their leases are over.
     awaits: u8,
+    /// Of those, whose renewal was sent after that: if it succeeds, the lease that is awaited is not the last one.
+    renews: u8,
 }
 
 /// One request, and what came of it.
@@ -116,7 +159,8 @@ enum Cell {
     Sent,
     /// It has arrived, and its answer makes no difference.
     Done,
-    Granted,
+    /// Under this view.
+    Granted(View),
     Stale(u8),
     Counted(u8),
 }
@@ -165,8 +209,30 @@ pub enum Action {
     Saves {
         node: usize,
     },
+    /// It becomes a node of the last membership.
     IsMarked {
         node: usize,
+    },
+    /// A new membership is chosen, in which this server stands for that one.
+    Replaces {
+        newcomer: usize,
+        replaced: usize,
+    },
+    /// It records the last membership.
+    Records {
+        node: usize,
+    },
+    /// All nodes are asked to extend the lease.
+    Renews {
+        attempt: usize,
+    },
+    RenewalArrives {
+        attempt: usize,
+        node: usize,
+    },
+    /// The client believes that its lease is longer.
+    IsRenewed {
+        attempt: usize,
     },
 }
 
@@ -199,6 +265,10 @@ impl Quorum {
             restarts: 2,
             saves: true,
             is_symmetric: false,
+            outsider: Outsider::Empty,
+            replacements: 2,
+            renews: true,
+            has_one_clock: false,
         }
     }
 
@@ -206,23 +276,78 @@ impl Quorum {
     #[must_use]
     pub fn without_time() -> Self {
         let rules = Rules { longest: None, keep: u8::MAX, flaw: Flaw::None };
-        Self { rules, clocks: 0, mortals: 0, restarts: 0, saves: false, ..Self::everything() }
+        Self {
+            rules,
+            clocks: 0,
+            mortals: 0,
+            restarts: 0,
+            saves: false,
+            outsider: Outsider::None,
+            replacements: 0,
+            renews: false,
+            ..Self::everything()
+        }
     }
 
     fn send(&self, state: &mut State, attempt: usize, first: u8) {
         let round = usize::from(state.attempts[attempt].round);
         state.attempts[attempt].firsts[round] = first;
-        for column in &mut state.columns {
+        for column in &mut state.columns[..self.servers()] {
             column.cells[attempt][round] = Cell::Sent;
         }
+    }
+
+    fn servers(&self) -> usize {
+        if self.outsider == Outsider::None { NODES } else { SERVERS }
+    }
+
+    /// Whether this server is a member under this view.
+    fn is_member(&self, state: &State, view: View, server: usize) -> bool {
+        let members = match view {
+            View { quorum: 1, epoch } => state.memberships[usize::from(epoch) - 1],
+            View { quorum: 0, .. } => FIRST_MEMBERS,
+            // Of another quorum there is one server here.
+            _ => 1 << NODES,
+        };
+        members & 1 << server != 0
+    }
+
+    /// The last membership, where there are any.
+    fn last_view(&self, state: &State) -> View {
+        View { quorum: 1, epoch: state.epochs }
+    }
+
+    /// Whether enough servers say yes, as the client counts them.
+    fn is_majority(
+        &self,
+        state: &State,
+        said: impl Fn(&Column) -> Option<View>,
+        flaw: Flaw,
+    ) -> bool {
+        let said: Vec<_> = state.columns.iter().map(said).collect();
+        let all = said.iter().flatten().count();
+        match self.rules.flaw {
+            Flaw::Minority => return all >= 1,
+            Flaw::CountsAddresses => return 2 * all >= MAJORITY,
+            it if it == flaw => return all >= MAJORITY,
+            _ => {}
+        }
+        said.iter().flatten().any(|view| {
+            let agrees = |(server, its): &(usize, &Option<View>)| {
+                **its == Some(*view) && self.is_member(state, *view, *server)
+            };
+            said.iter().enumerate().filter(agrees).count() >= MAJORITY
+        })
     }
 
     fn request(&self, state: &State, attempt: usize, round: usize, node: usize) -> Request {
         let (owner, first) = (index(attempt), state.attempts[attempt].firsts[round]);
         match (self.protocol, round) {
             (Protocol::Proposed, _) => {
-                let run = state.columns[node].node.run;
-                Request::Propose { owner, first, last: first + self.reserve, run }
+                // An older view is refused, and then the client asks under the one that there is.
+                let Node { run, .. } = state.columns[node].node;
+                let view = state.columns[node].node.view();
+                Request::Propose { owner, first, last: first + self.reserve, run, view }
             }
             (Protocol::Naive, 0) => Request::Count { owner },
             (Protocol::Naive, _) => Request::WriteBack { token: first },
@@ -248,9 +373,9 @@ impl Quorum {
                 let answer = column.node.step(&self.rules, request);
                 let cell = &mut column.cells[attempt][round];
                 // An answer that was given before stays a fact.
-                if *cell != Cell::Granted {
+                if !matches!(cell, Cell::Granted(_)) {
                     *cell = match answer {
-                        Answer::Granted => Cell::Granted,
+                        Answer::Granted => Cell::Granted(column.node.view()),
                         Answer::Stale(token) => Cell::Stale(token),
                         Answer::Counted(token) => Cell::Counted(token),
                         _ => Cell::Done,
@@ -283,7 +408,8 @@ impl Quorum {
             Action::Releases { attempt } => {
                 state.attempts[attempt].phase = Phase::After;
                 state.attempts[attempt].over = true;
-                state.columns.iter_mut().for_each(|column| column.closing |= 1 << attempt);
+                let columns = state.columns[..self.servers()].iter_mut();
+                columns.for_each(|column| column.closing |= 1 << attempt);
             }
             Action::ReleaseArrives { attempt, node } => {
                 let it = state.attempts[attempt];
@@ -303,18 +429,19 @@ impl Quorum {
                 state.columns[node].node.disk.lock = None;
                 event = Some((node, Event::LetGo));
             }
+            Action::Tick { .. } if self.has_one_clock => {
+                state.columns.iter_mut().for_each(|column| column.node.now += 1);
+            }
             Action::Tick { node } => {
                 state.columns[node].node.now += 1;
                 event = Some((node, Event::Tick));
             }
             Action::Restarts { node } => {
-                let begun = |(at, it): (usize, &Attempt)| {
-                    u8::from(it.phase != Phase::Before && !it.over) << at
-                };
-                let awaits = state.attempts.iter().enumerate().map(begun).sum();
+                let awaits = state.begun();
                 let column = &mut state.columns[node];
                 column.node.restart(&self.rules);
                 column.awaits = awaits;
+                column.renews = 0;
                 state.restarts += 1;
                 event = Some((node, Event::Restarted));
             }
@@ -324,14 +451,62 @@ impl Quorum {
                 event = Some((node, Event::Saved));
             }
             Action::IsMarked { node } => {
+                let (awaits, view) = (state.begun(), self.last_view(&state));
+                let not_before = self.not_before(&state);
                 let column = &mut state.columns[node];
-                let request = Request::Mark { run: column.node.run };
+                let run = column.node.run;
+                let request = Request::Mark { run, view, is_admitted: true, not_before };
+                let answer = column.node.step(&self.rules, request);
+                column.awaits = awaits;
+                column.renews = 0;
+                event = Some((node, Event::Asked(request, answer)));
+            }
+            Action::Replaces { newcomer, replaced } => {
+                let last = state.memberships[usize::from(state.epochs) - 1];
+                state.memberships[usize::from(state.epochs)] =
+                    last & !(1 << replaced) | 1 << newcomer;
+                state.epochs += 1;
+            }
+            Action::Records { node } => {
+                let view = self.last_view(&state);
+                let column = &mut state.columns[node];
+                let run = column.node.run;
+                let request = Request::Mark { run, view, is_admitted: false, not_before: 0 };
                 let answer = column.node.step(&self.rules, request);
                 event = Some((node, Event::Asked(request, answer)));
+            }
+            Action::Renews { attempt } => {
+                state.attempts[attempt].renewal = Renewal::Sent;
+                for column in &mut state.columns[..self.servers()] {
+                    column.renewals[attempt] = Cell::Sent;
+                    column.renews |= column.awaits & 1 << attempt;
+                }
+            }
+            Action::RenewalArrives { attempt, node } => {
+                let column = &mut state.columns[node];
+                let is_ours = column.node.disk.lock == Some(index(attempt));
+                // The view is read behind it.
+                column.renewals[attempt] =
+                    if is_ours { Cell::Granted(column.node.view()) } else { Cell::Done };
+            }
+            Action::IsRenewed { attempt } => {
+                state.attempts[attempt].renewal = Renewal::Done;
+                for column in &mut state.columns {
+                    column.awaits &= !(column.renews & 1 << attempt);
+                }
             }
         }
         self.tidy(&mut state);
         (state, event)
+    }
+
+    /// From when at the earliest the pause of a newcomer counts: from the latest clock of those that have recorded it, so
+    /// that nothing which they granted before is beyond its end. Nodes that are never started again have no clock.
+    fn not_before(&self, state: &State) -> u8 {
+        let view = self.last_view(state);
+        let has_clock = |column: &&Column| column.is_mortal || self.mortals == 0;
+        let recorded = state.columns.iter().filter(|column| column.node.view() == view);
+        recorded.filter(has_clock).map(|column| column.node.now).max().unwrap_or_default()
     }
 
     /// Forgets what makes no difference any more, so that states that are the same look the same.
@@ -351,11 +526,16 @@ impl Quorum {
                     let is_last = it.round + 1 == self.rounds;
                     match cell {
                         Cell::Unsent | Cell::Sent | Cell::Done => {}
-                        Cell::Granted | Cell::Counted(_) if counts => {}
+                        Cell::Granted(_) | Cell::Counted(_) if counts => {}
                         Cell::Stale(_) if counts && !is_last => {}
                         _ => *cell = Cell::Done,
                     }
                 }
+            }
+            if is_done {
+                it.renewal = Renewal::Unsent;
+                let columns = state.columns.iter_mut();
+                columns.for_each(|column| column.renewals[attempt] = Cell::Unsent);
             }
             let is_closing = state.columns.iter().any(|column| column.closing & 1 << attempt != 0);
             if is_done && !is_closing && self.rules.flaw != Flaw::NoLeaseCheck {
@@ -374,9 +554,10 @@ impl Quorum {
         }
         for column in &mut state.columns {
             column.awaits &= !over;
+            column.renews &= column.awaits;
         }
         if self.is_symmetric {
-            state.columns.sort_unstable();
+            state.columns[..NODES].sort_unstable();
         }
     }
 }
@@ -393,6 +574,13 @@ fn index(attempt: usize) -> u8 {
 }
 
 impl State {
+    /// The attempts that were begun and whose lease is not over, each a bit.
+    fn begun(&self) -> u8 {
+        let begun =
+            |(at, it): (usize, &Attempt)| u8::from(it.phase != Phase::Before && !it.over) << at;
+        self.attempts.iter().enumerate().map(begun).sum()
+    }
+
     pub fn is_sound(&self) -> bool {
         self.fault.is_none()
     }

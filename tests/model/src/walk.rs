@@ -56,8 +56,13 @@ fn weight(action: &Action) -> u32 {
         Action::Arrives { .. } => 8,
         Action::Again { .. } | Action::ReleaseArrives { .. } | Action::LetsGo { .. } => 4,
         Action::Tick { .. } => 8,
+        Action::IsRenewed { .. } => 8,
+        Action::RenewalArrives { .. } | Action::Records { .. } => 4,
         Action::HandsOn { .. } | Action::IsMarked { .. } => 3,
-        Action::Releases { .. } | Action::Saves { .. } => 2,
-        Action::Begin { .. } | Action::LeaseEnds { .. } | Action::Restarts { .. } => 1,
+        Action::Releases { .. } | Action::Saves { .. } | Action::Renews { .. } => 2,
+        Action::Begin { .. }
+        | Action::LeaseEnds { .. }
+        | Action::Restarts { .. }
+        | Action::Replaces { .. } => 1,
     }
 }

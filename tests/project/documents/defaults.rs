@@ -23,6 +23,7 @@ fn value(config: &Config, setting: &str) -> String {
         "prefix" if config.prefix().is_empty() => "nothing".to_owned(),
         "prefix" => format!("`{}`", config.prefix()),
         "tokens" => format!("`{:?}`", config.tokens()).to_lowercase(),
+        "keep" => duration(config.keep()),
         "replicas" => config.replication().count().to_string(),
         "replication_timeout" => duration(config.replication().time()),
         "on_shortfall" => format!("`{:?}`", config.replication().shortfall()).to_lowercase(),
@@ -72,7 +73,7 @@ fn the_table_of_settings_is_what_the_code_does() {
             }
         }
     }
-    assert_eq!(limits, 13, "limits that are written as options are");
+    assert_eq!(limits, 15, "limits that are written as options are");
     assert_eq!(rows[0][3], "2^53 - 1 ms", "the longest lease");
     let longest = (1_u64 << 53) - 1;
     assert!(is_taken("watchdog", &format!("{longest}ms")));

@@ -57,7 +57,7 @@ impl InMemory {
 }
 
 impl Real for InMemory {
-    fn begin(&mut self, counter: u8) {
+    fn begin(&mut self, counter: u8, _: bool) {
         *self = Self::new();
         if counter > 0 {
             assert_eq!(self.propose(9, counter, counter), Answer::Granted);

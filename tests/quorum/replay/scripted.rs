@@ -2,7 +2,7 @@
 
 use super::{LOCK, Real};
 use distlock::{Clock, SystemClock};
-use distlock_model::node::{Answer, Request, Rules};
+use distlock_model::node::{Answer, Request, Rules, View};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time_of_day::TimeOfDay;
@@ -53,6 +53,8 @@ const COUNTER: &str = "redisson_lock_token:{a}";
 const MARKER: &str = "distlock_quorum";
 /// A counter is kept for a day.
 const KEEP_MILLIS: i64 = 86_400_000;
+/// What the server is recorded by.
+const NODE: &str = "node";
 
 fn tombstone(owner: u8) -> String {
     format!("distlock_closed:{{a}}:{owner}")
@@ -107,13 +109,19 @@ impl Scripted {
         answer
     }
 
-    fn propose(&mut self, owner: u8, first: u8, last: u8, run: u8) -> Answer {
+    fn propose(&mut self, owner: u8, first: u8, last: u8, run: u8, view: View) -> Answer {
         let (first, last, longest) = (self.token(first), self.token(last), self.longest());
         let (keep, run) = (KEEP_MILLIS.to_string(), self.run(run));
         let lease = (i64::from(self.rules.longest.unwrap_or(1)) * self.unit()).to_string();
         let (owner, tombstone) = (owner.to_string(), tombstone(owner));
         let keys = [LOCK, COUNTER, &tombstone, MARKER];
-        let told = [&lease, &owner, "1", &keep, &first, &last, &longest, &run, "1", "0"];
+        let (quorum, epoch) = (view.quorum.to_string(), view.epoch.to_string());
+        let node = self.probe.command(&["HGET", MARKER, NODE]);
+        let node = if let Value::Nil = node { String::new() } else { node.text() };
+        let told = [
+            &lease, &owner, "1", &keep, &first, &last, &longest, &run, "1", "0", &quorum, &epoch,
+            &node,
+        ];
         let script = self.scripts.propose.clone();
         let numbers = match self.script(&script, &keys, &told) {
             Value::List(numbers) => numbers.into_iter().map(Value::int).collect::<Vec<_>>(),
@@ -125,6 +133,7 @@ impl Scripted {
             [2, stored] => Answer::Stale(self.unit_of(stored)),
             [3, -1] => Answer::Unmarked,
             [3, _] => Answer::NotVoting,
+            [4] => Answer::Outdated,
             [5] => Answer::Stranger,
             [6, _] => Answer::Ahead,
             _ => panic!("{numbers:?}"),
@@ -133,7 +142,7 @@ impl Scripted {
 }
 
 impl Real for Scripted {
-    fn begin(&mut self, counter: u8) {
+    fn begin(&mut self, counter: u8, is_node: bool) {
         self.clock.set(0);
         self.probe.command(&["FLUSHALL"]);
         self.runs.clear();
@@ -143,10 +152,22 @@ impl Real for Scripted {
         // It is in the middle of the first unit now, so that nothing hangs on how long the test takes.
         self.base = unix - self.unit() * 500;
         self.save();
-        if self.rules.longest.is_some() {
+        if is_node {
             let (longest, since) = (self.longest(), self.token(0));
-            let marker = ["HSET", MARKER, "run_id", &run, "max_lease", &longest, "since", &since];
-            self.probe.command(&marker);
+            let keep = KEEP_MILLIS.to_string();
+            let View { quorum, epoch } = View::FIRST;
+            let (quorum, epoch) = (quorum.to_string(), epoch.to_string());
+            let marker = [
+                ["quorum", &quorum],
+                ["epoch", &epoch],
+                ["members", "?"],
+                ["max_lease", &longest],
+                ["keep", &keep],
+                [NODE, &run],
+                ["run_id", &run],
+                ["since", &since],
+            ];
+            self.probe.command(&[&["HSET", MARKER][..], marker.as_flattened()].concat());
         }
         if counter > 0 {
             let token = self.token(counter);
@@ -157,7 +178,9 @@ impl Real for Scripted {
 
     fn ask(&mut self, request: Request) -> Answer {
         match request {
-            Request::Propose { owner, first, last, run } => self.propose(owner, first, last, run),
+            Request::Propose { owner, first, last, run, view } => {
+                self.propose(owner, first, last, run, view)
+            }
             Request::Close { owner, tokens, tombstone: is_left } => {
                 let (used, end) = match tokens {
                     Some((used, end)) => (self.token(used), self.token(end)),
@@ -172,12 +195,42 @@ impl Real for Scripted {
                     _ => Answer::Freed,
                 }
             }
-            Request::Mark { run } => {
+            Request::Mark { run, view, is_admitted, not_before } => {
                 let (run, longest) = (self.run(run), self.longest());
+                let (quorum, epoch) = (view.quorum.to_string(), view.epoch.to_string());
+                let keep = KEEP_MILLIS.to_string();
+                let (pause, not_before) = if is_admitted {
+                    (longest.clone(), self.token(not_before))
+                } else {
+                    Default::default()
+                };
+                let told = [
+                    &run,
+                    "record",
+                    &quorum,
+                    &epoch,
+                    "?",
+                    &longest,
+                    &keep,
+                    &pause,
+                    &not_before,
+                    "0",
+                ];
                 let script = self.scripts.mark.clone();
-                match self.script(&script, &[MARKER], &[&run, &longest, &longest]).int() {
-                    -1 => Answer::Stranger,
-                    _ => Answer::Marked,
+                // An error is no answer that a node gives.
+                let Value::List(state) = self.script(&script, &[MARKER], &told) else {
+                    return Answer::Counted(0);
+                };
+                let text = |value: &Value| match value {
+                    Value::Text(text) => Some(text.clone()),
+                    _ => None,
+                };
+                let [server, _, Value::List(fields), _] = &state[..] else { panic!("{state:?}") };
+                match (text(&fields[0]), text(&fields[1])) {
+                    _ if text(server) != Some(run) => Answer::Stranger,
+                    (None, _) => Answer::Unmarked,
+                    its if its == (Some(quorum), Some(epoch)) => Answer::Marked,
+                    _ => Answer::Outdated,
                 }
             }
             other => panic!("no script for {other:?}"),

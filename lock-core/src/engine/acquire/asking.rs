@@ -1,7 +1,6 @@
 //! Asking the store, again and again until it grants the lock or the time is over, and what to do after each answer.
 
 use super::Wait;
-use super::withdrawn::not_voting;
 use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, EntryWake, Place};
@@ -131,10 +130,6 @@ impl Wait<'_> {
             Ok(Answer::Stale(_)) => {
                 let why = "the store turned down a token that nobody had proposed";
                 let failure = Failure::Refused(Error::unavailable(why));
-                self.failed(place, failure, sent, outage)?
-            }
-            Ok(Answer::NotVoting(left)) => {
-                let failure = Failure::Refused(not_voting(left));
                 self.failed(place, failure, sent, outage)?
             }
             Err(failure) => self.failed(place, failure, sent, outage)?,

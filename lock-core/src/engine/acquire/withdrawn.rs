@@ -2,7 +2,7 @@
 
 use super::Wait;
 use super::asking::{Next, Outage};
-use crate::backend::{Failure, Withdrawal};
+use crate::backend::{Failure, Pause, Withdrawal};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, Place};
 use crate::error::Error;
@@ -12,6 +12,8 @@ use std::time::Duration;
 /// The bounds on the pause after several got in each other's way.
 const SHORTEST_DIVIDED: Duration = Duration::from_micros(400);
 const LONGEST_DIVIDED: Duration = Duration::from_millis(50);
+/// How often a store that grants nothing until a known time is asked again: that may end sooner.
+const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
 impl Wait<'_> {
     /// What it may have got is being given back, and its owner is used up: what to do next.
@@ -30,6 +32,9 @@ impl Wait<'_> {
             // What there was of it is seen to: nothing of this one can happen any more.
             return self.failed(place, Failure::NotSent(error), sent, outage);
         }
+        if let Withdrawal::Paused(pause) = why {
+            return self.paused(place, entry, pause, outage);
+        }
         if outage.since.is_some() {
             place.set_outage(None);
             *outage = Outage::default();
@@ -41,6 +46,26 @@ impl Wait<'_> {
             }
             _ => Ok(self.divided(place, entry, sent)),
         }
+    }
+
+    /// The store grants nothing until a time that is known. A wait that ends before says so at once; the others are told why
+    /// and until when, and wait it out.
+    fn paused(
+        &mut self,
+        place: &Place<'_>,
+        entry: &Entry,
+        Pause { left, why }: Pause,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        let now = self.engine.clock.now();
+        if self.plan.deadline.is_some_and(|deadline| deadline < now + left) {
+            return Err(why);
+        }
+        self.tell_paused(entry, left, &why);
+        // For waiters behind us whose wait ends meanwhile. It begins anew each time: no limit on outages is for this.
+        place.set_outage(Some((now, why.on(&entry.name))));
+        *outage = Outage { since: Some(now), attempts: 0 };
+        Ok(Next::Sleep(now + left.clamp(SHORTEST_DIVIDED, PAUSE_LOOK)))
     }
 
     /// Several asked at the same time, and nobody got enough: each waits for a moment of its own.
@@ -66,11 +91,4 @@ impl Wait<'_> {
         }
         Ok(())
     }
-}
-
-/// The error of a store that grants nothing at the moment.
-pub(super) fn not_voting(left: Duration) -> Error {
-    Error::unavailable(format!(
-        "the store has lost what it knew, and grants nothing until all leases it may have forgotten are over: in {left:.1?}"
-    ))
 }

@@ -1,9 +1,9 @@
 //! Attempts that several stores were asked for together: answers that only those give.
 
 use super::*;
-use crate::SystemClock;
-use crate::backend::Withdrawal;
+use crate::backend::{Pause, Withdrawal};
 use crate::token::FencingToken;
+use crate::{Counters, SystemClock};
 
 /// The memory store, which first gives other answers.
 #[derive(Debug)]
@@ -15,11 +15,19 @@ struct Scripted {
 
 impl Scripted {
     fn new(answers: impl IntoIterator<Item = Answer>) -> (Arc<Self>, Client) {
-        let store = MemoryBackend::new(Arc::new(SystemClock));
+        Self::on(Arc::new(SystemClock), answers, Arc::default())
+    }
+
+    fn on(
+        clock: Arc<dyn Clock>,
+        answers: impl IntoIterator<Item = Answer>,
+        events: Arc<Counters>,
+    ) -> (Arc<Self>, Client) {
+        let store = MemoryBackend::new(Arc::clone(&clock));
         let answers = Mutex::new(answers.into_iter().collect());
         let scripted = Arc::new(Self { store, answers, owners: Mutex::default() });
-        let client = Client::builder().backend(Arc::clone(&scripted) as _).connect().unwrap();
-        (scripted, client)
+        let builder = Client::builder().backend(Arc::clone(&scripted) as _);
+        (scripted, builder.clock(clock).events(events).connect().unwrap())
     }
 
     /// How many owners asked.
@@ -90,18 +98,50 @@ fn a_try_that_was_divided_is_busy_and_one_that_failed_is_not() {
 }
 
 #[test]
-fn a_store_that_does_not_vote_or_turns_down_what_nobody_proposed_is_unavailable() {
-    let minute = Duration::from_secs(60);
-    for (answer, says) in [
-        (Answer::NotVoting(minute), "in 60.0s"),
-        (Answer::Stale(FencingToken::new(7)), "nobody had proposed"),
-    ] {
-        let (store, client) = Scripted::new([answer.clone(), answer]);
+fn a_store_that_turns_down_what_nobody_proposed_is_unavailable() {
+    let answer = Answer::Stale(FencingToken::new(7));
+    let (store, client) = Scripted::new([answer.clone(), answer]);
+    let lock = client.mutex("x").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("nobody had proposed"), "{error}");
+    assert_eq!(store.owners(), 1);
+    drop(lock.try_lock().unwrap().expect("it is free again"));
+}
+
+/// What a store says that grants nothing for a minute, each time it is asked.
+fn paused() -> impl Iterator<Item = Answer> {
+    let pause = |left| {
+        let why = Error::unavailable(format!("it is new, and votes in {left} s"));
+        Answer::Withdrawn(Withdrawal::Paused(Pause::new(Duration::from_secs(left), why)))
+    };
+    (1..=60).rev().map(pause)
+}
+
+#[test]
+fn a_pause_with_a_known_end_is_waited_out_and_told_once() {
+    let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+    let began = clock.now();
+    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let lock = client.mutex("x").unwrap();
+    let waiting = thread::spawn(move || lock.lock().map(|guard| guard.unlock().unwrap()));
+    advance_until_done(&clock, 0, &waiting);
+    waiting.join().unwrap().unwrap();
+    assert!(clock.now().since(began) >= Duration::from_secs(59), "longer than any outage");
+    eventually("it is told", || counters.count("released") == 1);
+    assert_eq!(counters.count("paused"), 1);
+}
+
+#[test]
+fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
+    let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    for left in [60, 59] {
         let lock = client.mutex("x").unwrap();
-        let error = lock.try_lock().unwrap_err();
-        assert!(error.is_unavailable() && error.to_string().contains(says), "{error}");
-        assert_eq!(store.owners(), 1);
-        drop(lock.try_lock().unwrap().expect("it is free again"));
+        let asks = thread::spawn(move || lock.try_lock_for(Duration::from_secs(58)).map(drop));
+        eventually("it is told, and no time passes", || asks.is_finished());
+        let error = asks.join().unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(error.is_unavailable() && text.contains(&format!("in {left} s")), "{text}");
     }
 }
 

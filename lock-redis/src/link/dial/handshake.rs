@@ -1,6 +1,6 @@
 //! The first words on a connection: who we are, which database, and whether the server is what it is held for.
 
-use super::credentials::{Auth, CredentialSource};
+use super::secrets::{Known, Secrets};
 use super::{Dialer, Identity, Kind, Road, not_connected};
 use crate::kind;
 use crate::link::{CallError, Link, Request};
@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 /// What the handshake says.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
-    pub(crate) credentials: CredentialSource,
+    pub(crate) secrets: Secrets,
     pub(crate) database: u32,
     pub(crate) client_name: String,
 }
@@ -32,17 +32,12 @@ enum Step {
 
 impl Dialer {
     /// Says who we are, in one write.
-    pub(super) fn handshake(
-        &self,
-        link: &mut Link,
-        auth: &Auth,
-        by: Moment,
-    ) -> Result<(), Failure> {
+    pub(super) fn handshake(&self, link: &mut Link, us: &Known, by: Moment) -> Result<(), Failure> {
         let login = &self.login;
-        let password = auth.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let password = us.password.as_ref().map_or("", Secret::reveal).as_bytes();
         let database = Text::of(login.database);
         let with_user;
-        let words: &[&[u8]] = match &auth.user {
+        let auth: &[&[u8]] = match &us.user {
             Some(user) => {
                 with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
                 &with_user
@@ -56,7 +51,7 @@ impl Dialer {
             _ => &[b"INFO", b"server"],
         };
         let steps = [
-            (auth.user.is_some() || auth.password.is_some(), Step::Login, [words]),
+            (us.user.is_some() || us.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
             (self.identity.is_some(), Step::Identity, [who]),

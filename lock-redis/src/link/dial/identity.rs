@@ -2,7 +2,7 @@
 //! compared with it before the first request on that connection is sent.
 
 use super::Server;
-use lock_core::{Error, Moment};
+use lock_core::{Error, Moment, Notices};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ pub(crate) struct Identity {
     /// Counts the servers that were followed. Written under the lock of the state, read by every
     /// connection.
     latest: Arc<AtomicU64>,
+    notices: Notices,
 }
 
 #[derive(Debug, Default)]
@@ -65,19 +66,19 @@ impl Serial {
 impl Identity {
     /// An endpoint that belongs to this server alone; to the first that answers, where it is
     /// `None`.
-    pub(crate) fn of(kind: Kind, expected: Option<&str>) -> Self {
+    pub(crate) fn of(kind: Kind, expected: Option<&str>, notices: Notices) -> Self {
         let state = State { known: expected.map(Arc::from), ..State::default() };
-        Self::new(kind, Rule::Keep, state)
+        Self::new(kind, Rule::Keep, state, notices)
     }
 
     /// An endpoint whose server may be another one, which is followed then, and not back to the one
     /// before for `rest`.
-    pub(crate) fn followed(rest: Duration) -> Self {
-        Self::new(Kind::Run, Rule::Follow(rest), State::default())
+    pub(crate) fn followed(rest: Duration, notices: Notices) -> Self {
+        Self::new(Kind::Run, Rule::Follow(rest), State::default(), notices)
     }
 
-    fn new(kind: Kind, rule: Rule, state: State) -> Self {
-        Self { kind, rule, state: Mutex::new(state), latest: Arc::default() }
+    fn new(kind: Kind, rule: Rule, state: State, notices: Notices) -> Self {
+        Self { kind, rule, state: Mutex::new(state), latest: Arc::default(), notices }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -137,8 +138,8 @@ impl Identity {
                 self.latest.fetch_add(1, Ordering::SeqCst);
                 let serial = self.serial();
                 drop(state);
-                server.notices().server_changed(&server.to_string(), &known, found);
-                server.notices().verify_held();
+                self.notices.server_changed(&server.to_string(), &known, found);
+                self.notices.verify_held();
                 return Ok(serial);
             }
             Rule::Follow(rest) => Error::unavailable(format!(
@@ -157,7 +158,7 @@ impl Identity {
         }
         drop(state);
         if is_news {
-            server.notices().server_refused(&server.to_string(), &known, found);
+            self.notices.server_refused(&server.to_string(), &known, found);
         }
         Err(error)
     }
@@ -193,7 +194,10 @@ mod tests {
 
     #[test]
     fn kept_endpoint_refuses_strangers_and_names_both() {
-        for identity in [Identity::of(Kind::Node, Some("aaa")), Identity::of(Kind::Node, None)] {
+        for identity in [
+            Identity::of(Kind::Node, Some("aaa"), Notices::default()),
+            Identity::of(Kind::Node, None, Notices::default()),
+        ] {
             let first = admit(&identity, "aaa", 0).unwrap();
             let error = admit(&identity, "bbb", 1).unwrap_err();
             assert!(error.is_unavailable(), "{error:?}");
@@ -205,7 +209,7 @@ mod tests {
 
     #[test]
     fn followed_endpoint_ends_what_leads_to_the_server_before() {
-        let identity = Identity::followed(REST);
+        let identity = Identity::followed(REST, Notices::default());
         let first = admit(&identity, "aaa", 0).unwrap();
         let second = admit(&identity, "bbb", 1).unwrap();
         assert!(first.is_over() && !second.is_over());
@@ -214,7 +218,7 @@ mod tests {
 
     #[test]
     fn server_that_was_left_is_not_followed_before_its_leases_are_over() {
-        let identity = Identity::followed(REST);
+        let identity = Identity::followed(REST, Notices::default());
         admit(&identity, "aaa", 0).unwrap();
         let second = admit(&identity, "bbb", 1).unwrap();
         assert!(admit(&identity, "aaa", 2).is_err());

@@ -1,13 +1,13 @@
 //! [`Dialer`]: makes links. Look-up, connecting and [handshake] share one deadline.
 
-mod credentials;
 mod handshake;
 mod identity;
+mod secrets;
 
-use credentials::Calls;
-pub(crate) use credentials::{CredentialSource, Password};
 pub(crate) use handshake::Login;
 pub(crate) use identity::{Identity, Kind, Serial};
+use secrets::Calls;
+pub(crate) use secrets::{Password, Secrets};
 
 use super::place::{Place, connect_to_socket};
 use super::resolve::{LookUpError, Resolver};
@@ -90,13 +90,9 @@ impl Server {
         Self { is_tls, ..self }
     }
 
-    /// The same with what is found out about it reported here.
-    pub(crate) fn with_notices(self, notices: Notices) -> Self {
+    /// The same, where what should be mended there is told here.
+    pub(crate) fn warning(self, notices: Notices) -> Self {
         Self { notices, ..self }
-    }
-
-    fn notices(&self) -> &Notices {
-        &self.notices
     }
 
     /// The user we are there.
@@ -192,9 +188,18 @@ impl Dialer {
             Place::Unix(path) => Road::Unix(path.clone()),
         };
         let (server, deaths) = (Arc::new(server), AtomicU64::new(0));
-        let calls = Calls::new("distlock-credentials");
-        let (term, must_be_master, identity) = (None, false, None);
-        Self { server, login, calls, bounds, clock, road, term, must_be_master, identity, deaths }
+        Self {
+            server,
+            login,
+            calls: Calls::new("distlock-credentials"),
+            bounds,
+            clock,
+            road,
+            term: None,
+            must_be_master: false,
+            identity: None,
+            deaths,
+        }
     }
 
     /// The same to a server that must say that it is a master, for as long as somebody else holds it for one: see
@@ -271,9 +276,9 @@ impl Dialer {
     pub(crate) fn dial(&self, by: Moment) -> Result<Link, Failure> {
         let by = by.min(self.clock.now() + self.bounds.connect);
         // First: what it takes shall not count as silence of ours on the connection.
-        let auth = self.login.credentials.now(&self.calls, &self.server, &*self.clock, by);
-        let auth = auth.map_err(not_connected)?;
-        self.server.call_us(auth.user.as_deref());
+        let us = self.login.secrets.now(&self.calls, &self.server, &*self.clock, by);
+        let us = us.map_err(not_connected)?;
+        self.server.call_us(us.user.as_deref());
         let stream = self.connect(by).map_err(not_connected)?;
         let handle = self.handle(&stream)?;
         let mut link = Link::new(stream, handle, Arc::clone(&self.server), Arc::clone(&self.clock))
@@ -284,7 +289,7 @@ impl Dialer {
             }
             not_connected(tls::unfinished(&self.server, error))
         })?;
-        self.handshake(&mut link, &auth, by)?;
+        self.handshake(&mut link, &us, by)?;
         Ok(link)
     }
 
@@ -427,11 +432,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server =
             Server::new(Place::tcp("127.0.0.1", listener.local_addr().unwrap().port()), None);
-        let login = Login {
-            credentials: CredentialSource::default(),
-            database: 0,
-            client_name: String::new(),
-        };
+        let login = Login { secrets: Secrets::default(), database: 0, client_name: String::new() };
         let command = Duration::from_millis(1_234);
         let bounds = Bounds { connect: Duration::from_secs(5), command };
         let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));

@@ -1,7 +1,10 @@
 //! What the checker asks: where it begins, where it goes from there, and what must hold.
 
-use super::{Action, Attempt, Column, Fault, MOST_ATTEMPTS, NODES, Quorum, State};
-use crate::node::{Counter, Marker};
+use super::{
+    Action, Attempt, Column, FIRST_MEMBERS, Fault, MOST_ATTEMPTS, MOST_EPOCHS, NODES, Outsider,
+    Quorum, SERVERS, State,
+};
+use crate::node::{Counter, Marker, View};
 use stateright::{Model, Property};
 
 impl Model for Quorum {
@@ -13,20 +16,39 @@ impl Model for Quorum {
         for a in 0..=self.skew {
             for b in a..=self.skew {
                 for c in b..=self.skew {
-                    let mut columns = [Column::default(); NODES];
+                    let mut columns = [Column::default(); SERVERS];
                     for (at, (column, value)) in columns.iter_mut().zip([a, b, c]).enumerate() {
                         column.is_mortal = at < self.mortals;
                         column.node.disk.counter =
                             (value > 0).then_some(Counter { value, stands_for: value });
-                        column.node.disk.marker =
-                            self.rules.longest.map(|_| Marker { run: 0, since: 0 });
+                        column.node.disk.marker = self.rules.longest.map(|_| Marker {
+                            run: 0,
+                            since: 0,
+                            view: View::FIRST,
+                        });
                         // Those that are never started again take every proposal.
                         let is_timeless = self.mortals > 0 && !column.is_mortal;
                         column.node.now = if is_timeless { u8::MAX / 2 } else { 0 };
                     }
-                    let attempts = [Attempt::default(); MOST_ATTEMPTS];
-                    let mut state =
-                        State { attempts, columns, last: 0, winners: 0, restarts: 0, fault: None };
+                    let beside = &mut columns[NODES];
+                    // Where one node's clock goes, that of the server which may take its place does.
+                    beside.is_mortal = self.mortals > 0;
+                    if self.outsider == Outsider::Foreign {
+                        beside.node.disk.marker =
+                            Some(Marker { run: 0, since: 0, view: View::FOREIGN });
+                    }
+                    let mut memberships = [0; MOST_EPOCHS];
+                    memberships[0] = FIRST_MEMBERS;
+                    let mut state = State {
+                        attempts: [Attempt::default(); MOST_ATTEMPTS],
+                        columns,
+                        memberships,
+                        epochs: 1,
+                        last: 0,
+                        winners: 0,
+                        restarts: 0,
+                        fault: None,
+                    };
                     self.tidy(&mut state);
                     states.push(state);
                 }
@@ -42,7 +64,7 @@ impl Model for Quorum {
         for attempt in 0..usize::from(self.attempts) {
             self.actions_of_an_attempt(state, attempt, actions);
         }
-        for node in 0..NODES {
+        for node in 0..self.servers() {
             self.actions_of_a_node(state, node, actions);
         }
     }

@@ -1,8 +1,9 @@
 //! What may happen next.
 
-use super::Column;
-use super::{Action, Cell, MAJORITY, Phase, Protocol, Quorum, State};
-use crate::node::{Flaw, Marker, Node};
+use super::{
+    Action, Cell, Column, MAJORITY, NODES, Outsider, Phase, Protocol, Quorum, Renewal, State,
+};
+use crate::node::{Flaw, Marker, Node, View};
 
 impl Quorum {
     /// The tokens that an attempt may go on with.
@@ -42,12 +43,28 @@ impl Quorum {
         {
             return false;
         }
-        let is_granted = |column: &&Column| match self.rules.flaw {
-            Flaw::CountsOldRounds => column.cells[attempt].contains(&Cell::Granted),
-            _ => column.cells[attempt][round] == Cell::Granted,
+        let granted = |column: &Column| {
+            let cells = &column.cells[attempt];
+            let counted = if self.rules.flaw == Flaw::CountsOldRounds {
+                &cells[..]
+            } else {
+                &cells[round..=round]
+            };
+            counted.iter().find_map(|cell| match cell {
+                Cell::Granted(view) => Some(*view),
+                _ => None,
+            })
         };
-        let needed = if self.rules.flaw == Flaw::Minority { 1 } else { MAJORITY };
-        state.columns.iter().filter(is_granted).count() >= needed
+        self.is_majority(state, granted, Flaw::CountsStrangers)
+    }
+
+    /// Whether the renewal has come to enough nodes.
+    fn is_renewed(&self, state: &State, attempt: usize) -> bool {
+        let extended = |column: &Column| match column.renewals[attempt] {
+            Cell::Granted(view) => Some(view),
+            _ => None,
+        };
+        self.is_majority(state, extended, Flaw::RenewsAnywhere)
     }
 
     pub(super) fn actions_of_an_attempt(
@@ -79,6 +96,12 @@ impl Quorum {
         if !it.over {
             actions.push(Action::LeaseEnds { attempt });
         }
+        if self.renews && it.is_valid() && it.renewal == Renewal::Unsent {
+            actions.push(Action::Renews { attempt });
+        }
+        if it.renewal == Renewal::Sent && it.is_valid() && self.is_renewed(state, attempt) {
+            actions.push(Action::IsRenewed { attempt });
+        }
         if self.releases && matches!(it.phase, Phase::Won | Phase::Asking) {
             actions.push(Action::Releases { attempt });
         }
@@ -88,6 +111,9 @@ impl Quorum {
                     actions.push(Action::Arrives { attempt, round, node });
                 }
             }
+            if column.renewals[attempt] == Cell::Sent {
+                actions.push(Action::RenewalArrives { attempt, node });
+            }
             if column.closing & 1 << attempt != 0 {
                 actions.push(Action::ReleaseArrives { attempt, node });
             }
@@ -96,25 +122,76 @@ impl Quorum {
 
     pub(super) fn actions_of_a_node(&self, state: &State, node: usize, actions: &mut Vec<Action>) {
         let column = &state.columns[node];
-        let Node { now, run, disk, saved } = column.node;
-        if disk.lock.is_some_and(|owner| state.attempts[usize::from(owner)].over) {
+        let Node { now, disk, saved, .. } = column.node;
+        let lets_go = |owner: u8| {
+            let (it, renewal) =
+                (state.attempts[usize::from(owner)], column.renewals[usize::from(owner)]);
+            // The lease before the renewal may be over where that did not come.
+            it.over || it.renewal == Renewal::Done && !matches!(renewal, Cell::Granted(_))
+        };
+        if disk.lock.is_some_and(lets_go) {
             actions.push(Action::LetsGo { node });
         }
-        let votes_next = |marker: Marker| marker.run == run && now + 1 >= marker.since;
-        let waits = column.awaits != 0 && disk.marker.is_some_and(votes_next);
-        let is_banned = waits && self.rules.flaw != Flaw::NoMarker;
+        let is_banned = |column: &Column| {
+            let Node { now, run, disk, .. } = column.node;
+            let votes_next = |marker: Marker| marker.run == run && now + 1 >= marker.since;
+            let waits = column.awaits != 0 && disk.marker.is_some_and(votes_next);
+            waits && self.rules.flaw != Flaw::NoMarker
+        };
+        let is_stopped = if self.has_one_clock {
+            node != 0 || state.columns.iter().any(is_banned)
+        } else {
+            is_banned(column)
+        };
         // A node that is never started again needs a clock only where counters expire.
-        if now < self.clocks && !is_banned && (column.is_mortal || self.mortals == 0) {
+        if now < self.clocks && !is_stopped && (column.is_mortal || self.mortals == 0) {
             actions.push(Action::Tick { node });
         }
-        if column.is_mortal && state.restarts < self.restarts {
+        // It does not come back with what it had before another one was replaced, as an old snapshot would have it.
+        let is_old = |marker: Marker| marker.view < self.last_view(state);
+        let restarts = column.is_mortal && node < NODES && state.restarts < self.restarts;
+        if restarts && !saved.marker.is_some_and(is_old) {
             actions.push(Action::Restarts { node });
         }
-        if self.saves && saved != disk {
+        if self.saves && saved != disk && node < NODES {
             actions.push(Action::Saves { node });
         }
-        if disk.marker.is_none() && self.rules.longest.is_some() {
-            actions.push(Action::IsMarked { node });
+        if self.rules.longest.is_some() {
+            self.changes_of_the_membership(state, node, actions);
+        }
+    }
+
+    fn changes_of_the_membership(&self, state: &State, node: usize, actions: &mut Vec<Action>) {
+        let marker = state.columns[node].node.disk.marker;
+        let view = self.last_view(state);
+        let is_member = |view: View, server: usize| self.is_member(state, view, server);
+        let others = |view: View| {
+            let others = (0..state.columns.len()).filter(|other| *other != node);
+            let has_recorded = |other: &usize| {
+                is_member(view, *other) && state.columns[*other].node.view() == view
+            };
+            others.filter(has_recorded).count()
+        };
+        if marker.is_none() && is_member(view, node) {
+            // A majority of the members has recorded the membership, and refuses all before.
+            if others(view) >= MAJORITY || self.rules.flaw == Flaw::Unrecorded {
+                actions.push(Action::IsMarked { node });
+            }
+        }
+        let lags = |marker: Marker| marker.view.quorum == view.quorum && marker.view < view;
+        if marker.is_some_and(lags) && is_member(view, node) {
+            actions.push(Action::Records { node });
+        }
+        // The present members agree on the next ones: a majority of them must be there.
+        let is_out = marker.is_none() && (node < NODES || self.outsider == Outsider::Empty);
+        if is_out && state.epochs <= self.replacements && others(view) >= MAJORITY {
+            let replaced = (0..state.columns.len()).filter(|other| is_member(view, *other));
+            // Whoever replaces another than itself was no member before.
+            let replaced = replaced.filter(|other| *other == node || !is_member(view, node));
+            // Nodes that began alike are: it is enough to replace one of them.
+            let most = if self.skew == 0 { 1 } else { NODES };
+            let replaced = replaced.take(most);
+            actions.extend(replaced.map(|replaced| Action::Replaces { newcomer: node, replaced }));
         }
     }
 }

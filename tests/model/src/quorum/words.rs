@@ -29,7 +29,18 @@ impl fmt::Debug for Action {
             Self::Tick { node } => write!(f, "the clock of node {node} goes on"),
             Self::Restarts { node } => write!(f, "node {node} is started again"),
             Self::Saves { node } => write!(f, "node {node} saves what it has"),
-            Self::IsMarked { node } => write!(f, "node {node} is marked"),
+            Self::IsMarked { node } => write!(f, "server {node} becomes a node"),
+            Self::Replaces { newcomer, replaced } => {
+                write!(f, "server {newcomer} is chosen for node {replaced}")
+            }
+            Self::Records { node } => write!(f, "node {node} records the new members"),
+            Self::Renews { attempt } => write!(f, "{} asks all nodes to renew", name(attempt)),
+            Self::RenewalArrives { attempt, node } => {
+                write!(f, "{}'s renewal arrives at node {node}", name(attempt))
+            }
+            Self::IsRenewed { attempt } => {
+                write!(f, "{} believes in its longer lease", name(attempt))
+            }
         }
     }
 }

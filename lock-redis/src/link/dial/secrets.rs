@@ -1,4 +1,4 @@
-//! [`CredentialSource`]: where user and password come from. Asked anew for each connection.
+//! [`Secrets`]: who we are to a server. Found out anew for each connection, where it may change meanwhile.
 
 use super::Server;
 use crate::link::elsewhere::{Elsewhere, NotDone};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Where user and password come from.
 #[derive(Clone, Default)]
-pub(crate) struct CredentialSource {
+pub(crate) struct Secrets {
     /// Where the provider names none.
     pub(crate) user: Option<String>,
     pub(crate) password: Password,
@@ -31,9 +31,9 @@ pub(crate) enum Password {
     InFile(&'static str, PathBuf),
 }
 
-/// What `AUTH` says on one connection.
+/// Who we are on one connection.
 #[derive(Default)]
-pub(super) struct Auth {
+pub(super) struct Known {
     pub(super) user: Option<String>,
     pub(super) password: Option<Secret>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Auth {
 /// The calls of a provider about one server.
 pub(super) type Calls = Elsewhere<Result<Option<Credentials>, Error>>;
 
-impl CredentialSource {
+impl Secrets {
     /// Refuses a file that cannot be read.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.password
@@ -50,19 +50,19 @@ impl CredentialSource {
             .map_err(|error| Error::configuration(error.to_string()).with_source(error))
     }
 
-    /// Those of a connection that is made now, until `by`.
+    /// Who we are on a connection that is made now, until `by`.
     pub(super) fn now(
         &self,
         calls: &Calls,
         server: &Server,
         clock: &dyn Clock,
         by: Moment,
-    ) -> Result<Auth, Error> {
+    ) -> Result<Known, Error> {
         if let Some(given) = self.provided(calls, server, clock, by)? {
             let user = given.user().map(str::to_owned).or_else(|| self.user.clone());
-            return Ok(Auth { user, password: Some(given.password().clone()) });
+            return Ok(Known { user, password: Some(given.password().clone()) });
         }
-        Ok(Auth { user: self.user.clone(), password: self.password.read()? })
+        Ok(Known { user: self.user.clone(), password: self.password.read()? })
     }
 
     fn provided(
@@ -115,9 +115,9 @@ fn read(path: &Path) -> io::Result<Secret> {
     Ok(Secret::new(line))
 }
 
-impl std::fmt::Debug for CredentialSource {
+impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CredentialSource")
+        f.debug_struct("Secrets")
             .field("user", &self.user)
             .field("password", &self.password)
             .finish_non_exhaustive()

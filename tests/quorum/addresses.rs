@@ -1,0 +1,204 @@
+//! Addresses that lead to another server than before, and servers that are no members.
+
+use distlock::{Client, DistLock, LockGuard};
+use distlock_tests::claims::judge;
+use distlock_tests::contenders::Contenders;
+use distlock_tests::guards::await_renewals;
+use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::quorum::{Servers, admit, place, start, url};
+use distlock_tests::switch::Switch;
+use distlock_tests::time::{eventually, let_pass, scaled};
+use std::thread;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+/// The longest lease, and so the pause of a server that becomes a node.
+const LONGEST: Duration = Duration::from_secs(2);
+const QUICK: &str =
+    "max_lease=2s&node_timeout=500ms&watchdog=1500ms&command_timeout=1s&outage_limit=1s";
+
+/// A quorum, and the addresses by which some of its clients know it.
+struct Scene {
+    quorum: Servers,
+    addresses: Vec<Switch>,
+    url: String,
+}
+
+impl Scene {
+    fn new(options: &str) -> Self {
+        let quorum = Servers::with(3, 0, options);
+        let addresses: Vec<_> =
+            quorum.servers.iter().map(|server| Switch::new(server.port())).collect();
+        let places: Vec<_> = addresses.iter().map(|address| place(address.port())).collect();
+        Self { quorum, addresses, url: url(&places, options) }
+    }
+
+    fn run_id(&self, server: usize) -> String {
+        run_id(&self.quorum.servers[server])
+    }
+
+    fn client(&self) -> Client {
+        distlock::connect(&self.url).unwrap()
+    }
+
+    fn name(&self, address: usize) -> String {
+        place(self.addresses[address].port())
+    }
+}
+
+fn run_id(server: &RedisServer) -> String {
+    server.probe().info_field("server", "run_id").unwrap()
+}
+
+/// Some clients are led elsewhere in the middle of contention with others, which are not.
+fn one_holder_at_a_time(scene: &Scene, lead_elsewhere: impl FnOnce(&Scene)) {
+    let led = Contenders::start(&scene.url, "a", 2, 2);
+    let others = Contenders::start(&scene.quorum.url, "a", 2, 2);
+    let both = || led.claims().len().min(others.claims().len());
+    eventually("both have had it", SOON, || both() > 5);
+    lead_elsewhere(scene);
+    let_pass(LONGEST * 3);
+    let before = both();
+    eventually("it goes on", SOON, || both() > before);
+    let verdict = judge([led.stop(), others.stop()].concat());
+    verdict.must_be_exact();
+}
+
+#[test]
+fn an_address_that_leads_to_another_node_gives_that_one_no_second_vote() {
+    let scene = Scene::new(QUICK);
+    one_holder_at_a_time(&scene, |scene| {
+        scene.addresses[0].lead_to(scene.quorum.servers[1].port());
+    });
+}
+
+#[test]
+fn an_address_that_leads_to_a_node_of_another_quorum_gets_no_vote() {
+    let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
+    one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(other.servers[0].port()));
+}
+
+#[test]
+fn an_empty_server_to_which_only_some_are_led_votes_for_nobody_in_secret() {
+    let (scene, stranger) = (Scene::new(QUICK), start());
+    one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(stranger.port()));
+}
+
+/// What a client is told that needs the address which leads elsewhere.
+fn told(client: &Client) -> String {
+    let lock = client.mutex("b").unwrap();
+    let error = eventually("it is told", SOON, || lock.try_lock().err());
+    assert!(error.is_unavailable(), "{error:?}");
+    error.to_string()
+}
+
+#[test]
+fn both_identities_are_told_where_a_vote_is_missing() {
+    let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
+    let client = scene.client();
+    client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
+    scene.addresses[2].lead_to(free_port());
+    scene.addresses[0].lead_to(scene.quorum.servers[1].port());
+    let text = told(&client);
+    for part in [&scene.name(0), &scene.name(1), &scene.run_id(1)] {
+        assert!(text.contains(part.as_str()), "{part}: {text}");
+    }
+    scene.addresses[0].lead_to(other.servers[0].port());
+    eventually("the other quorum is told", SOON, || {
+        let text = told(&client);
+        text.contains("another quorum") && text.contains(&run_id(&other.servers[0]))
+    });
+}
+
+/// Renewals and what `verify` asks go by other connections than votes.
+#[test]
+fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
+    let scene = Scene::new(QUICK);
+    let client = scene.client();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    await_renewals(&guard);
+    scene.addresses[2].lead_to(free_port());
+    scene.addresses[0].lead_to(scene.quorum.servers[1].port());
+    let is_lost = |guard: &LockGuard| !guard.is_valid();
+    eventually("it is lost", SOON, || is_lost(&guard));
+    assert!(guard.verify().is_err());
+    drop(guard);
+}
+
+/// The choice of the members is one, whoever begins it.
+#[test]
+fn clients_that_begin_a_quorum_together_begin_one() {
+    const CLIENTS: usize = 6;
+    let options = "max_lease=3s&node_timeout=1s&watchdog=2s&command_timeout=2s";
+    let mut servers: Vec<_> = (0..5).map(|_| start()).collect();
+    let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+    let agree = |servers: &[RedisServer], epoch: Option<&str>| {
+        let markers = servers.iter().map(|server| server.probe().hgetall("distlock_quorum"));
+        let mut views: Vec<_> = markers
+            .map(|marker| ["quorum", "epoch", "members"].map(|field| marker.get(field).cloned()))
+            .collect();
+        views.dedup();
+        views.len() == 1 && epoch.is_none_or(|epoch| views[0][1].as_deref() == Some(epoch))
+    };
+    let work = |servers: &[RedisServer], epoch: Option<&str>| {
+        thread::scope(|scope| {
+            let clients = (0..CLIENTS).map(|client| {
+                // Each has them in another order.
+                let mut places = places.clone();
+                places.rotate_left(client % 5);
+                scope.spawn(move || {
+                    let lock = distlock::connect(&url(&places, options)).unwrap().mutex("a");
+                    lock.unwrap().lock().unwrap().unlock().unwrap();
+                })
+            });
+            clients.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+        });
+        let lock = distlock::connect(&url(&places, options)).unwrap().mutex("a").unwrap();
+        eventually("all nodes are of one view", SOON, || {
+            lock.lock().unwrap().unlock().unwrap();
+            agree(servers, epoch)
+        });
+    };
+    work(&servers, Some("1"));
+    // Two are emptied at once, and all clients find that out at once: each takes its own place, one after the other.
+    for server in &mut servers[1..3] {
+        server.restart();
+        admit(server);
+    }
+    work(&servers, Some("3"));
+}
+
+#[test]
+fn a_server_in_another_ones_place_votes_when_a_majority_has_recorded_it() {
+    let mut scene = Scene::new(QUICK);
+    let client = scene.client();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    // The node is still there, and votes for clients that do not know.
+    let newcomer = start();
+    scene.addresses[0].lead_to(newcomer.port());
+    let marker = |server: &RedisServer| server.probe().hgetall("distlock_quorum");
+    eventually("it is a node", SOON, || {
+        lock.lock().unwrap().unlock().unwrap();
+        marker(&newcomer).get("epoch").is_some_and(|epoch| epoch == "2")
+    });
+    for at in [1, 2] {
+        let recorded = marker(&scene.quorum.servers[at]);
+        assert_eq!(recorded["epoch"], "2");
+        assert!(recorded["members"].contains(&run_id(&newcomer)), "{recorded:?}");
+        assert!(!recorded["members"].contains(&scene.run_id(0)), "{recorded:?}");
+    }
+    scene.quorum.servers[1].kill();
+    let guard = eventually("its vote counts", SOON, || lock.try_lock().ok().flatten());
+    // A client that knows the old members only has no majority with the one that was replaced.
+    let stale = distlock::connect(&scene.quorum.url).unwrap();
+    scene.quorum.servers[1].restart();
+    admit(&scene.quorum.servers[1]);
+    drop(guard);
+    scene.quorum.servers[2].pause();
+    let error = stale.mutex("c").unwrap().try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    scene.quorum.servers[2].resume();
+    let free = lock.try_lock_for(scaled(SOON)).unwrap();
+    free.expect("the others are there").unlock().unwrap();
+}
