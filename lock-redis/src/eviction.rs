@@ -3,11 +3,11 @@
 //!
 //! Never between a request and its answer: an answer to something else would hide that the connection is mute.
 
-use crate::link::{Ask, CallError, Errand, Heard, Request, Server, SharedLink};
+use crate::link::{Ask, CallError, Dialer, Errand, Heard, Request, Server, SharedLink};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
 use lock_core::backend::Failure;
-use lock_core::{Clock, Config, Error, Moment, WarningKind};
+use lock_core::{Config, Error, Moment, WarningKind};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,35 +51,33 @@ impl OnEviction {
 #[derive(Debug)]
 pub(crate) struct Eviction {
     rule: OnEviction,
-    state: Arc<Mutex<State>>,
+    dialer: Arc<Dialer>,
+    state: Mutex<State>,
 }
 
 #[derive(Default, Debug)]
 struct State {
     /// When it is asked next; at once before it was asked for the first time.
     next: Option<Moment>,
+    /// How often another server had taken the place of the one before when it was asked.
+    changes: u64,
     /// Why no locks are taken there.
     refused: Option<Error>,
 }
 
 impl Eviction {
-    pub(crate) fn new(rule: OnEviction) -> Self {
-        Self { rule, state: Arc::default() }
+    pub(crate) fn new(rule: OnEviction, dialer: Arc<Dialer>) -> Self {
+        Self { rule, dialer, state: Mutex::default() }
     }
 
     /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and refuses.
-    pub(crate) fn refuse(
-        &self,
-        link: &mut dyn Ask,
-        clock: &dyn Clock,
-        by: Moment,
-    ) -> Result<(), Failure> {
+    pub(crate) fn refuse(&self, link: &mut dyn Ask, by: Moment) -> Result<(), Failure> {
         if self.rule != OnEviction::Refuse {
             return Ok(());
         }
         let mut state = self.state.lock();
-        let now = clock.now();
-        if state.next.is_none_or(|next| next <= now) {
+        let (now, changes) = (self.dialer.clock().now(), self.dialer.changes());
+        if state.is_due(now, changes) {
             // Threads that come meanwhile ask, too: none takes a lock before it is known.
             drop(state);
             let reply = link.call(&INFO, by).map_err(|error| match error {
@@ -91,23 +89,23 @@ impl Eviction {
             };
             let pause = if refused.is_some() { WHILE_REFUSED } else { INTERVAL };
             state = self.state.lock();
-            *state = State { next: Some(now + pause), refused };
+            *state = State { next: Some(now + pause), changes, refused };
         }
         state.refused.clone().map_or(Ok(()), |error| Err(Failure::Refused(error)))
     }
 
     /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for that. One that does not say
     /// is trusted.
-    pub(crate) fn look(&self, link: &mut dyn Ask, clock: &dyn Clock, by: Moment) {
-        if self.rule == OnEviction::Warn && self.is_due(clock.now()) {
+    pub(crate) fn look(&self, link: &mut dyn Ask, by: Moment) {
+        if self.rule == OnEviction::Warn && self.is_due() {
             let reply = link.call(&INFO, by).ok();
             tell(link.server(), reply.as_ref());
         }
     }
 
     /// The same without waiting for the answer, behind what was sent there.
-    pub(crate) fn look_behind(&self, link: &SharedLink, clock: &dyn Clock, by: Moment) {
-        if self.rule != OnEviction::Warn || !self.is_due(clock.now()) {
+    pub(crate) fn look_behind(&self, link: &SharedLink, by: Moment) {
+        if self.rule != OnEviction::Warn || !self.is_due() {
             return;
         }
         if !link.stands() {
@@ -124,14 +122,22 @@ impl Eviction {
     }
 
     /// Whether it is time to ask. If so, it is not again for a while.
-    fn is_due(&self, now: Moment) -> bool {
+    fn is_due(&self) -> bool {
         // Another thread that looks does so for all.
         let Some(mut state) = self.state.try_lock() else { return false };
-        let is_due = state.next.is_none_or(|next| next <= now);
+        let (now, changes) = (self.dialer.clock().now(), self.dialer.changes());
+        let is_due = state.is_due(now, changes);
         if is_due {
-            state.next = Some(now + INTERVAL);
+            *state = State { next: Some(now + INTERVAL), changes, refused: None };
         }
         is_due
+    }
+}
+
+impl State {
+    /// Whether it is time to ask, or another server answers since.
+    fn is_due(&self, now: Moment, changes: u64) -> bool {
+        self.changes != changes || self.next.is_none_or(|next| next <= now)
     }
 }
 

@@ -91,6 +91,24 @@ fn restarted_server_is_followed_with_an_event() {
     eventually("it is told", LONG, || told.lock().iter().any(|it| it[1..] == [&*was, &*is]));
 }
 
+/// What was found out about the server before says nothing of this one.
+#[test]
+fn server_that_may_evict_is_refused_in_the_place_of_another() {
+    let [old, new] = [(); 2].map(|()| RedisServer::start());
+    for [setting, value] in [["maxmemory", "100mb"], ["maxmemory-policy", "volatile-lru"]] {
+        assert_eq!(new.probe().command(&["CONFIG", "SET", setting, value]).text(), "OK");
+    }
+    let proxy = Proxy::plain(old.port());
+    let (client, told) = listening(&proxy, "eviction=refuse");
+    take(&client, "a").unlock().unwrap();
+    proxy.switch_to(new.port());
+    let lock = client.mutex("a").unwrap();
+    let refused = lock.try_lock_for(LONG).unwrap_err();
+    assert!(refused.is_configuration(), "{refused:?}");
+    assert!(refused.to_string().contains("volatile-lru"), "{refused}");
+    eventually("it is told", LONG, || !told.lock().is_empty());
+}
+
 /// The renewals have a connection of their own, which would lead to the old server for as long as
 /// it stands.
 #[test]

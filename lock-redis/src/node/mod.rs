@@ -66,8 +66,8 @@ impl Node {
             pool: LinkPool::new(pool, thread, Arc::clone(&dialer))?,
             renewals: Mutex::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command),
+            eviction: Eviction::new(eviction, Arc::clone(&dialer)),
             dialer,
-            eviction: Eviction::new(eviction),
             listing: None,
         })
     }
@@ -122,14 +122,14 @@ impl Node {
         progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        self.eviction.refuse(link, self.dialer.clock().as_ref(), by)?;
+        self.eviction.refuse(link, by)?;
         format.acquire(link, attempt, progress, by)
     }
 
     /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
     fn look_for_eviction(&self) {
-        let clock = self.dialer.clock().as_ref();
-        self.eviction.look_behind(&self.link, clock, clock.now() + self.dialer.command_timeout());
+        let by = self.dialer.clock().now() + self.dialer.command_timeout();
+        self.eviction.look_behind(&self.link, by);
     }
 
     fn acquire_confirmed(
@@ -145,7 +145,7 @@ impl Node {
         // On another connection than the releases, it must not come before one that has left already.
         self.link.let_errands_go_first(by)?;
         self.aside(how, by, |link| {
-            self.eviction.refuse(link, self.dialer.clock().as_ref(), by)?;
+            self.eviction.refuse(link, by)?;
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
             Ok(match format.acquire(&mut link, attempt, progress, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
@@ -255,7 +255,7 @@ impl Node {
         } else {
             self.link.exchange(by, |link| {
                 let release = format.release(link, tenure, closing, by)?;
-                self.eviction.look(link, self.dialer.clock().as_ref(), by);
+                self.eviction.look(link, by);
                 Ok(release)
             })
         };

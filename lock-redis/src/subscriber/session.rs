@@ -156,10 +156,10 @@ impl Session {
             if work.closed {
                 return Err(Closed);
             }
+            self.deliver(wakes);
             if connection.is_over() {
                 return Ok(Broken);
             }
-            self.deliver(wakes);
             intake = match self.step(&mut connection, work, intake, next_poll) {
                 Ok(intake) => intake,
                 Err(broken) => return Ok(broken),

@@ -74,8 +74,8 @@ fn a_server_that_may_evict_locks_is_told_of() {
             client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
         }
         eventually("it is asked", LONG, || {
-            // Each look of ours is one, too.
-            server.probe().command_calls("info") > asked + 1
+            // Each look of ours is one, too, and so is the question which server it is.
+            server.probe().command_calls("info") > asked + 2
         });
         eventually("it is told", LONG, || warned.lock().len() == times);
         for message in &*warned.lock() {

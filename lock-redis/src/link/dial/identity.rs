@@ -90,6 +90,11 @@ impl Identity {
         self.state.lock().known.clone()
     }
 
+    /// How often another server was followed.
+    pub(super) fn changes(&self) -> u64 {
+        self.latest.load(Ordering::SeqCst)
+    }
+
     /// Whether a connection whose server does not say which one it is may be used.
     pub(super) fn is_optional(&self) -> bool {
         matches!(self.rule, Rule::Follow(_)) || self.known().is_none()

@@ -224,6 +224,11 @@ impl Dialer {
         self.identity.as_ref()
     }
 
+    /// How often another server has taken the place of the one before.
+    pub(crate) fn changes(&self) -> u64 {
+        self.identity.as_ref().map_or(0, Identity::changes)
+    }
+
     /// Ends the links that one thread uses at a time, so that whoever waits on one does so no longer, and makes no new
     /// ones.
     pub(crate) fn retire(&self) {
