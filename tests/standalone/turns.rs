@@ -3,7 +3,7 @@
 use distlock::{Clock, DistLock, Moment, Mutex, SystemClock};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::let_pass;
+use distlock_tests::time::{late, let_pass, retry_if_late};
 use parking_lot::Mutex as Shared;
 use std::fmt;
 use std::thread;
@@ -131,9 +131,13 @@ fn take_turns(lock: &Mutex, contest: Contest, end: Moment) -> Share {
     }
 }
 
-/// Runs them beside each other: all of them mostly sleep.
-#[track_caller]
-fn all_are_fair(contests: impl IntoIterator<Item = Contest>) {
+/// Runs them beside each other: all of them mostly sleep. A machine that keeps threads waiting for longer than a client
+/// leaves the lock to others changes their order.
+fn all_are_fair(contests: impl Iterator<Item = Contest> + Clone) {
+    retry_if_late(|| run_all(contests.clone()));
+}
+
+fn run_all(contests: impl Iterator<Item = Contest>) {
     let outcomes: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> =
             contests.into_iter().map(|contest| scope.spawn(move || contend(contest))).collect();
@@ -144,7 +148,9 @@ fn all_are_fair(contests: impl IntoIterator<Item = Contest>) {
     );
     println!("|---|---|---|---|---|---|---|");
     outcomes.iter().for_each(|outcome| println!("{outcome}"));
-    assert!(outcomes.iter().all(Outcome::is_fair), "see the table");
+    if !outcomes.iter().all(Outcome::is_fair) {
+        late("not all had their turns in time: see the table");
+    }
 }
 
 /// Each way of giving back at each distance, in milliseconds.
@@ -153,7 +159,7 @@ fn each(
     hold: Duration,
     turns: u32,
     round_trips: &'static [u64],
-) -> impl Iterator<Item = Contest> {
+) -> impl Iterator<Item = Contest> + Clone {
     [Giving::Drop, Giving::Unlock].into_iter().flat_map(move |giving| {
         round_trips.iter().map(move |ms| {
             let round_trip = Duration::from_millis(*ms);
