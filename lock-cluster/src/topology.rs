@@ -11,7 +11,9 @@
 use crate::map::{Makers, Map, Member, listed};
 use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
-use lock_redis::parts::{Account, Address, Format, Granted, Shards, Watches, deployments};
+use lock_redis::parts::{
+    Account, Address, Deployment, Format, Granted, Shards, Watches, deployments,
+};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::fmt;
@@ -501,17 +503,19 @@ impl Shared {
                 }
             }
             let found = deployments(&self.seeds, &accounts);
-            if found.first().is_some_and(|first| first.covered == first.configured) {
+            // One alone may be left over from another cluster, and list addresses that are others' by now.
+            let is_enough = |first: &Deployment| {
+                first.covered == first.configured && first.accounts.len() * 2 > first.configured
+            };
+            if found.first().is_some_and(is_enough) {
                 break;
             }
         }
         let found = deployments(&self.seeds, &accounts);
         let most = match &found[..] {
             [] => return Err(trouble.unwrap_or_else(no_slots)),
-            [first, second, ..] if first.covered == second.covered => {
-                return Err(self.undecided(&accounts));
-            }
-            [first, ..] => &first.accounts,
+            [first, ..] if first.is_majority() => &first.accounts,
+            _ => return Err(self.undecided(&accounts)),
         };
         let newest = most.iter().copied().max_by_key(|place| told[*place].epoch);
         Ok(told.swap_remove(newest.expect("a deployment has an account")))
@@ -522,7 +526,8 @@ impl Shared {
         let each = accounts.iter().map(|it| format!("{} is the node {}", it.asked_at, it.id));
         let each = each.collect::<Vec<_>>().join("; ");
         Failure::NotSent(Error::unavailable(format!(
-            "the addresses in the URL lead to nodes of several clusters, and no one of these is at most of them: {each}"
+            "no one cluster is known to be at most of the addresses in the URL ({}): {each}",
+            self.configured()
         )))
     }
 

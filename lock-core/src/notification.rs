@@ -17,8 +17,9 @@ use std::sync::Arc;
 /// # Examples
 ///
 /// ```
-/// use crossbeam_channel::{select, unbounded};
-/// use lock_core::Interrupt;
+/// # extern crate lock_core as distlock;
+/// use distlock::Interrupt;
+/// use distlock::crossbeam_channel::{select, unbounded};
 ///
 /// let stop = Interrupt::new();
 /// let (jobs, queue) = unbounded();

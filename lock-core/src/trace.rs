@@ -33,8 +33,12 @@ use tracing::{debug, error, info, trace, warn};
 /// How often a failure that goes on is recorded.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Of so many causes at most it is known that they were recorded.
+/// After how long without it a failure is over, where no lock says so.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// So many causes at most are told apart.
 const MOST_CAUSES: usize = 64;
+const OTHER_CAUSES: &str = "other causes";
 
 /// Tells `tracing` of every event, and then whoever else wants to know.
 pub(crate) struct Traced {
@@ -65,11 +69,12 @@ struct Failures(HashMap<(&'static str, String), Failure>);
 /// One cause.
 struct Failure {
     since: Moment,
+    last: Moment,
     recorded: Moment,
     /// How often since it was recorded, and in all.
     unrecorded: u64,
     times: u64,
-    /// The locks that it befell and that are not renewed, released or lost yet.
+    /// The locks whose renewals fail by it, and that are not renewed, released or lost yet.
     locks: HashSet<LockName>,
 }
 
@@ -77,53 +82,74 @@ impl Failures {
     fn record(&mut self, event: &Event, now: Moment) {
         match event {
             Event::RenewalFailed { lock, error, .. } => {
-                self.failed("a renewal failed", lock, error, now);
+                self.failed("a renewal failed", lock, error, now, true);
             }
             Event::ReleaseFailed { lock, error } => {
-                self.failed("a release failed", lock, error, now);
+                self.failed("a release failed", lock, error, now, false);
             }
             Event::Renewed { lock, .. }
             | Event::Released { lock, .. }
             | Event::Acquired { lock, .. }
-            | Event::Lost { lock, .. } => self.ended(lock, now),
-            _ => {}
+            | Event::Lost { lock, .. } => self.ended(Some(lock), now),
+            _ => self.ended(None, now),
         }
     }
 
-    fn failed(&mut self, what: &'static str, lock: &LockName, error: &Error, now: Moment) {
-        let key = (what, error.message().to_owned());
+    /// Of a renewal it is known when that is over: the lock says so.
+    fn failed(
+        &mut self,
+        what: &'static str,
+        lock: &LockName,
+        error: &Error,
+        now: Moment,
+        is_renewal: bool,
+    ) {
+        self.ended(None, now);
+        let mut key = (what, cause(error));
+        if self.0.len() >= MOST_CAUSES && !self.0.contains_key(&key) {
+            key.1 = OTHER_CAUSES.to_owned();
+        }
         if let Some(failure) = self.0.get_mut(&key) {
-            failure.locks.insert(lock.clone());
+            if is_renewal {
+                failure.locks.insert(lock.clone());
+            }
+            failure.last = now;
             failure.times += 1;
             failure.unrecorded += 1;
             if now >= failure.recorded + INTERVAL {
-                let (times, locks) = (failure.unrecorded, failure.locks.len());
-                let why = error.message();
-                warn!(target: "distlock", times, locks, error = %why, "{what}, and goes on failing");
+                let (times, why) = (failure.unrecorded, &key.1);
+                warn!(target: "distlock", times, error = %why, "{what}, and goes on failing");
                 failure.recorded = now;
                 failure.unrecorded = 0;
             }
             return;
         }
         warn!(target: "distlock", %lock, error = %chain(error), "{what}");
-        if self.0.len() < MOST_CAUSES {
-            let locks = HashSet::from([lock.clone()]);
-            let failure = Failure { since: now, recorded: now, unrecorded: 0, times: 1, locks };
-            self.0.insert(key, failure);
-        }
+        let locks = is_renewal.then(|| lock.clone()).into_iter().collect();
+        let (since, last, recorded) = (now, now, now);
+        let failure = Failure { since, last, recorded, unrecorded: 0, times: 1, locks };
+        self.0.insert(key, failure);
     }
 
     /// Nothing is wrong with this lock any more, or it is lost.
-    fn ended(&mut self, lock: &LockName, now: Moment) {
+    fn ended(&mut self, lock: Option<&LockName>, now: Moment) {
         self.0.retain(|(what, why), failure| {
-            failure.locks.remove(lock);
-            if failure.locks.is_empty() && failure.times > 1 {
-                let (times, lasted) = (failure.times, now.since(failure.since));
+            let was_there = lock.is_some_and(|lock| failure.locks.remove(lock));
+            let is_over = was_there && failure.locks.is_empty() || now >= failure.last + QUIET;
+            if is_over && failure.times > 1 {
+                let (times, lasted) = (failure.times, failure.last.since(failure.since));
                 info!(target: "distlock", times, ?lasted, error = %why, "{what}: over");
             }
-            !failure.locks.is_empty()
+            !is_over
         });
     }
+}
+
+/// What is at the bottom of an error: above it may stand how much time is left, which is new each time.
+fn cause(error: &Error) -> String {
+    let sources = std::iter::successors(std::error::Error::source(error), |it| it.source());
+    let own = sources.filter_map(|source| source.downcast_ref::<Error>()).last();
+    own.unwrap_or(error).message().to_owned()
 }
 
 fn record(event: &Event) {

@@ -58,8 +58,8 @@ impl Deployment {
 
 /// Sorts accounts by deployment, the one that most of the `configured` addresses belong to first.
 ///
-/// An address belongs to a deployment if it was answered from there, or is listed there. Addresses
-/// that lead to the same server count once.
+/// An address belongs to the deployment of the server that answered there; where none did, to each that
+/// lists it. Addresses that lead to the same server count once.
 #[must_use]
 pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployment> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -86,9 +86,12 @@ pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployme
     let mut deployments: Vec<_> = groups
         .into_iter()
         .map(|group| {
-            let covers = |(_, addresses): &&(&str, Vec<&Address>)| {
+            let covers = |(id, addresses): &&(&str, Vec<&Address>)| {
                 let mut members = group.iter().map(|place| &accounts[*place]);
-                members.any(|member| addresses.iter().any(|address| member.covers(address)))
+                match *id {
+                    "" => members.any(|it| addresses.iter().any(|address| it.covers(address))),
+                    id => members.any(|it| it.id == id),
+                }
             };
             let covered = servers.iter().filter(covers).count();
             Deployment { accounts: group, covered, configured: servers.len() }
@@ -141,10 +144,18 @@ mod tests {
             account(1, "a", &[("b", 2), ("c", 3)]),
             account(2, "b", &[("a", 1), ("c", 3)]),
         ];
-        assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 3, 3), (vec![0], 1, 3)]);
+        assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 2, 3), (vec![0], 1, 3)]);
         // One of them alone says where the others were.
-        assert_eq!(found(&[1, 2, 3], &accounts[..2]), [(vec![1], 3, 3), (vec![0], 1, 3)]);
+        assert_eq!(found(&[1, 2, 3], &accounts[..2]), [(vec![1], 2, 3), (vec![0], 1, 3)]);
         assert_eq!(found(&[1, 2, 3], &accounts[..1]), [(vec![0], 1, 3)]);
+    }
+
+    #[test]
+    fn server_that_lists_what_answers_for_others_does_not_cover_it() {
+        let left_over = account(1, "f", &[("g", 2), ("h", 3)]);
+        let others = [account(2, "b", &[("c", 3)]), account(3, "c", &[("b", 2)])];
+        let accounts = [&[left_over], &others[..]].concat();
+        assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 2, 3), (vec![0], 1, 3)]);
     }
 
     #[test]

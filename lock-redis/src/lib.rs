@@ -60,7 +60,7 @@ pub use sentinel::SentinelBackend;
 pub mod parts {
     pub use crate::address::Address;
     pub use crate::confirm::Listing;
-    pub use crate::deployment::{Account, Granted, deployments};
+    pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
     pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};

@@ -48,6 +48,9 @@ fn each_crate_is_published_with_its_licences_and_without_its_tests() {
 fn each_crate_builds_from_its_package() {
     let packages = PUBLISHED.map(|package| format!("--package={package}"));
     let words = packages.iter().map(String::as_str);
-    let words: Vec<_> = ["package", "--allow-dirty"].into_iter().chain(words).collect();
-    cargo(&words);
+    // In a folder of its own: cargo keeps what it unpacked from there, and has it for the same version once more.
+    let target = tempfile::tempdir().unwrap();
+    let folder = format!("--target-dir={}", target.path().display());
+    let words = ["package", "--allow-dirty", &folder].into_iter().chain(words);
+    cargo(&words.collect::<Vec<_>>());
 }

@@ -86,10 +86,13 @@ impl Roll {
         };
         let why_not = |(at, node): (usize, &Option<Arc<Standing>>)| {
             let node = node.as_ref()?;
-            let before = said_by[..at].iter().position(|other| {
-                other
-                    .as_ref()
-                    .is_some_and(|other| other.node == node.node || other.run_id == node.run_id)
+            // Of several the one that is the node itself, and no copy of its data; else the first.
+            let rank = |at: usize, it: &Standing| (it.run_id != it.node, at);
+            let before = said_by.iter().enumerate().position(|(place, other)| {
+                other.as_ref().is_some_and(|other| {
+                    (other.node == node.node || other.run_id == node.run_id)
+                        && rank(place, other) < rank(at, node)
+                })
             });
             let name = &self.names[at];
             Some(Error::unavailable(if node.quorum != quorum {

@@ -45,7 +45,8 @@ impl Credentials {
 /// A function is one:
 ///
 /// ```
-/// use lock_core::{Config, Credentials, Error};
+/// # extern crate lock_core as distlock;
+/// use distlock::{Config, Credentials, Error};
 /// use std::sync::Arc;
 ///
 /// fn token_of(server: &str) -> Result<Credentials, Error> {

@@ -156,6 +156,9 @@ impl Entry {
         }
         let waiter = state.new_waiter(wanted());
         let (ticket, since) = (waiter.ticket, waiter.wanted.since);
+        if state.current.is_none() && state.queue.is_empty() {
+            state.turns.begin(since);
+        }
         state.queue.push_back(waiter);
         Entered::Queued(Place { engine, entry: Arc::clone(self), ticket, since })
     }

@@ -196,6 +196,10 @@ impl Tenure {
     /// Only for a holding of which nothing is under way and nothing in doubt: what comes back for this one is not heard
     /// by the next.
     pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
+        if inner.degraded {
+            // A new holder is not content with replicas that have not confirmed.
+            return None;
+        }
         let token = match (self.token, self.relay.set_aside) {
             (Some(token), last) => {
                 let next = FencingToken::new(token.get() + 1);

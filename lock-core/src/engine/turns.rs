@@ -25,6 +25,8 @@ const LONGEST_STEP: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A client that seems to be alone leaves the lock free for this part of its time.
 const PART_OF_TIME: u32 = 100;
+/// So many clients at most are kept in order. Those that have gone are waited for no longer.
+const MOST_CLIENTS: u32 = 64;
 /// For how long a client that had the lock counts as one that wants it.
 const MEMORY: Duration = Duration::from_secs(5);
 
@@ -57,11 +59,23 @@ pub(super) struct Turns {
     others_seen: Option<Moment>,
     /// What the last request took.
     pace: Duration,
+    /// When this client gave it back last.
+    returned: Option<Moment>,
 }
 
 impl Turns {
+    /// The first of this client comes for it. Who else wanted it long ago is not known any more.
+    pub(super) fn begin(&mut self, now: Moment) {
+        if self.returned.is_some_and(|returned| now >= returned + MEMORY) {
+            *self = Self { pace: self.pace, ..Self::default() };
+        }
+    }
+
     /// The store granted the lock to an attempt that was sent at `sent`.
     pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
+        if self.returned.is_some_and(|returned| now >= returned + LONGEST_PAUSE) {
+            self.stretch = None; // others could have had it
+        }
         // From when we know of it: on a busy machine it may take the whole time until the thread runs that asked.
         self.stretch.get_or_insert(now);
         self.undisturbed.get_or_insert(now);
@@ -112,6 +126,7 @@ impl Turns {
         counts_waiters: bool,
     ) {
         self.pace = took.unwrap_or(self.pace);
+        self.returned = Some(now);
         // To take it again takes a request: far from the store that is as good as a change of holder.
         if budget.is_zero() || !self.is_over(now + self.pace, budget) {
             return;
@@ -166,7 +181,7 @@ impl Turns {
 
     /// How many clients have waited for longer.
     fn before_us(&self) -> u32 {
-        let clients = self.waiting.unwrap_or(self.usual / 4);
+        let clients = self.waiting.unwrap_or(self.usual / 4).min(MOST_CLIENTS);
         clients.saturating_sub(self.heard.max(1))
     }
 
@@ -239,6 +254,22 @@ mod tests {
     }
 
     #[test]
+    fn how_many_waited_long_ago_is_forgotten() {
+        let mut turns = used_to(20);
+        turns.waiting(200);
+        let returned = Returned { at: moment(100), took: None, told: None };
+        turns.released(returned, Duration::from_millis(5), false);
+        turns.heard();
+        turns.begin(moment(200));
+        assert!(turns.is_behind());
+        turns.begin(moment(6_000));
+        assert!(!turns.is_behind() && turns.delay().is_zero());
+        turns.waiting(200);
+        (0..MOST_CLIENTS).for_each(|_| turns.heard());
+        assert!(!turns.is_behind(), "also where they left in the meantime");
+    }
+
+    #[test]
     fn who_is_alone_or_one_of_two_does_not_wait() {
         assert_eq!(Turns::default().delay(), Duration::ZERO);
         let mut turns = used_to(2);
@@ -277,7 +308,7 @@ mod tests {
     #[test]
     fn nothing_is_waited_for_longer_than_the_limit() {
         let mut turns = used_to(900);
-        assert!(turns.delay() > LONGEST_PAUSE / 2);
+        assert!(turns.delay() > LONGEST_PAUSE / 4);
         turns.granted(moment(0), moment(60_000));
         assert_eq!(turns.delay(), LONGEST_PAUSE);
         let took = Some(Duration::from_secs(10));

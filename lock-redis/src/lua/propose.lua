@@ -87,7 +87,8 @@ if ARGV[3] ~= '0' then
   if stored and not string.find(stored, '^%d+$') then
     return redis.error_reply('WRONGTYPE the token counter is not a whole number')
   end
-  local value = tonumber(stored) or floor
+  -- A counter that is there may be an old one, too, of a snapshot.
+  local value = math.max(tonumber(stored) or 0, floor)
   local last = tonumber(ARGV[6])
   if value > LARGEST or last > LARGEST then
     return redis.error_reply('WRONGTYPE the token counter has come to its end at 2^53')
@@ -95,7 +96,7 @@ if ARGV[3] ~= '0' then
   if not ours and tonumber(ARGV[5]) <= value then
     return {2, value}
   end
-  if not stored or value < last then
+  if not stored or tonumber(stored) < last then
     if ARGV[3] == '2' or (stored and redis.call('PTTL', KEYS[2]) == -1) then
       -- Redisson's RFencedLock made it, or is to be able to count on it: it stays for ever.
       redis.call('SET', KEYS[2], ARGV[6])

@@ -221,13 +221,13 @@ impl Node {
             return Answer::Busy;
         }
         let stored = self.stored(rules);
-        let value = stored.unwrap_or(floor);
+        let value = stored.unwrap_or(0).max(floor);
         let lowest = if rules.flaw == Flaw::GrantsEqual { value } else { value + 1 };
         if !ours && first < lowest {
             return Answer::Stale(value);
         }
         let last = if rules.flaw == Flaw::CountsFirst { first } else { last };
-        if stored.is_none() || value < last || rules.flaw == Flaw::OwnLowers {
+        if stored.is_none_or(|stored| stored < last) || rules.flaw == Flaw::OwnLowers {
             self.set(last);
         }
         self.disk.lock = Some(owner);

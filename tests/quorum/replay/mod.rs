@@ -175,12 +175,12 @@ fn the_store_in_memory_answers_what_the_model_answers() {
 const WRONG: &[(&str, &str)] = &[
     // propose.lua
     ("tonumber(ARGV[5]) <= value", "tonumber(ARGV[5]) < value"),
-    ("if not stored or value < last then", "if true then"),
+    ("if not stored or tonumber(stored) < last then", "if true then"),
     ("local last = tonumber(ARGV[6])", "local last = tonumber(ARGV[5])"),
     ("if now < since then", "if false then"),
     ("if since > floor then", "if false then"),
     ("ahead > ARGV[7] * 1000", "false"),
-    ("tonumber(stored) or floor", "tonumber(stored) or 0"),
+    ("math.max(tonumber(stored) or 0, floor)", "tonumber(stored) or 0"),
     ("EXISTS', KEYS[3], KEYS[1])", "EXISTS', KEYS[1])"),
     ("if server ~= ARGV[8] then", "if false then"),
     ("if marker[1] ~= server then", "if false then"),

@@ -197,6 +197,7 @@ impl Wait<'_> {
     fn watch(&mut self, place: &Place<'_>, entry: &Arc<Entry>) -> Result<Next, Error> {
         let wake = Arc::new(EntryWake(Arc::downgrade(entry)));
         let by = self.at_most(self.engine.command_deadline());
+        place.asks(by);
         match self.engine.ask(|backend| backend.watch(&entry.name, wake, by)) {
             Ok(watch) => {
                 place.keep_watch(watch);
@@ -226,7 +227,11 @@ impl Wait<'_> {
         let now = self.engine.clock.now();
         // An attempt whose answer was lost may have the lock, and only another attempt finds that out.
         let cannot_wait = self.doubt || self.plan.deadline.is_some_and(|deadline| now >= deadline);
-        let cannot_hear = self.unwatched > 0 || self.engine.abilities.waking != Waking::Publishes;
+        // Where some do not publish, only an attempt learns whether to ask again soon.
+        let abilities = &self.engine.abilities;
+        let cannot_hear = self.unwatched > 0
+            || abilities.waking != Waking::Publishes
+            || abilities.looks_again.is_some();
         if !is_behind || cannot_wait || cannot_hear {
             return Ok(None);
         }
@@ -237,6 +242,9 @@ impl Wait<'_> {
         let by = self.at_most(self.engine.command_deadline());
         match self.engine.ask(|backend| backend.inspect(&entry.name, by)) {
             Ok(LockInfo { holder: Some(holder) }) => {
+                if holder.remaining.is_none() {
+                    self.tell_endless(entry);
+                }
                 self.busy(place, entry, holder.remaining).map(Some)
             }
             // It was released meanwhile, and is the next client's.
