@@ -229,6 +229,18 @@ mod tests {
         assert!(why[1].contains("one:1 and two:2") && why[1].contains("run_id b"), "{why:?}");
     }
 
+    /// It was a replica of that node for a moment, and was started again since.
+    #[test]
+    fn copy_of_a_node_does_not_displace_the_node() {
+        let (roll, clock) = roll();
+        let a = node("q", 1, FIRST, "a");
+        let copy = Standing { run_id: "b1".into(), ..Standing::clone(a.as_ref().unwrap()) };
+        let said = [Some(Arc::new(copy)), a, node("q", 1, FIRST, "c")];
+        let why = why_not(&roll, &said, clock.now());
+        assert!(why[0].contains("copy of the data of two:2"), "{why:?}");
+        assert!(why[1..].concat().is_empty(), "{why:?}");
+    }
+
     #[test]
     fn nodes_of_different_views_do_not_count_together() {
         let (roll, clock) = roll();

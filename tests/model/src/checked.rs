@@ -185,13 +185,38 @@ fn three_attempts() {
 
 #[test]
 #[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
-fn two_rounds_with_each_of_them() {
+fn two_rounds_with_counters_that_expire() {
     holds("counters that expire, two rounds", Quorum { rounds: 2, ..expiring() });
+}
+
+#[test]
+#[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
+fn two_rounds_with_a_node_that_forgets() {
     holds("a node that forgets, two rounds", Quorum { rounds: 2, ..forgetful() });
+}
+
+#[test]
+#[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
+fn a_node_that_forgets_with_old_snapshots() {
     holds("a node that forgets, old snapshots", Quorum { saves: true, ..forgetful() });
+}
+
+#[test]
+#[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
+fn requests_that_are_sent_again_and_counters_further_apart() {
     holds("re-sends, counters further apart", Quorum { latest: 3, skew: 2, ..resent() });
+}
+
+#[test]
+#[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
+fn two_rounds_with_ranges() {
     let near = Quorum { skew: 1, latest: 2, ..ranges() };
     holds("ranges, two rounds", Quorum { rounds: 2, ..near });
+}
+
+#[test]
+#[ignore = "minutes: `cargo test -p distlock-model -- --ignored --nocapture --test-threads 1` runs it"]
+fn three_attempts_to_a_depth() {
     to_depth(8);
 }
 
