@@ -2,38 +2,17 @@
 //! needs a process of its own.
 
 use distlock::DistLock;
+use distlock_tests::log::Log;
 use distlock_tests::own_process::alone;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::eventually;
 use parking_lot::Mutex;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
-use std::sync::Arc;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
 const SECRET: &str = "pl4nted-s3cret";
-
-/// Keeps what was written.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock()).into_owned()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 #[test]
 fn a_planted_password_is_in_no_log_and_no_panic() {

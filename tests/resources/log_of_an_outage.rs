@@ -1,38 +1,21 @@
 //! An outage that befalls many locks at once fills no log, and each loss is told.
 
 use distlock::{Event, LockOptions};
+use distlock_tests::log::Log;
 use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const LOCKS: usize = 2_000;
 
-/// Keeps what was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn count(&self, what: &str) -> usize {
-        let text = String::from_utf8(self.0.lock().clone()).unwrap();
-        text.lines().filter(|line| line.contains(what)).count()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// How many lines say this.
+fn count(log: &Log, what: &str) -> usize {
+    log.text().lines().filter(|line| line.contains(what)).count()
 }
 
 #[test]
@@ -69,10 +52,10 @@ fn an_outage_of_many_locks_makes_few_warnings_and_every_loss_is_told() {
                 locks.iter().map(|lock| lock.lock_with(&options).unwrap()).collect();
             server.kill();
             eventually("all are lost", Duration::from_secs(60), || lost.lock().len() == LOCKS);
-            let (warnings, failures) = (log.count(" WARN "), failed.load(Ordering::SeqCst));
+            let (warnings, failures) = (count(&log, " WARN "), failed.load(Ordering::SeqCst));
             println!("{LOCKS} locks were lost: {warnings} warnings, {failures} events of renewals");
             assert!((1..100).contains(&warnings), "{warnings}");
-            assert_eq!(log.count("lost lock="), LOCKS, "each loss is logged");
+            assert_eq!(count(&log, "lost lock="), LOCKS, "each loss is logged");
             // Once for each cause: refused, reset, or no answer.
             assert!(failures <= LOCKS * 3, "{failures}");
             assert!(guards.iter().all(|guard| !guard.is_valid()));

@@ -17,6 +17,7 @@ pub mod contenders;
 pub mod distance;
 pub mod guards;
 pub mod lifeline;
+pub mod log;
 pub mod own_process;
 pub mod probe;
 pub mod process;

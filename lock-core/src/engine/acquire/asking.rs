@@ -238,8 +238,9 @@ impl Wait<'_> {
         if !place.is_watched() {
             return self.watch(place, entry).map(Some);
         }
-        place.asks(self.engine.command_deadline());
-        let by = self.at_most(self.engine.command_deadline());
+        let answered_by = self.engine.command_deadline();
+        place.asks(answered_by);
+        let by = self.at_most(answered_by);
         match self.engine.ask(|backend| backend.inspect(&entry.name, by)) {
             Ok(LockInfo { holder: Some(holder) }) => {
                 if holder.remaining.is_none() {
