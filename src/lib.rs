@@ -20,11 +20,11 @@ pub use lock_core::trace;
 pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
     CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
-    Host, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions, Loss, LossCause,
-    MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex,
-    Notices, Notification, OnShortfall, Outcome, OwnedGuard, OwnedMutex, OwnerId, OwnerText,
-    Replicas, Replication, Scheme, Schemes, Secret, Shortfall, Signal, SystemClock, TokenPolicy,
-    TokenRange, WarningKind, Woken,
+    Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions,
+    Loss, LossCause, MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment,
+    MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, Outcome, OwnedGuard,
+    OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret, Signal,
+    SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 
 // Its examples are compiled with those of the README.

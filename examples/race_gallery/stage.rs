@@ -1,6 +1,8 @@
 //! What the races are played on: servers of our own, and clients that can be held up between two commands.
 
-use distlock::backend::{Answer, Attempt, Closing, Failure, Receipt, Release, TenureId, Tokens};
+use distlock::backend::{
+    AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens,
+};
 use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
     Replication, Signal, SystemClock, Woken,
@@ -303,8 +305,9 @@ impl Client {
     pub(crate) fn release(&self) -> Result<Release, Failure> {
         let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
-        let tenure = TenureId::new(name(), self.owner, lease, receipt.unwrap_or_default());
-        self.backend.release(&tenure, Closing::CLEAN, soon())
+        let acquisition =
+            AcquisitionId::new(name(), self.owner, lease, receipt.unwrap_or_default());
+        self.backend.release(&acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
     }
 
     /// The same as [`Hold::until`], of what this client does.

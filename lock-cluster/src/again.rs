@@ -3,7 +3,7 @@
 
 use crate::route::Router;
 use lock_core::Moment;
-use lock_core::backend::{Closing, Failure, Release, Released, TenureId};
+use lock_core::backend::{AcquisitionId, Failure, OnReleased, Release, ReleaseOptions};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,10 +23,10 @@ struct State {
 /// One release.
 pub(crate) struct Job {
     pub(crate) router: Router,
-    pub(crate) tenure: TenureId,
-    pub(crate) closing: Closing,
+    pub(crate) acquisition: AcquisitionId,
+    pub(crate) closing: ReleaseOptions,
     pub(crate) by: Moment,
-    pub(crate) done: Released,
+    pub(crate) done: OnReleased,
     /// What the wrong node said: that it is elsewhere, or the answer of one who serves the slot no longer.
     pub(crate) said: Result<Release, Failure>,
 }
@@ -61,10 +61,10 @@ impl Again {
                 return;
             };
             drop(state);
-            let Job { router, tenure, closing, by, done, said } = job;
+            let Job { router, acquisition, closing, by, done, said } = job;
             // What is done with the answer is not ours, and must not end the others.
             let _panicked = catch_unwind(AssertUnwindSafe(|| {
-                done(match (said, router.release(&tenure, closing, by)) {
+                done(match (said, router.release(&acquisition, closing, by)) {
                     // It was freed before its slot moved.
                     (Ok(freed), Ok(Release::Gone)) => Ok(freed),
                     (_, outcome) => outcome,

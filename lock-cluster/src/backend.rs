@@ -6,8 +6,8 @@ use crate::map::{Makers, Member, Trouble};
 use crate::route::{Router, Target, over};
 use crate::topology::{Channels, Desk, Topology};
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, Replicates, TenureId, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use lock_redis::parts::{Address, Format, NodeSettings, Progress, Redirect, Stops};
@@ -118,10 +118,10 @@ impl ClusterBackend {
     fn renew_on(
         &self,
         group: &Group,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let own: Vec<Renewing>;
+        let own: Vec<RenewalRequest>;
         let mine = if group.places.len() == batch.len() {
             batch
         } else {
@@ -143,8 +143,8 @@ impl ClusterBackend {
             return;
         }
         for outcome in &mut short {
-            if let Ok(Renewal::Unacknowledged(shortfall)) = **outcome {
-                **outcome = Ok(Renewal::Unreplicated(shortfall));
+            if let Ok(Renewal::Unacknowledged(insufficient)) = **outcome {
+                **outcome = Ok(Renewal::Unreplicated(insufficient));
             }
         }
     }
@@ -199,15 +199,15 @@ impl Router {
     /// See [`Backend::release`]; for whoever has the backend no more, too.
     pub(crate) fn release(
         &self,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
         let format = &*self.0.format;
-        let slot = format.slot(&tenure.name);
+        let slot = format.slot(&acquisition.name);
         let released = self.route(slot, by, |target| match target {
-            Target::Owner(node) => node.release(format, tenure, closing, by),
-            Target::Asking(node) => node.release(format, tenure, closing, by),
+            Target::Owner(node) => node.release(format, acquisition, closing, by),
+            Target::Asking(node) => node.release(format, acquisition, closing, by),
         });
         settled(released.and_then(|released| released.believed(slot, &self.0)))
     }
@@ -231,12 +231,17 @@ impl Backend for ClusterBackend {
         progress.settle(settled(answer))
     }
 
-    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         let nobody = Error::unavailable("no node of the cluster serves the lock's slot");
         let mut renewals = vec![Err(Failure::NotSent(nobody)); batch.len()];
         let mut groups = Vec::new();
         for (place, one) in batch.iter().enumerate() {
-            match self.router.0.look(self.format.slot(&one.tenure.name)) {
+            match self.router.0.look(self.format.slot(&one.acquisition.name)) {
                 Some(owner) => add(&mut groups, owner, false, place),
                 // Somebody may serve it by the next time.
                 None => self.router.0.ask(),
@@ -249,7 +254,7 @@ impl Backend for ClusterBackend {
                 self.weigh(group, &mut outcomes, by);
                 let mut failed = false;
                 for (place, mut outcome) in group.places.iter().zip(outcomes) {
-                    let slot = self.format.slot(&batch[*place].tenure.name);
+                    let slot = self.format.slot(&batch[*place].acquisition.name);
                     let owner = self.router.0.look(slot);
                     if outcome.is_ok()
                         && !group.asking
@@ -265,7 +270,7 @@ impl Backend for ClusterBackend {
                     }
                     if outcome.is_ok() {
                         let now = self.router.0.clock().now();
-                        self.router.0.granted.note(now, batch[*place].tenure.lease);
+                        self.router.0.granted.note(now, batch[*place].acquisition.lease);
                     }
                     failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
                         || matches!(redirect, Some(Redirect::Down));
@@ -298,16 +303,27 @@ impl Backend for ClusterBackend {
         renewals.into_iter().map(settled).collect()
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
-        self.router.release(tenure, closing, by)
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.router.release(acquisition, closing, by)
     }
 
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        let slot = self.format.slot(&tenure.name);
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        let slot = self.format.slot(&acquisition.name);
         let Some(owner) = self.router.0.look(slot) else {
-            return done(self.release(tenure, closing, by));
+            return done(self.release(acquisition, closing, by));
         };
-        let (again, id, number) = (self.again.clone(), tenure.clone(), owner.number);
+        let (again, id, number) = (self.again.clone(), acquisition.clone(), owner.number);
         // Neither the cluster itself nor the node: what waits for an answer on one of its connections must not keep it.
         let (shared, member) = (Arc::downgrade(&self.router.0), Arc::downgrade(&owner));
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
@@ -318,7 +334,14 @@ impl Backend for ClusterBackend {
             let redirected = outcome.as_ref().err().and_then(Redirect::of).is_some();
             if redirected || (outcome.is_ok() && is_over()) {
                 let router = Router(shared);
-                return again.send(Job { router, tenure: id, closing, by, done, said: outcome });
+                return again.send(Job {
+                    router,
+                    acquisition: id,
+                    closing,
+                    by,
+                    done,
+                    said: outcome,
+                });
             }
             if let Err(Failure::NotSent(_) | Failure::Unknown(_)) = &outcome
                 && let Some(member) = member.upgrade()
@@ -327,7 +350,7 @@ impl Backend for ClusterBackend {
             }
             done(outcome);
         });
-        owner.node.submit_release(&self.format, tenure, closing, by, heard);
+        owner.node.submit_release(&self.format, acquisition, closing, by, heard);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -374,12 +397,12 @@ impl Backend for ClusterBackend {
         Ok(Watch::new(moving))
     }
 
-    fn lane(&self, name: &LockName) -> Lane {
-        Lane::new(self.router.0.look(self.format.slot(name)).map_or(0, |owner| owner.number))
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        NodeId::new(self.router.0.look(self.format.slot(name)).map_or(0, |owner| owner.number))
     }
 
     fn abilities(&self) -> Abilities {
-        self.format.abilities(Replicates::Listed)
+        self.format.abilities(ReplicaSupport::Listed)
     }
 }
 

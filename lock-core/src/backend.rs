@@ -10,7 +10,7 @@
 //! [`acquire`](Backend::acquire) at most once at a time for each name (one contender per client), and repeats it *with
 //! the same owner* when an answer was lost. It never uses an owner again once that wait has ended. It calls
 //! [`release`](Backend::release) once, and again if an answer was lost; an owner that has any unanswered request is
-//! closed with [`Doubt::LeaveTombstone`]. It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] holdings at a
+//! closed with [`Tombstone::Leave`]. It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] holdings at a
 //! time, once at a time for each lane that the backend itself named, for as long as it is answered quickly. While an
 //! answer does not come it calls it for *other* holdings of that lane, from other threads: four calls are under way at
 //! most, and a call that waits for another one delays what it renews. A holding is in two of them only if its holder
@@ -43,7 +43,7 @@ use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
-use crate::replication::{Replication, Shortfall};
+use crate::replication::{InsufficientReplicas, Replication};
 use crate::token::{FencingToken, TokenRange};
 use std::any::Any;
 use std::fmt;
@@ -76,7 +76,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// What is said of [`submit_release`](Backend::submit_release) holds here, too. Answers that nobody waits for are
     /// read along with the answer to what is asked next; the caller sees to it that something is.
-    fn submit_acquire(&self, attempt: &Attempt<'_>, by: Moment, done: Attempted) {
+    fn submit_acquire(&self, attempt: &Attempt<'_>, by: Moment, done: OnAcquired) {
         done(self.acquire(attempt, by));
     }
 
@@ -86,14 +86,24 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// extended, to its own lease counted from now, and never shortened.
     ///
     /// A call must not wait for another one of the same lane: the engine makes a second one because the first hangs.
-    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>>;
+    fn renew(
+        &self,
+        lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>>;
 
-    /// Ends the holding of this tenure's owner, if it still has it, and wakes those who wait for the name.
+    /// Ends the holding of this acquisition's owner, if it still has it, and wakes those who wait for the name.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure>;
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure>;
 
     /// The same as [`release`](Backend::release) for a caller that does not wait for the answer: returns when the request
     /// has left, and tells `done` what came of it, exactly once.
@@ -105,8 +115,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// A request for the same name that is made after this has returned never overtakes it, unless it is a repetition
     /// of this one.
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        done(self.release(tenure, closing, by));
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        done(self.release(acquisition, closing, by));
     }
 
     /// Looks, without changing anything, who holds the lock and for how long yet. Never answered from a replica.
@@ -136,7 +152,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Which lane renews this name *now*. Asked anew for each renewal; a lane is one node's, and one node that is slow
     /// or dead delays only its own lane. Must be cheap and not block.
-    fn lane(&self, name: &LockName) -> Lane;
+    fn renewal_node(&self, name: &LockName) -> NodeId;
 
     /// What this store can do, in its present wire format. Must not change while the backend lives.
     fn abilities(&self) -> Abilities;
@@ -149,10 +165,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
 }
 
 /// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].
-pub type Released = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
+pub type OnReleased = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 
 /// Who is told what came of an attempt that nobody waits for: see [`Backend::submit_acquire`].
-pub type Attempted = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+pub type OnAcquired = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
 
 /// One attempt to take a lock.
 #[derive(Clone, Copy, Debug)]
@@ -227,17 +243,17 @@ pub enum Answer {
     /// The lock is this owner's, and confirmed by as many replicas as were asked for.
     Granted(Grant),
     /// The lock is this owner's in the store, and too few replicas confirmed it in time.
-    Unacknowledged(Grant, Shortfall),
+    Unacknowledged(Grant, InsufficientReplicas),
     /// Somebody else has it, for this long yet if nobody renews it (`None`: the store cannot say).
     Busy(Option<Duration>),
     /// Somebody else has it, and no lease ends that: another library's lock without an expiry, or what is left of one whose
     /// expiry was never set. Worth another look after this long, if anybody waits (`None`: the store will tell).
-    Endless(Option<Duration>),
+    BusyWithoutExpiry(Option<Duration>),
     /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one: propose a greater one.
     Stale(FencingToken),
     /// Not granted, and this owner is used up: some of several stores that were asked together may have granted it, or may
     /// yet, and all of that is being given back. The next attempt must be another owner's.
-    Withdrawn(Withdrawal),
+    RolledBack(RollbackCause),
 }
 
 impl Answer {
@@ -247,21 +263,21 @@ impl Answer {
         matches!(
             self,
             Self::Busy(_)
-                | Self::Endless(_)
-                | Self::Withdrawn(Withdrawal::Held(_) | Withdrawal::Divided)
+                | Self::BusyWithoutExpiry(_)
+                | Self::RolledBack(RollbackCause::Held(_) | RollbackCause::SplitVote)
         )
     }
 }
 
-/// Why an attempt on several stores was [withdrawn](Answer::Withdrawn).
+/// Why an attempt on several stores was [withdrawn](Answer::RolledBack).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Withdrawal {
+pub enum RollbackCause {
     /// Somebody else has too many of them, for this long yet if nobody renews it (`None`: the store cannot say).
     Held(Option<Duration>),
     /// Nobody has enough of them: others asked at the same time, and each got a part. Whoever asks again at once does so
     /// along with the others, so it waits for a moment at random.
-    Divided,
+    SplitVote,
     /// Too many of them grant nothing until a time that is known.
     Paused(Pause),
     /// Too many of them could not be asked, or refused.
@@ -339,7 +355,7 @@ impl fmt::Debug for Receipt {
 /// Which holding: a name and its owner, and what the backend said when it granted it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct TenureId {
+pub struct AcquisitionId {
     /// The lock.
     pub name: LockName,
     /// Who holds it.
@@ -350,7 +366,7 @@ pub struct TenureId {
     pub receipt: Receipt,
 }
 
-impl TenureId {
+impl AcquisitionId {
     /// The holding of `owner` on `name`.
     #[must_use]
     pub fn new(name: LockName, owner: OwnerId, lease: LeaseTime, receipt: Receipt) -> Self {
@@ -361,18 +377,18 @@ impl TenureId {
 /// One holding to be renewed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Renewing {
+pub struct RenewalRequest {
     /// Which holding. Its `lease` is the one to extend to, counted from now.
-    pub tenure: TenureId,
+    pub acquisition: AcquisitionId,
     /// How many replicas must confirm it.
     pub replication: Replication,
 }
 
-impl Renewing {
+impl RenewalRequest {
     /// Renew this holding. No replica needs to confirm it.
     #[must_use]
-    pub fn new(tenure: TenureId) -> Self {
-        Self { tenure, replication: Replication::off() }
+    pub fn new(acquisition: AcquisitionId) -> Self {
+        Self { acquisition, replication: Replication::off() }
     }
 
     /// The same, confirmed by replicas.
@@ -390,10 +406,10 @@ pub enum Renewal {
     /// At least a full lease is left from now, and as many replicas as were asked for have it.
     Extended,
     /// The same in the store, and too few replicas confirmed it in time: the old validity stands.
-    Unacknowledged(Shortfall),
+    Unacknowledged(InsufficientReplicas),
     /// The same, because the server has no replica, by the word of most servers that would have to agree to the promotion
     /// of one: none can take over that does not have it.
-    Unreplicated(Shortfall),
+    Unreplicated(InsufficientReplicas),
     /// The holding is not this owner's any more.
     Gone,
 }
@@ -401,20 +417,20 @@ pub enum Renewal {
 /// How a holding is to be closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Closing {
+pub struct ReleaseOptions {
     /// The largest token that was used of a reserved range: the store's counter goes back to it, if the lock is still
     /// ours. `None` leaves the counter as it is.
     pub last_used: Option<FencingToken>,
     /// Whether a request of this owner may still be under way.
-    pub doubt: Doubt,
+    pub tombstone: Tombstone,
 }
 
-impl Closing {
+impl ReleaseOptions {
     /// Every request of this owner was answered.
-    pub const CLEAN: Self = Self { last_used: None, doubt: Doubt::Clean };
+    pub const WITHOUT_TOMBSTONE: Self = Self { last_used: None, tombstone: Tombstone::None };
 
     /// A request of this owner may still arrive.
-    pub const IN_DOUBT: Self = Self { last_used: None, doubt: Doubt::LeaveTombstone };
+    pub const WITH_TOMBSTONE: Self = Self { last_used: None, tombstone: Tombstone::Leave };
 
     /// The same, and writes back the last token used.
     #[must_use]
@@ -427,12 +443,12 @@ impl Closing {
 /// Whether a request of an owner may still be under way when it is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Doubt {
+pub enum Tombstone {
     /// All were answered.
-    Clean,
+    None,
     /// One was not: leave a mark, for a lease, that makes the store turn down whatever still arrives from this owner -
     /// also if it holds nothing now, because the late request may have been granted and ended, or not have come yet.
-    LeaveTombstone,
+    Leave,
 }
 
 /// What came of a release.
@@ -520,9 +536,9 @@ impl HolderInfo {
 /// Which of a backend's nodes renews a lock: the engine keeps one thread for each, and some more while
 /// that one waits for an answer too long.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Lane(u64);
+pub struct NodeId(u64);
 
-impl Lane {
+impl NodeId {
     /// The lane of this number, in whatever way the backend numbers its nodes.
     #[must_use]
     pub fn new(number: u64) -> Self {
@@ -573,11 +589,11 @@ pub struct Abilities {
     pub waking: Waking,
     /// After how long at the latest who waits looks again, although releases are published: others may have the lock who
     /// do not tell. `None`: not before the holder's lease can be over.
-    pub looks_again: Option<Duration>,
+    pub max_poll_interval: Option<Duration>,
     /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts those that listen to itself.
     pub counts_waiters: bool,
     /// Whether replicas can be asked to confirm a grant.
-    pub replication: Replicates,
+    pub replication: ReplicaSupport,
     /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and what it has answered nobody but
     /// itself can make it forget. A store in which a replica may take over, without the last writes, is none.
     pub independent: bool,
@@ -587,12 +603,12 @@ impl Abilities {
     /// Owned, with tokens, and releases are published; without replicas, and not one of a quorum.
     #[must_use]
     pub fn full() -> Self {
-        let (waking, replication) = (Waking::Publishes, Replicates::Never);
+        let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
         Self {
             owned: true,
             tokens: true,
             waking,
-            looks_again: None,
+            max_poll_interval: None,
             counts_waiters: false,
             replication,
             independent: false,
@@ -629,8 +645,8 @@ impl Abilities {
 
     /// The same where who waits looks again after this long at the latest.
     #[must_use]
-    pub fn looks_again(mut self, after: Option<Duration>) -> Self {
-        self.looks_again = after;
+    pub fn max_poll_interval(mut self, after: Option<Duration>) -> Self {
+        self.max_poll_interval = after;
         self
     }
 
@@ -643,7 +659,7 @@ impl Abilities {
 
     /// The same with replicas that can be asked.
     #[must_use]
-    pub fn replication(mut self, replication: Replicates) -> Self {
+    pub fn replication(mut self, replication: ReplicaSupport) -> Self {
         self.replication = replication;
         self
     }
@@ -652,7 +668,7 @@ impl Abilities {
 /// Whether replicas can be asked to confirm a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Replicates {
+pub enum ReplicaSupport {
     /// There are none.
     Never,
     /// Those that confirm are counted. How many there should be the store does not know, so "all" means nothing to it.

@@ -1,7 +1,7 @@
 //! [`Error`]: one opaque error for the whole house.
 //!
 //! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news about safety,
-//! *unavailable* means that the store could not be asked (and *shortfall* that its replicas could not), and *misuse* and *configuration* are to be mended in the
+//! *unavailable* means that the store could not be asked (and *lack of acknowledgements* that its replicas could not), and *misuse* and *configuration* are to be mended in the
 //! caller's code and settings.
 
 use crate::name::LockName;
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The store granted it, and too few replicas confirmed that in time ([`Replication`](crate::Replication)). It was taken
     /// back.
-    Shortfall,
+    InsufficientReplicas,
     /// Something under the key is not a lock in this wire format.
     ForeignFormat,
     /// The call itself is wrong: a bug in the caller.
@@ -239,8 +239,8 @@ impl Error {
 
     /// Too few replicas confirmed it in time.
     #[must_use]
-    pub fn is_shortfall(&self) -> bool {
-        self.kind() == ErrorKind::Shortfall
+    pub fn is_insufficient_replicas(&self) -> bool {
+        self.kind() == ErrorKind::InsufficientReplicas
     }
 
     /// Something else lives under the key.

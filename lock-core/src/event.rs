@@ -4,7 +4,7 @@ use crate::backend::no_thread;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::name::LockName;
-use crate::replication::Shortfall;
+use crate::replication::InsufficientReplicas;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::thread;
@@ -38,7 +38,7 @@ pub enum Event {
     /// An attempt found the lock held without an end: no lease frees it, only its holder's release or
     /// [`force_unlock`](crate::DistLock::force_unlock). Told once for each wait.
     #[non_exhaustive]
-    Endless {
+    BusyWithoutExpiry {
         /// The lock.
         lock: LockName,
     },
@@ -83,22 +83,22 @@ pub enum Event {
     /// Too few replicas confirmed a grant in time, and it was taken back. It is tried again, if the policy and the wait
     /// allow it.
     #[non_exhaustive]
-    ShortfallTakenBack {
+    InsufficientReplicasTakenBack {
         /// The lock.
         lock: LockName,
         /// How many did.
-        shortfall: Shortfall,
+        insufficient: InsufficientReplicas,
     },
-    /// Too few replicas confirmed a grant or a renewal in time, and by the [policy](crate::OnShortfall::Accept) it counts
+    /// Too few replicas confirmed a grant or a renewal in time, and by the [policy](crate::OnInsufficientReplicas::Accept) it counts
     /// all the same: if the master is lost now, the lock may be granted again.
     #[non_exhaustive]
-    ShortfallAccepted {
+    InsufficientReplicasAccepted {
         /// The lock.
         lock: LockName,
         /// Its token.
         token: Option<FencingToken>,
         /// How many did.
-        shortfall: Shortfall,
+        insufficient: InsufficientReplicas,
     },
     /// A renewal counts that too few replicas confirmed: the server has none now that could take over without it, or
     /// the [policy](crate::Replication::keep_unconfirmed_renewals) says so. The lock is held like one without replicas.
@@ -108,7 +108,7 @@ pub enum Event {
         /// The lock.
         lock: LockName,
         /// How many confirmed.
-        shortfall: Shortfall,
+        insufficient: InsufficientReplicas,
     },
     /// As many replicas as were asked for have confirmed a renewal again.
     #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! [`LockGuard`] and [`OwnedGuard`]: what a holder has in its hand.
 
+use crate::engine::acquisition::{Acquisition, GuardState, Listener};
 use crate::engine::entry::Entry;
-use crate::engine::tenure::{GuardState, Listener, Tenure};
 use crate::engine::{Alive, Whole};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
@@ -21,75 +21,79 @@ use std::time::Duration;
 pub(crate) struct Hold {
     engine: Arc<Alive>,
     entry: Arc<Entry>,
-    tenure: Arc<Tenure>,
+    acquisition: Arc<Acquisition>,
     /// Ended by `unlock` or left with the thread: nothing is left for `Drop`.
     done: bool,
 }
 
 impl Hold {
-    pub(crate) fn new(engine: Arc<Alive>, entry: Arc<Entry>, tenure: Arc<Tenure>) -> Self {
-        Self { engine, entry, tenure, done: false }
+    pub(crate) fn new(
+        engine: Arc<Alive>,
+        entry: Arc<Entry>,
+        acquisition: Arc<Acquisition>,
+    ) -> Self {
+        Self { engine, entry, acquisition, done: false }
     }
 
     fn unlock(mut self) -> Result<(), Error> {
         self.done = true;
-        self.engine.end_hold(&self.entry, &self.tenure)
+        self.engine.end_hold(&self.entry, &self.acquisition)
     }
 
     fn detach(mut self, whole: Option<Whole>) {
         self.done = true;
-        self.engine.detach(thread_id(), &self.entry, &self.tenure, whole);
+        self.engine.detach(thread_id(), &self.entry, &self.acquisition, whole);
     }
 
     fn name(&self) -> &LockName {
-        &self.tenure.name
+        &self.acquisition.name
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
-        self.tenure.token
+        self.acquisition.token
     }
 
     fn is_valid(&self) -> bool {
-        self.engine.is_valid(&self.tenure)
+        self.engine.is_valid(&self.acquisition)
     }
 
     fn remaining(&self) -> Duration {
-        self.engine.remaining(&self.tenure)
+        self.engine.remaining(&self.acquisition)
     }
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
-        self.engine.must_hold(&self.entry, &self.tenure)?;
-        must_be_left(self.remaining(), time, &self.tenure.name)
+        self.engine.must_hold(&self.entry, &self.acquisition)?;
+        must_be_left(self.remaining(), time, &self.acquisition.name)
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
-        self.engine.must_hold(&self.entry, &self.tenure)?;
+        self.engine.must_hold(&self.entry, &self.acquisition)?;
         if self.remaining() >= time {
             return Ok(());
         }
         // What is asked for is what shall be left when this returns, so the lease is a little longer.
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
-        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.tenure.name))?;
+        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition.name))?;
         self.lease_again(lease)
     }
 
     /// Makes the lease a full one from now.
     fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
-        self.engine.extend(&self.entry, &self.tenure, lease)
+        self.engine.extend(&self.entry, &self.acquisition, lease)
     }
 
     fn verify(&self) -> Result<Duration, Error> {
-        self.engine.verify(&self.entry, &self.tenure)
+        self.engine.verify(&self.entry, &self.acquisition)
     }
 
     fn loss(&self) -> Option<Loss> {
         self.look()?;
-        self.tenure.loss()
+        self.acquisition.loss()
     }
 
     fn listen(&self, listener: Listener) {
         if self.look().is_some() {
-            self.tenure.listen(listener);
+            self.acquisition.listen(listener);
         }
     }
 
@@ -100,9 +104,9 @@ impl Hold {
     /// How it stands: a deadline that has passed is a loss, also before the watchdog comes by. `None` in a forked child:
     /// the parent holds it, and the child may ask it nothing, because a thread that is not there may have its lock.
     fn look(&self) -> Option<GuardState> {
-        match self.engine.must_hold(&self.entry, &self.tenure) {
+        match self.engine.must_hold(&self.entry, &self.acquisition) {
             Err(error) if error.is_misuse() => None,
-            _ => Some(self.tenure.recorded_state()),
+            _ => Some(self.acquisition.recorded_state()),
         }
     }
 }
@@ -113,7 +117,7 @@ impl Drop for Hold {
             return;
         }
         if !self.done {
-            self.engine.drop_hold(&self.entry, &self.tenure);
+            self.engine.drop_hold(&self.entry, &self.acquisition);
         }
     }
 }
@@ -121,9 +125,9 @@ impl Drop for Hold {
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("name", &self.tenure.name)
-            .field("token", &self.tenure.token)
-            .field("state", &self.tenure.recorded_state())
+            .field("name", &self.acquisition.name)
+            .field("token", &self.acquisition.token)
+            .field("state", &self.acquisition.recorded_state())
             .field("remaining", &self.remaining())
             .finish()
     }
@@ -422,7 +426,7 @@ impl LockGuard {
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
         match &self.0 {
-            Held::One(hold) => hold.tenure.listeners(),
+            Held::One(hold) => hold.acquisition.listeners(),
             Held::Several(several) => several.listeners(),
         }
     }

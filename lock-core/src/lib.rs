@@ -59,7 +59,7 @@ pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, TokenPolicy};
 pub use counters::Counters;
-pub use engine::tenure::GuardState;
+pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberResult, Outcome};
 pub use event::{Event, EventHandler, WarningKind};
 pub use guard::{LockGuard, OwnedGuard};
@@ -75,7 +75,7 @@ pub use notices::Notices;
 pub use notification::Notification;
 pub use options::LockOptions;
 pub use owner::{ClientId, OwnerId, OwnerText};
-pub use replication::{OnShortfall, Replicas, Replication, Shortfall};
+pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 pub use scheme::{Context, Scheme, Schemes};
 pub use token::{FencingToken, TokenRange};
 

@@ -11,7 +11,7 @@ pub enum LossCause {
     /// Our own deadline passed: no renewal was confirmed in time, or the lease was a fixed one.
     Expired,
     /// Our own deadline passed: renewals reached the store, and too few replicas confirmed them.
-    Shortfall,
+    InsufficientReplicas,
     /// The store said that the lock is not ours any more: it was deleted, force-unlocked, or lost by the store.
     Gone,
     /// The number of renewals that the caller allowed is used up. The lease is still running; it ends by itself.
@@ -24,7 +24,9 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "the lease ended without a renewal",
-            Self::Shortfall => "the lease ended without a renewal that enough replicas confirmed",
+            Self::InsufficientReplicas => {
+                "the lease ended without a renewal that enough replicas confirmed"
+            }
             Self::Gone => "the store says that the lock is not ours any more",
             Self::RenewalsUsedUp => "the renewals that were allowed are used up",
             Self::HolderEnded => "the thread that held it ended",

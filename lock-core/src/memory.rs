@@ -4,8 +4,8 @@
 //! mutex; leases end when somebody looks and finds them over.
 
 use crate::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
-    LockInfo, Release, Renewal, Renewing, TenureId, Tokens, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
+    NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::Config;
@@ -204,14 +204,19 @@ impl Backend for MemoryBackend {
         Ok(Answer::Granted(Grant::new(range)))
     }
 
-    fn renew(&self, _lane: Lane, batch: &[Renewing], _by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _lane: NodeId,
+        batch: &[RenewalRequest],
+        _by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let renew = |Renewing { tenure, .. }: &Renewing| {
-            if !state.is_owned(&tenure.name, tenure.owner, now) {
+        let renew = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
+            if !state.is_owned(&acquisition.name, acquisition.owner, now) {
                 return Ok(Renewal::Gone);
             }
-            state.hold(&tenure.name, tenure.owner, now + tenure.lease.duration());
+            state.hold(&acquisition.name, acquisition.owner, now + acquisition.lease.duration());
             Ok(Renewal::Extended)
         };
         batch.iter().map(renew).collect()
@@ -219,14 +224,14 @@ impl Backend for MemoryBackend {
 
     fn release(
         &self,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         _by: Moment,
     ) -> Result<Release, Failure> {
-        let TenureId { name, owner, lease, .. } = tenure;
+        let AcquisitionId { name, owner, lease, .. } = acquisition;
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        if closing.doubt == Doubt::LeaveTombstone {
+        if closing.tombstone == Tombstone::Leave {
             state.closed.insert((name.clone(), *owner), now + lease.duration());
             state.sweep(now);
         }
@@ -270,8 +275,8 @@ impl Backend for MemoryBackend {
         Ok(Watch::new(Registration { store: Arc::downgrade(&self.0), name: name.clone(), id }))
     }
 
-    fn lane(&self, _name: &LockName) -> Lane {
-        Lane::new(0)
+    fn renewal_node(&self, _name: &LockName) -> NodeId {
+        NodeId::new(0)
     }
 
     fn abilities(&self) -> Abilities {
@@ -453,8 +458,8 @@ mod tests {
             let name = LockName::new(&format!("n{n}")).unwrap();
             let watch = store.watch(&name, Arc::new(Nobody), Moment::NEVER).unwrap();
             let owner = OwnerId::new(ClientId::random(), 1);
-            let tenure = TenureId::new(name, owner, lease, Default::default());
-            store.release(&tenure, Closing::IN_DOUBT, Moment::NEVER).unwrap();
+            let acquisition = AcquisitionId::new(name, owner, lease, Default::default());
+            store.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, Moment::NEVER).unwrap();
             drop(watch);
             clock.advance(Duration::from_millis(1));
         }

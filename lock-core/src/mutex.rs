@@ -2,8 +2,8 @@
 
 use crate::backend::{Backend, Failure, LockInfo};
 use crate::engine::Alive;
+use crate::engine::acquisition::Acquisition;
 use crate::engine::entry::Entry;
-use crate::engine::tenure::Tenure;
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
@@ -76,9 +76,10 @@ impl Handle {
     }
 
     fn acquire(&self, thread: Option<u64>, options: &LockOptions) -> Result<Option<Hold>, Error> {
-        let tenure = self.engine.acquire(&self.entry, thread, options)?;
-        Ok(tenure
-            .map(|tenure| Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), tenure)))
+        let acquisition = self.engine.acquire(&self.entry, thread, options)?;
+        Ok(acquisition.map(|acquisition| {
+            Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), acquisition)
+        }))
     }
 
     fn ask<T>(
@@ -93,7 +94,7 @@ impl Handle {
     }
 
     /// How many holds this thread has, and on which holding. None in a forked child: the parent has them.
-    fn holds(&self) -> Option<(u32, Arc<Tenure>)> {
+    fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
         if self.engine.is_forked() { None } else { self.entry.holds_of(thread_id()) }
     }
 
@@ -141,14 +142,14 @@ impl DistLock for Mutex {
     fn unlock(&self) -> Result<(), Error> {
         let Handle { engine, entry } = &self.0;
         engine.refuse_if_forked().map_err(|error| error.on(&entry.name))?;
-        let tenure = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
+        let acquisition = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
                 "this thread has no detached hold to unlock: a guard unlocks its own, and only the thread that locked can unlock",
             )
             .on(&entry.name)
         })?;
-        engine.end_hold(entry, &tenure)
+        engine.end_hold(entry, &acquisition)
     }
 
     fn inspect(&self) -> Result<LockInfo, Error> {
@@ -164,7 +165,9 @@ impl DistLock for Mutex {
     }
 
     fn is_held_by_current_thread(&self) -> bool {
-        self.0.holds().is_some_and(|(holds, tenure)| holds > 0 && self.0.engine.is_valid(&tenure))
+        self.0
+            .holds()
+            .is_some_and(|(holds, acquisition)| holds > 0 && self.0.engine.is_valid(&acquisition))
     }
 
     fn name(&self) -> &LockName {

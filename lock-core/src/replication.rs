@@ -1,4 +1,4 @@
-//! [`Replication`]: how many replicas must have a write before it counts, and [`Shortfall`]: that they have not.
+//! [`Replication`]: how many replicas must have a write before it counts, and [`InsufficientReplicas`]: that they have not.
 
 use crate::lease::LeaseTime;
 use std::fmt;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// | [`all`](Self::all) | every grant, whichever takes over of those that were not held for down. One that was, comes back and takes over before it has caught up, has not got it: a number has no such gap, and grants nothing while one is away |
 ///
 /// "All" means every replica that Sentinel (or the slot map of a cluster) lists and does not hold for down, at the time of
-/// the attempt; none at all is a shortfall. One server on its own does not know how many it should have, and a replica
+/// the attempt; none at all is too few acknowledgements. One server on its own does not know how many it should have, and a replica
 /// that is gone is one that it forgets: there a number is needed, and `all` is refused.
 ///
 /// What is waited for is Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/): it says how many replicas have
@@ -33,12 +33,12 @@ use std::time::Duration;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{LockOptions, OnShortfall, Replication};
+/// use distlock::{LockOptions, OnInsufficientReplicas, Replication};
 /// use std::time::Duration;
 ///
 /// let replication = Replication::replicas(2)
 ///     .timeout(Duration::from_millis(300))
-///     .on_shortfall(OnShortfall::Fail);
+///     .on_insufficient_replicas(OnInsufficientReplicas::Fail);
 /// let options = LockOptions::new().replication(replication);
 /// # let _ = options;
 /// ```
@@ -47,7 +47,7 @@ pub struct Replication {
     pub(crate) replicas: Replicas,
     /// Whole milliseconds, which is what a store counts in; and so a policy is small enough to be copied into every holding.
     pub(crate) millis: u32,
-    pub(crate) on_shortfall: OnShortfall,
+    pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
     keeps_unconfirmed: bool,
 }
 
@@ -69,16 +69,16 @@ pub enum Replicas {
 /// it cannot be asked, that is tried on in the background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub enum OnShortfall {
+pub enum OnInsufficientReplicas {
     /// Take it back, and try again for as long as the wait goes on; then an error. The default, because a wait says how
     /// long the caller can do without the lock, whatever keeps it away: a replica that restarts is put up with like a
     /// server that does. Without a wait (`try_lock`) there is one attempt; `lock()`, which waits for ever, gives up after
     /// the `outage_limit`.
     #[default]
     Retry,
-    /// Take it back, and say so at once: [`Error::is_shortfall`](crate::Error::is_shortfall).
+    /// Take it back, and say so at once: [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
     Fail,
-    /// Keep it, and tell it as an event ([`Event::ShortfallAccepted`](crate::Event::ShortfallAccepted)): the lock is held
+    /// Keep it, and tell it as an event ([`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted)): the lock is held
     /// like one without a policy. The same for renewals.
     Accept,
 }
@@ -89,7 +89,12 @@ impl Replication {
 
     const fn new(replicas: Replicas) -> Self {
         let millis = Self::DEFAULT_TIMEOUT.as_millis() as u32;
-        Self { replicas, millis, on_shortfall: OnShortfall::Retry, keeps_unconfirmed: false }
+        Self {
+            replicas,
+            millis,
+            on_insufficient_replicas: OnInsufficientReplicas::Retry,
+            keeps_unconfirmed: false,
+        }
     }
 
     /// Nobody is waited for.
@@ -124,10 +129,13 @@ impl Replication {
         self
     }
 
-    /// What to do when too few confirmed. Default: [`OnShortfall::Retry`].
+    /// What to do when too few confirmed. Default: [`OnInsufficientReplicas::Retry`].
     #[must_use]
-    pub const fn on_shortfall(mut self, on_shortfall: OnShortfall) -> Self {
-        self.on_shortfall = on_shortfall;
+    pub const fn on_insufficient_replicas(
+        mut self,
+        on_insufficient_replicas: OnInsufficientReplicas,
+    ) -> Self {
+        self.on_insufficient_replicas = on_insufficient_replicas;
         self
     }
 
@@ -162,8 +170,8 @@ impl Replication {
 
     /// What is done when too few confirmed.
     #[must_use]
-    pub const fn shortfall(&self) -> OnShortfall {
-        self.on_shortfall
+    pub const fn insufficient(&self) -> OnInsufficientReplicas {
+        self.on_insufficient_replicas
     }
 
     /// Whether nobody is waited for.
@@ -208,8 +216,8 @@ impl Replication {
             (Replicas::AtLeast(ours), Replicas::AtLeast(wanted)) => ours >= wanted,
             _ => false,
         };
-        let accepts = self.on_shortfall == OnShortfall::Accept;
-        enough && (!accepts || inner.on_shortfall == OnShortfall::Accept)
+        let accepts = self.on_insufficient_replicas == OnInsufficientReplicas::Accept;
+        enough && (!accepts || inner.on_insufficient_replicas == OnInsufficientReplicas::Accept)
     }
 }
 
@@ -233,12 +241,12 @@ impl fmt::Display for Replicas {
 
 /// That too few replicas confirmed a write in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shortfall {
+pub struct InsufficientReplicas {
     acknowledged: Option<u32>,
     needed: u32,
 }
 
-impl Shortfall {
+impl InsufficientReplicas {
     /// So many of those that were needed.
     #[must_use]
     pub fn new(acknowledged: u32, needed: u32) -> Self {
@@ -264,7 +272,7 @@ impl Shortfall {
     }
 }
 
-impl fmt::Display for Shortfall {
+impl fmt::Display for InsufficientReplicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.acknowledged, self.needed) {
             (_, 0) => f.write_str("there is none that could"),
@@ -305,14 +313,14 @@ mod tests {
         assert!(two.covers(&one) && !one.covers(&two));
         assert!(all.covers(&one) && !all.covers(&two) && !two.covers(&all) && all.covers(&all));
         assert!(Replication::off().covers(&Replication::off()) && !Replication::off().covers(&one));
-        let lax = two.on_shortfall(OnShortfall::Accept);
+        let lax = two.on_insufficient_replicas(OnInsufficientReplicas::Accept);
         assert!(!lax.covers(&two) && two.covers(&lax) && lax.covers(&lax));
     }
 
     #[test]
-    fn a_shortfall_says_how_many_of_how_many() {
-        assert!(Shortfall::new(1, 2).to_string().contains("1 of 2"));
-        assert!(Shortfall::unanswered(2).to_string().contains("did not say in time"));
-        assert!(Shortfall::new(0, 0).to_string().contains("none"));
+    fn insufficient_replicas_says_how_many_of_how_many() {
+        assert!(InsufficientReplicas::new(1, 2).to_string().contains("1 of 2"));
+        assert!(InsufficientReplicas::unanswered(2).to_string().contains("did not say in time"));
+        assert!(InsufficientReplicas::new(0, 0).to_string().contains("none"));
     }
 }

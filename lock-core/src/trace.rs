@@ -157,7 +157,9 @@ fn record(event: &Event) {
         Event::Acquired { lock, token, waited } => {
             debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
         }
-        Event::Endless { lock } => warn!(target: "distlock", %lock, "held without an end"),
+        Event::BusyWithoutExpiry { lock } => {
+            warn!(target: "distlock", %lock, "held without an end")
+        }
         Event::Paused { lock, left, why } => {
             warn!(target: "distlock", %lock, ?left, why = %chain(why), "the store grants nothing yet: waiting");
         }
@@ -166,14 +168,14 @@ fn record(event: &Event) {
         Event::RenewalsUsedUp { lock, left } => {
             warn!(target: "distlock", %lock, ?left, "the renewals are used up");
         }
-        Event::ShortfallTakenBack { lock, shortfall } => {
-            warn!(target: "distlock", %lock, %shortfall, "too few replicas confirmed it: taken back");
+        Event::InsufficientReplicasTakenBack { lock, insufficient } => {
+            warn!(target: "distlock", %lock, %insufficient, "too few replicas confirmed it: taken back");
         }
-        Event::ShortfallAccepted { lock, token, shortfall } => {
-            warn!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %shortfall, "too few replicas confirmed it: accepted");
+        Event::InsufficientReplicasAccepted { lock, token, insufficient } => {
+            warn!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %insufficient, "too few replicas confirmed it: accepted");
         }
-        Event::Degraded { lock, shortfall } => {
-            warn!(target: "distlock", %lock, %shortfall, "held without the replicas that were asked for");
+        Event::Degraded { lock, insufficient } => {
+            warn!(target: "distlock", %lock, %insufficient, "held without the replicas that were asked for");
         }
         Event::Restored { lock } => {
             info!(target: "distlock", %lock, "held with the replicas that were asked for");

@@ -4,8 +4,8 @@ use crate::format::{Format, Stops};
 use crate::node::{Node, NodeSettings};
 use crate::scheme;
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, Replicates, TenureId, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
@@ -54,16 +54,32 @@ impl Backend for RedisBackend {
         self.node.acquire(&self.format, attempt, by)
     }
 
-    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         self.node.renew(&self.format, batch, by)
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
-        self.node.release(&self.format, tenure, closing, by)
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.node.release(&self.format, acquisition, closing, by)
     }
 
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        self.node.submit_release(&self.format, tenure, closing, by, done);
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        self.node.submit_release(&self.format, acquisition, closing, by, done);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -78,13 +94,13 @@ impl Backend for RedisBackend {
         self.node.watch(&self.format, name, wake, by)
     }
 
-    fn lane(&self, _: &LockName) -> Lane {
-        Lane::new(Self::LANE)
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(Self::LANE)
     }
 
     fn abilities(&self) -> Abilities {
         // Which replicas there should be, a server on its own does not know: those that are gone it has forgotten.
-        self.format.abilities(Replicates::Counted).independent(true)
+        self.format.abilities(ReplicaSupport::Counted).independent(true)
     }
 }
 

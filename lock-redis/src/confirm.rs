@@ -9,7 +9,7 @@ use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::text::Text;
 use lock_core::backend::Failure;
-use lock_core::{Clock, Error, Moment, Shortfall};
+use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,11 +60,11 @@ impl<'a> Confirming<'a> {
     }
 
     /// Whether the last request, which was carried out, counts for one that needs so many: if not, what is missing.
-    pub(crate) fn weigh(&self, needed: u32) -> Result<Option<Shortfall>, Failure> {
+    pub(crate) fn weigh(&self, needed: u32) -> Result<Option<InsufficientReplicas>, Failure> {
         match &self.heard {
             Confirmed::By(count) if needed > 0 && *count >= needed => Ok(None),
-            Confirmed::By(count) => Ok(Some(Shortfall::new(*count, needed))),
-            Confirmed::Late => Ok(Some(Shortfall::unanswered(needed))),
+            Confirmed::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
+            Confirmed::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
             // It was carried out, and is not to be kept like this: to whoever asked it is in doubt.
             Confirmed::Refused(error) => {
                 let server = self.link.server();

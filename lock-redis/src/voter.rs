@@ -5,8 +5,8 @@ use crate::marker::{Sight, Standing, Step};
 use crate::node::Node;
 use crate::propose::{self, Introduction, Voting};
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, Replicates, TenureId, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Error, LockName, Moment};
 use parking_lot::Mutex;
@@ -196,7 +196,7 @@ impl Voter {
     /// Renews these, each with what the server was when it did.
     pub fn renew_standing(
         &self,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Answered<Renewal>, Failure>> {
         let renewals = self.node.renew_and_look(&self.format, batch, by);
@@ -257,16 +257,32 @@ impl Backend for Voter {
         }
     }
 
-    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         self.node.renew(&self.format, batch, by)
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
-        self.node.release(&self.format, tenure, closing, by)
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.node.release(&self.format, acquisition, closing, by)
     }
 
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        self.node.submit_release(&self.format, tenure, closing, by, done);
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        self.node.submit_release(&self.format, acquisition, closing, by, done);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -281,12 +297,12 @@ impl Backend for Voter {
         self.node.watch(&self.format, name, wake, by)
     }
 
-    fn lane(&self, _: &LockName) -> Lane {
-        Lane::new(0)
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
     }
 
     fn abilities(&self) -> Abilities {
-        self.format.abilities(Replicates::Never).independent(true)
+        self.format.abilities(ReplicaSupport::Never).independent(true)
     }
 }
 

@@ -7,7 +7,9 @@ use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;
 use distlock_tests::time::eventually;
 use distlock_tests::wall::Wall;
-use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, Renewing, TenureId};
+use lock_core::backend::{
+    AcquisitionId, Attempt, Failure, Receipt, Release, ReleaseOptions, RenewalRequest,
+};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::thread;
@@ -53,9 +55,11 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
     let (owner, lease) = (OwnerId::new(context.client, 1), LeaseTime::new(LONG).unwrap());
     let by = context.clock.now() + LONG;
     let acquire = |of| backend.acquire(&Attempt::new(&name(of), owner, lease), by);
-    let tenure = |of| TenureId::new(name(of), owner, lease, Receipt::default());
-    let release = |of| backend.release(&tenure(of), Closing::CLEAN, by);
-    let renew = |of| backend.renew(backend.lane(&name(of)), &[Renewing::new(tenure(of))], by);
+    let acquisition = |of| AcquisitionId::new(name(of), owner, lease, Receipt::default());
+    let release = |of| backend.release(&acquisition(of), ReleaseOptions::WITHOUT_TOMBSTONE, by);
+    let renew = |of| {
+        backend.renew(backend.renewal_node(&name(of)), &[RenewalRequest::new(acquisition(of))], by)
+    };
     for held in ["renewed", "released", "submitted", "forced"] {
         acquire(held).unwrap();
     }
@@ -65,7 +69,7 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
     release("free").unwrap();
     backend.inspect(&name("free"), by).unwrap();
     backend.force_release(&name("free"), by).unwrap();
-    let lane = backend.lane(&name("free"));
+    let lane = backend.renewal_node(&name("free"));
     let submitted = cluster.node(old).probe().hgetall(name("submitted").as_str());
     let mut probe = cluster.node(old).probe();
     let (before, looks) = (probe.command_calls("pexpire"), probe.command_calls("hkeys"));
@@ -78,7 +82,12 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
         let inspected = scope.spawn(|| backend.inspect(&name("renewed"), by));
         let (done, told) = crossbeam_channel::bounded(1);
         let tell = Box::new(move |outcome: Result<_, _>| done.send(outcome).unwrap());
-        backend.submit_release(&tenure("submitted"), Closing::CLEAN, by, tell);
+        backend.submit_release(
+            &acquisition("submitted"),
+            ReleaseOptions::WITHOUT_TOMBSTONE,
+            by,
+            tell,
+        );
         let mut exists = |of| probe.exists(name(of).as_str());
         eventually("it is acquired", LONG, || exists("free"));
         eventually("it is released", LONG, || !exists("released"));
@@ -103,7 +112,7 @@ fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
         // As if somebody had made it free since.
         probe.command(&["DEL", name("renewed").as_str()]);
         walls.iter().for_each(Wall::open);
-        eventually("the map has learnt it", LONG, || backend.lane(&name("free")) != lane);
+        eventually("the map has learnt it", LONG, || backend.renewal_node(&name("free")) != lane);
         assert!(!inspected.is_finished(), "its connections are as they were");
         for call in [&acquired, &renewed, &forced] {
             assert!(!call.is_finished(), "so are the others");

@@ -21,7 +21,7 @@ fn ok(probe: &mut Probe, words: &[&str]) {
 }
 
 /// A cluster with one node, perhaps with clients of it, and nobody else on one side.
-struct Divided {
+struct SplitVote {
     cluster: Cluster,
     minority: usize,
     /// Between the nodes.
@@ -32,7 +32,7 @@ struct Divided {
     probe: Probe,
 }
 
-impl Divided {
+impl SplitVote {
     /// Not divided yet: the nodes know each other by the walls.
     fn start(minority: usize) -> Self {
         let cluster = Cluster::start_each(|number| {
@@ -110,7 +110,7 @@ impl Divided {
 #[test]
 fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_nothing_under_a_policy()
  {
-    let mut divided = Divided::start(0);
+    let mut divided = SplitVote::start(0);
     let cluster = &divided.cluster;
     let (old, new) = (0, cluster.replica_of(0));
     let name = cluster.name_on(old, "divided");
@@ -138,7 +138,7 @@ fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_n
     assert!(second.fencing_token() > first.fencing_token(), "known by its token");
     let free = format!("careful:{{{name}}}");
     let error = careful.mutex(&free).unwrap().try_lock().unwrap_err();
-    assert!(error.is_shortfall(), "{error:?}");
+    assert!(error.is_insufficient_replicas(), "{error:?}");
     await_renewals(&first);
     await_renewals(&second);
     assert!(first.is_valid() && second.is_valid(), "each side renews its own");
@@ -165,7 +165,7 @@ fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_n
 /// earlier one is told at its next renewal. Nobody goes back to the old master.
 #[test]
 fn what_a_master_on_the_wrong_side_grants_is_granted_twice_and_told() {
-    let mut divided = Divided::start(0);
+    let mut divided = SplitVote::start(0);
     let (old, new) = (0, divided.cluster.replica_of(0));
     let name = divided.cluster.name_on(old, "split");
     // It is renewed before the map is asked for anew.
@@ -204,7 +204,7 @@ fn what_a_master_on_the_wrong_side_grants_is_granted_twice_and_told() {
 #[test]
 fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
     let behind = 1;
-    let mut divided = Divided::start(behind);
+    let mut divided = SplitVote::start(behind);
     let (old, new, short) = (0, divided.cluster.replica_of(0), 2);
     let [name, unasked, tag] = [(old, "asked"), (old, "unasked"), (short, "short")]
         .map(|(node, before)| divided.cluster.name_on(node, before));
@@ -224,7 +224,7 @@ fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
         let name = format!("{{{tag}}}:{}", number.fetch_add(1, Ordering::Relaxed));
         acquire(&name, Replication::replicas(1).timeout(ms(1)), time).map(drop)
     };
-    let lane = || backend.lane(&LockName::new(&unasked).unwrap());
+    let lane = || backend.renewal_node(&LockName::new(&unasked).unwrap());
     acquire(&name, Replication::off(), LONG).unwrap();
     let first = lane();
 

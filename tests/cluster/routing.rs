@@ -5,7 +5,7 @@ use distlock::{Clock, Config, Credentials, DistLock, LeaseTime, LockName, OwnerI
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::time::{always, eventually, ms, timed, within};
-use lock_core::backend::{Attempt, Closing, Failure, Receipt, Release, TenureId};
+use lock_core::backend::{AcquisitionId, Attempt, Failure, Receipt, Release, ReleaseOptions};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -148,8 +148,8 @@ fn a_registry_that_may_listen_on_another_node_is_reckoned_with() {
         let owner = OwnerId::new(context.client, 1);
         let by = SystemClock.now() + LONG;
         backend.acquire(&Attempt::new(&name, owner, lease), by).unwrap();
-        let held = TenureId::new(name, owner, lease, Receipt::default());
-        let release = backend.release(&held, Closing::CLEAN, by).unwrap();
+        let held = AcquisitionId::new(name, owner, lease, Receipt::default());
+        let release = backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by).unwrap();
         assert_eq!(release, Release::FreedFor(told), "{settings}");
     }
 }

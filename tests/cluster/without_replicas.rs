@@ -56,7 +56,7 @@ fn a_held_lock_outlives_the_failover_that_takes_its_only_replica() {
     // A new grant is not content with that.
     let strict = clients[0].mutex(cluster.name_on(replica, "new")).unwrap();
     let error = strict.try_lock().unwrap_err();
-    assert!(error.is_shortfall(), "{error:?}");
+    assert!(error.is_insufficient_replicas(), "{error:?}");
     cluster.node_mut(dying).restart();
     eventually("the dead node is back as a replica", LONG, || {
         told.iter().all(|told| *told.lock() == ["degraded", "restored"])

@@ -1,7 +1,7 @@
 //! The rules of proposed tokens, asked of one node directly: the one in memory, and the script. What both must say is
 //! written down here a third time, as plainly as it can be.
 
-use distlock::backend::{Answer, Attempt, Closing, TenureId, Tokens};
+use distlock::backend::{AcquisitionId, Answer, Attempt, ReleaseOptions, Tokens};
 use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, MemoryBackend,
     Moment, OwnerId, SystemClock, schemes,
@@ -67,10 +67,14 @@ impl Node {
         }
     }
 
-    fn release(&self, owner: u64, closing: Closing) {
-        let tenure =
-            TenureId::new(self.name.clone(), self.owner(owner), Self::lease(), Default::default());
-        self.store.release(&tenure, closing, Self::by()).unwrap();
+    fn release(&self, owner: u64, closing: ReleaseOptions) {
+        let acquisition = AcquisitionId::new(
+            self.name.clone(),
+            self.owner(owner),
+            Self::lease(),
+            Default::default(),
+        );
+        self.store.release(&acquisition, closing, Self::by()).unwrap();
     }
 }
 
@@ -82,7 +86,7 @@ fn a_free_lock_is_granted_to_a_proposal_beyond_all_before_and_to_no_other() {
     nodes(|node| {
         node.granted(1, T, 0);
         assert!(node.propose(2, T + 100, 0).is_busy(), "it is held");
-        node.release(1, Closing::CLEAN);
+        node.release(1, ReleaseOptions::WITHOUT_TOMBSTONE);
         for late in [T - 5, T] {
             assert_eq!(node.stale(3, late), T, "equal is not beyond");
         }
@@ -94,7 +98,7 @@ fn a_free_lock_is_granted_to_a_proposal_beyond_all_before_and_to_no_other() {
 fn the_end_of_a_range_is_what_must_be_outbid() {
     nodes(|node| {
         node.granted(1, T, 10);
-        node.release(1, Closing::CLEAN);
+        node.release(1, ReleaseOptions::WITHOUT_TOMBSTONE);
         assert_eq!(node.stale(2, T + 10), T + 10);
         node.granted(2, T + 11, 0);
     });
@@ -106,7 +110,7 @@ fn whoever_has_it_already_raises_the_token_and_an_older_message_does_not_lower_i
         node.granted(1, T, 0);
         node.granted(1, T + 50, 0);
         node.granted(1, T, 0);
-        node.release(1, Closing::CLEAN);
+        node.release(1, ReleaseOptions::WITHOUT_TOMBSTONE);
         assert_eq!(node.stale(2, T + 50), T + 50);
     });
 }
@@ -115,10 +119,10 @@ fn whoever_has_it_already_raises_the_token_and_an_older_message_does_not_lower_i
 fn a_proposal_of_a_closed_owner_is_turned_down_and_a_late_one_is_stale_anyway() {
     nodes(|node| {
         node.granted(1, T, 0);
-        node.release(1, Closing::IN_DOUBT);
+        node.release(1, ReleaseOptions::WITH_TOMBSTONE);
         assert!(node.propose(1, T + 1, 0).is_busy());
         node.granted(2, T + 1, 0);
-        node.release(2, Closing::CLEAN);
+        node.release(2, ReleaseOptions::WITHOUT_TOMBSTONE);
         // A copy that was not closed: the lock has been given back, and its token is used.
         assert_eq!(node.stale(2, T + 1), T + 1);
     });

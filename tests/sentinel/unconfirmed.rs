@@ -58,11 +58,11 @@ fn where_all_are_waited_for_the_same_grants_nothing() {
     // First they do not answer, and then they are held for down: none at all is too few, too.
     eventually("all replicas are held for down", SOON, || {
         let error = lock.try_lock().unwrap_err();
-        assert!(error.is_shortfall(), "{error:?}");
+        assert!(error.is_insufficient_replicas(), "{error:?}");
         group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 0)
     });
     let error = lock.try_lock_with(&LockOptions::new()).unwrap_err();
-    assert!(error.is_shortfall(), "{error:?}");
+    assert!(error.is_insufficient_replicas(), "{error:?}");
     group.servers[1..].iter().for_each(|server| server.resume());
     take(&lock).unlock().unwrap();
 }
@@ -107,7 +107,7 @@ fn where_a_number_is_waited_for_it_must_be_there() {
     });
     let lock = client(&group, "replicas=2&replication_timeout=300ms").mutex(NAME).unwrap();
     let error = lock.try_lock().unwrap_err();
-    assert!(error.is_shortfall(), "{error:?}");
+    assert!(error.is_insufficient_replicas(), "{error:?}");
     group.servers[2].resume();
     take(&lock).unlock().unwrap();
 }

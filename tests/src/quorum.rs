@@ -4,8 +4,8 @@ use crate::process::RedisServer;
 use crate::rights::LOGIN;
 use crate::time::eventually;
 use distlock::backend::{
-    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Renewal, Renewing,
-    TenureId, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, Release, ReleaseOptions,
+    Renewal, RenewalRequest, Wake, Watch,
 };
 use distlock::{Backend, Client, Config, Error, LockName, Moment};
 use std::sync::Arc;
@@ -94,11 +94,16 @@ impl Backend for Dead {
         dead()
     }
 
-    fn renew(&self, _: Lane, batch: &[Renewing], _: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        _: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         batch.iter().map(|_| dead()).collect()
     }
 
-    fn release(&self, _: &TenureId, _: Closing, _: Moment) -> Result<Release, Failure> {
+    fn release(&self, _: &AcquisitionId, _: ReleaseOptions, _: Moment) -> Result<Release, Failure> {
         dead()
     }
 
@@ -114,8 +119,8 @@ impl Backend for Dead {
         dead()
     }
 
-    fn lane(&self, _: &LockName) -> Lane {
-        Lane::new(0)
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
     }
 
     fn abilities(&self) -> Abilities {

@@ -1,11 +1,11 @@
 //! Passwords, databases, access control lists: what is refused, and what is said about it.
 
-use crate::bench::{Bench, Counter, LONG, lease, name, soon, tenure};
+use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, timed};
 use lock_core::Error;
-use lock_core::backend::{Answer, Closing, Failure, Renewing, Tokens};
+use lock_core::backend::{Answer, Failure, ReleaseOptions, RenewalRequest, Tokens};
 use std::error::Error as _;
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
     let (held, _) = me.take("a");
     for (rule, says) in [("-hexists", "+hexists`"), ("-del", "+del`")] {
         server.probe().command(&[&all[..], &[rule]].concat());
-        for closing in [Closing::CLEAN, Closing::IN_DOUBT] {
+        for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
             let failure = me.backend.release(&held, closing, soon()).unwrap_err();
             is_configuration(&failure, says);
             assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1, "{rule}");
@@ -130,7 +130,7 @@ fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
         "ACL SETUSER me +evalsha`",
     );
     server.probe().command(&[&all[..], &["-pexpire"]].concat());
-    let longer = Renewing::new(tenure("a", held.owner, 90_000));
+    let longer = RenewalRequest::new(acquisition("a", held.owner, 90_000));
     is_configuration(&me.renew(&[longer])[0].clone().unwrap_err(), "+pexpire");
 }
 

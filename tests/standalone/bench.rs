@@ -2,8 +2,8 @@
 
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{
-    Answer, Attempt, Closing, Failure, Grant, Lane, Receipt, Release, Renewal, Renewing, TenureId,
-    Tokens, Wake,
+    AcquisitionId, Answer, Attempt, Failure, Grant, NodeId, Receipt, Release, ReleaseOptions,
+    Renewal, RenewalRequest, Tokens, Wake,
 };
 use lock_core::{
     Backend, ClientId, Clock, Config, Context, LeaseTime, LockName, Moment, OwnerId, SystemClock,
@@ -54,23 +54,23 @@ impl Bench {
     }
 
     /// Acquires a free lock for a new owner.
-    pub(crate) fn take(&self, lock: &str) -> (TenureId, Grant) {
+    pub(crate) fn take(&self, lock: &str) -> (AcquisitionId, Grant) {
         let owner = self.owner();
         let grant = granted(self.acquire(lock, owner));
-        (TenureId::new(name(lock), owner, lease(30_000), grant.receipt.clone()), grant)
+        (AcquisitionId::new(name(lock), owner, lease(30_000), grant.receipt.clone()), grant)
     }
 
-    pub(crate) fn release(&self, tenure: &TenureId) -> Release {
-        self.backend.release(tenure, Closing::CLEAN, soon()).unwrap()
+    pub(crate) fn release(&self, acquisition: &AcquisitionId) -> Release {
+        self.backend.release(acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon()).unwrap()
     }
 
-    pub(crate) fn renew(&self, batch: &[Renewing]) -> Vec<Result<Renewal, Failure>> {
-        self.backend.renew(Lane::new(0), batch, soon())
+    pub(crate) fn renew(&self, batch: &[RenewalRequest]) -> Vec<Result<Renewal, Failure>> {
+        self.backend.renew(NodeId::new(0), batch, soon())
     }
 }
 
-pub(crate) fn tenure(lock: &str, owner: OwnerId, milliseconds: u64) -> TenureId {
-    TenureId::new(name(lock), owner, lease(milliseconds), Receipt::default())
+pub(crate) fn acquisition(lock: &str, owner: OwnerId, milliseconds: u64) -> AcquisitionId {
+    AcquisitionId::new(name(lock), owner, lease(milliseconds), Receipt::default())
 }
 
 pub(crate) fn granted(answer: Answer) -> Grant {

@@ -1,10 +1,10 @@
 //! What can go wrong with a connection before, between and after requests, and a queue for too few of them.
 
-use crate::bench::{Bench, Counter, LONG, lease, name, soon, tenure};
+use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_request};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, timed};
-use lock_core::backend::{Answer, Closing, Failure, Release, Tokens, Wake, Watch};
+use lock_core::backend::{Answer, Failure, Release, ReleaseOptions, Tokens, Wake, Watch};
 use socket2::SockRef;
 use std::io::Write;
 use std::net::TcpStream;
@@ -113,7 +113,8 @@ fn a_frozen_server_costs_a_connection_that_idled_no_more_than_one_deadline() {
     let_pass(IDLE);
     server.pause();
     for _ in 0..2 {
-        let outcome = timed(1_500, |by| bench.backend.release(&held, Closing::CLEAN, by));
+        let outcome =
+            timed(1_500, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by));
         assert!(outcome.is_err(), "{outcome:?}");
     }
     server.resume();
@@ -232,11 +233,14 @@ fn the_answer_to_a_request_that_was_given_up_is_nobodys() {
         hold(stream);
     });
     let bench = Bench::new(&format!("{}?pool=1", peer.url()));
-    let held = tenure("a", bench.owner(), 1_000);
-    let first = timed(200, |by| bench.backend.release(&held, Closing::CLEAN, by));
+    let held = acquisition("a", bench.owner(), 1_000);
+    let first =
+        timed(200, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by));
     assert!(matches!(first, Err(Failure::Unknown(_))), "{first:?}");
     let second = thread::scope(|scope| {
-        let asks = || timed(2_000, |by| bench.backend.release(&held, Closing::CLEAN, by));
+        let asks = || {
+            timed(2_000, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by))
+        };
         let asks = scope.spawn(asks);
         eventually("it asks on another connection", LONG, || peer.connections() == 2);
         go.send(()).unwrap();

@@ -1,13 +1,13 @@
 //! Peers that are silent, slow, broken or gone: every call returns in time and says what is known.
 
-use crate::bench::{Bench, LONG, lease, name, soon, tenure};
+use crate::bench::{Bench, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_request};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{eventually, let_pass, timed};
 use lock_core::backend::{
-    Answer, Attempt, Closing, Failure, Lane, Release, Renewal, Renewing, Tokens,
+    Answer, Attempt, Failure, NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens,
 };
 use lock_core::{Clock, Moment, SystemClock};
 use std::error::Error as _;
@@ -99,15 +99,21 @@ fn costs_no_more_than_the_deadline(what: &str, peer: &Peer) {
 fn every_call_keeps_its_deadline() {
     let peer = Peer::after_handshake(hold);
     let bench = Bench::new(&peer.url());
-    let held = tenure("a", bench.owner(), 1_000);
+    let held = acquisition("a", bench.owner(), 1_000);
     let unknown = |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
-    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by)).unwrap_err());
-    unknown(timed(DEADLINE, |by| bench.backend.release(&held, Closing::IN_DOUBT, by)).unwrap_err());
+    unknown(
+        timed(DEADLINE, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by))
+            .unwrap_err(),
+    );
+    unknown(
+        timed(DEADLINE, |by| bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, by))
+            .unwrap_err(),
+    );
     unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
     unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
     // Three requests, which have the time together that each of them has.
-    let batch = vec![Renewing::new(held); 250];
-    let answers = timed(2_000, |by| bench.backend.renew(Lane::new(0), &batch, by));
+    let batch = vec![RenewalRequest::new(held); 250];
+    let answers = timed(2_000, |by| bench.backend.renew(NodeId::new(0), &batch, by));
     assert_eq!(answers.len(), 250);
     unknown(answers[0].clone().unwrap_err());
     assert!(matches!(answers[249], Err(Failure::NotSent(_))), "{:?}", answers[249]);
@@ -174,7 +180,8 @@ fn a_deadline_that_has_passed_sends_nothing() {
     for by in [Moment::from_nanos(0), SystemClock.now()] {
         let failure = attempt(&bench, by).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-        let failure = bench.backend.release(&held, Closing::CLEAN, by).unwrap_err();
+        let failure =
+            bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     }
     assert_eq!(server.probe().command_calls("evalsha"), 0);
@@ -192,7 +199,8 @@ fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
     );
     let (held, _) = bench.take("a");
     server.pause();
-    let failure = timed(DEADLINE, |by| bench.backend.release(&held, Closing::CLEAN, by));
+    let failure =
+        timed(DEADLINE, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by));
     assert!(matches!(failure, Err(Failure::Unknown(_))), "{failure:?}");
     server.resume();
     eventually("the server has carried out what it was sent", LONG, || !server.probe().exists("a"));
@@ -281,8 +289,8 @@ fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
             });
         }
     });
-    let tidy = tenure("a", bench.owner(), 1_000);
-    let close = |by| bench.backend.release(&tidy, Closing::IN_DOUBT, by);
+    let tidy = acquisition("a", bench.owner(), 1_000);
+    let close = |by| bench.backend.release(&tidy, ReleaseOptions::WITH_TOMBSTONE, by);
     assert_eq!(close(soon()).unwrap(), Release::Gone);
     server.pause();
     let sent = || proxy.count(Kind::Close, Fault::Pass);
@@ -310,8 +318,8 @@ fn users_of_the_pool_do_not_keep_renewals_waiting() {
     thread::scope(|scope| {
         let user = scope.spawn(|| timed(3_000, |by| attempt(&bench, by)));
         eventually("the user has the only link", LONG, || peer.connections() == 1);
-        let batch = [Renewing::new(tenure("a", bench.owner(), 1_000))];
-        let answer = timed(1_000, |by| bench.backend.renew(Lane::new(0), &batch, by)).remove(0);
+        let batch = [RenewalRequest::new(acquisition("a", bench.owner(), 1_000))];
+        let answer = timed(1_000, |by| bench.backend.renew(NodeId::new(0), &batch, by)).remove(0);
         assert!(matches!(answer, Err(Failure::Unknown(_))), "sent on its own link: {answer:?}");
         assert!(user.join().unwrap().is_err());
     });
@@ -340,10 +348,10 @@ fn short_and_long_deadlines_in_turn_are_both_kept() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?pool=1", server.url()));
     let (held, _) = bench.take("a");
-    let batch = [Renewing::new(held.clone())];
+    let batch = [RenewalRequest::new(held.clone())];
     for milliseconds in [5_000, 20, 1_000, 3, 40, 5_000] {
         let by = SystemClock.now() + Duration::from_millis(milliseconds);
-        if let Ok(renewal) = &bench.backend.renew(Lane::new(0), &batch, by)[0] {
+        if let Ok(renewal) = &bench.backend.renew(NodeId::new(0), &batch, by)[0] {
             assert_eq!(*renewal, Renewal::Extended);
         }
         server.pause();

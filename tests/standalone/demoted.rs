@@ -3,7 +3,7 @@
 use crate::bench::{Bench, LONG, granted, name, soon};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
-use lock_core::backend::{Closing, Failure, LockInfo, Release, Renewal, Renewing};
+use lock_core::backend::{Failure, LockInfo, Release, ReleaseOptions, Renewal, RenewalRequest};
 
 /// One that sends a replica its data at once.
 fn server() -> RedisServer {
@@ -36,13 +36,13 @@ fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
     let [server, master] = [(); 2].map(|()| server());
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    let renewing = [Renewing::new(held.clone())];
+    let renewing = [RenewalRequest::new(held.clone())];
     assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Extended)]));
     demote(&server, &master);
     assert!(!server.probe().exists("a"));
     assert!(!connections(&server).is_empty(), "by hand, its connections stay");
     is_told(bench.renew(&renewing).remove(0));
-    for closing in [Closing::CLEAN, Closing::IN_DOUBT] {
+    for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
         is_told(bench.backend.release(&held, closing, soon()));
     }
     is_told(bench.backend.force_release(&name("a"), soon()));
@@ -61,12 +61,12 @@ fn a_connection_to_a_server_that_has_become_a_replica_is_left() {
     let [server, master] = [(); 2].map(|()| server());
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    bench.renew(&[Renewing::new(held.clone())]);
+    bench.renew(&[RenewalRequest::new(held.clone())]);
     let before = connections(&server);
     assert_eq!(before.len(), 2, "{before:?}");
     demote(&server, &master);
-    is_told(bench.renew(&[Renewing::new(held.clone())]).remove(0));
-    is_told(bench.backend.release(&held, Closing::CLEAN, soon()));
+    is_told(bench.renew(&[RenewalRequest::new(held.clone())]).remove(0));
+    is_told(bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, soon()));
     eventually("the old connections are gone", LONG, || {
         connections(&server).iter().all(|connection| !before.contains(connection))
     });

@@ -1,11 +1,11 @@
 //! What stands in the store, and what the scripts do with it.
 
-use crate::bench::{Bench, Counter, LONG, granted, lease, name, soon, tenure, tokens};
+use crate::bench::{Bench, Counter, LONG, acquisition, granted, lease, name, soon, tokens};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use lock_core::backend::{
-    Answer, Closing, Failure, HolderInfo, LockInfo, Release, Renewal, Renewing, Tokens,
+    Answer, Failure, HolderInfo, LockInfo, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens,
 };
 use lock_core::{OwnerId, OwnerText};
 use std::collections::BTreeMap;
@@ -47,13 +47,13 @@ fn everything(bench: &Bench, lock: &str) {
     let (held, _) = bench.take(lock);
     assert!(bench.backend.inspect(&name(lock), soon()).unwrap().holder.is_some());
     assert_eq!(
-        bench.renew(&[Renewing::new(held.clone())])[0].as_ref().unwrap(),
+        bench.renew(&[RenewalRequest::new(held.clone())])[0].as_ref().unwrap(),
         &Renewal::Extended
     );
     assert_eq!(bench.release(&held), Release::FreedFor(0));
     let (held, _) = bench.take(lock);
     assert_eq!(
-        bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(),
+        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
         Release::FreedFor(0)
     );
     bench.take(lock);
@@ -89,7 +89,7 @@ fn a_flushed_script_cache_changes_nothing() {
     assert_eq!(tokens(&granted(bench.acquire("a", held.owner))), tokens(&grant));
     flush();
     assert_eq!(
-        bench.renew(&[Renewing::new(held.clone())])[0].as_ref().unwrap(),
+        bench.renew(&[RenewalRequest::new(held.clone())])[0].as_ref().unwrap(),
         &Renewal::Extended
     );
     flush();
@@ -97,7 +97,10 @@ fn a_flushed_script_cache_changes_nothing() {
     flush();
     assert_eq!(bench.release(&held), Release::FreedFor(0));
     flush();
-    assert_eq!(bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
+    assert_eq!(
+        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        Release::Gone
+    );
     flush();
     assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
 }
@@ -207,7 +210,7 @@ fn a_lock_without_an_end_is_busy_without_one() {
     let bench = Bench::on(&server);
     let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
     server.probe().command(&["HSET", "a", theirs, "1"]);
-    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Endless(None)));
+    assert!(matches!(bench.acquire("a", bench.owner()), Answer::BusyWithoutExpiry(None)));
     let info = bench.backend.inspect(&name("a"), soon()).unwrap();
     assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new(theirs), None, 1)));
     assert_eq!(bench.backend.inspect(&name("b"), soon()).unwrap(), LockInfo::FREE);
@@ -218,9 +221,12 @@ fn only_the_owner_releases() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    let stranger = tenure("a", bench.owner(), 30_000);
+    let stranger = acquisition("a", bench.owner(), 30_000);
     assert_eq!(bench.release(&stranger), Release::Gone);
-    assert_eq!(bench.backend.release(&stranger, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
+    assert_eq!(
+        bench.backend.release(&stranger, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        Release::Gone
+    );
     assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1);
     assert_eq!(bench.release(&held), Release::FreedFor(0));
     assert_eq!(bench.release(&held), Release::Gone, "the second copy of a release");
@@ -238,7 +244,7 @@ fn a_release_says_how_many_clients_it_told() {
     let (held, _) = benches[0].take("a");
     assert_eq!(benches[0].release(&held), Release::FreedFor(3), "a client counts once");
     let (held, _) = benches[1].take("a");
-    let closed = benches[1].backend.release(&held, Closing::IN_DOUBT, soon()).unwrap();
+    let closed = benches[1].backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap();
     assert_eq!(closed, Release::FreedFor(3));
     drop((watches, again));
     // For a while the server goes on telling all three; and whoever releases is none of those that wait.
@@ -324,14 +330,17 @@ fn a_closed_owner_is_granted_nothing_any_more() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     assert_eq!(
-        bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap(),
+        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
         Release::FreedFor(0)
     );
     assert!(matches!(bench.acquire("a", held.owner), Answer::Busy(None)), "a late copy");
     assert!(!server.probe().exists("a"));
     // An owner whose request has not come yet.
-    let late = tenure("a", bench.owner(), 30_000);
-    assert_eq!(bench.backend.release(&late, Closing::IN_DOUBT, soon()).unwrap(), Release::Gone);
+    let late = acquisition("a", bench.owner(), 30_000);
+    assert_eq!(
+        bench.backend.release(&late, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        Release::Gone
+    );
     assert!(matches!(bench.acquire("a", late.owner), Answer::Busy(None)));
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
     assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
@@ -346,8 +355,8 @@ fn a_closed_owner_is_granted_nothing_any_more() {
 fn a_tombstone_outlives_a_command_even_if_the_lease_is_shorter() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?command_timeout=3s", server.url()));
-    let late = tenure("a", bench.owner(), 10);
-    bench.backend.release(&late, Closing::IN_DOUBT, soon()).unwrap();
+    let late = acquisition("a", bench.owner(), 10);
+    bench.backend.release(&late, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap();
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
     assert!((5_000..=6_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
 }
@@ -358,12 +367,12 @@ fn something_else_under_the_key_is_told_and_left_alone() {
     let bench = Bench::on(&server);
     server.probe().command(&["SET", "a", "precious"]);
     let owner = bench.owner();
-    let held = tenure("a", owner, 30_000);
+    let held = acquisition("a", owner, 30_000);
     let failures = [
         bench.acquire_with("a", owner, lease(100), Tokens::Assign { reserve: 0 }).unwrap_err(),
-        bench.backend.release(&held, Closing::CLEAN, soon()).unwrap_err(),
-        bench.backend.release(&held, Closing::IN_DOUBT, soon()).unwrap_err(),
-        bench.renew(&[Renewing::new(held)]).remove(0).unwrap_err(),
+        bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, soon()).unwrap_err(),
+        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap_err(),
+        bench.renew(&[RenewalRequest::new(held)]).remove(0).unwrap_err(),
         bench.backend.inspect(&name("a"), soon()).unwrap_err(),
         bench.backend.force_release(&name("a"), soon()).unwrap_err(),
     ];
@@ -385,7 +394,7 @@ fn one_bad_key_among_a_hundred_keeps_none_from_being_renewed() {
         .map(|number| {
             let (lock, owner) = (format!("lock:{number}"), bench.owner());
             bench.acquire_with(&lock, owner, lease(1_000), Tokens::None).unwrap();
-            Renewing::new(tenure(&lock, owner, 60_000 + number))
+            RenewalRequest::new(acquisition(&lock, owner, 60_000 + number))
         })
         .collect();
     server.probe().command(&["SET", "lock:31", "a string"]);
@@ -419,7 +428,7 @@ fn more_than_a_batch_is_renewed_in_batches() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    let answers = bench.renew(&vec![Renewing::new(held); 250]);
+    let answers = bench.renew(&vec![RenewalRequest::new(held); 250]);
     assert_eq!(answers.len(), 250);
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Extended))));
     assert_eq!(server.probe().command_calls("evalsha"), 1 + 3, "one acquire and three batches");
@@ -430,13 +439,13 @@ fn a_renewal_never_shortens_and_gives_a_lost_expiry_back() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    let short = Renewing::new(tenure("a", held.owner, 1_000));
+    let short = RenewalRequest::new(acquisition("a", held.owner, 1_000));
     assert_eq!(bench.renew(std::slice::from_ref(&short))[0].as_ref().unwrap(), &Renewal::Extended);
     assert!(server.probe().command(&["PTTL", "a"]).int() > 29_000);
     server.probe().command(&["PERSIST", "a"]);
     assert_eq!(bench.renew(&[short])[0].as_ref().unwrap(), &Renewal::Extended);
     assert!((1..=1_000).contains(&server.probe().command(&["PTTL", "a"]).int()));
-    let stranger = Renewing::new(tenure("a", bench.owner(), 90_000));
+    let stranger = RenewalRequest::new(acquisition("a", bench.owner(), 90_000));
     assert_eq!(bench.renew(&[stranger])[0].as_ref().unwrap(), &Renewal::Gone);
     assert!(
         server.probe().command(&["PTTL", "a"]).int() <= 1_000,

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, granted, lease, soon, tokens};
 use distlock_tests::process::RedisServer;
-use lock_core::backend::{Answer, Closing, Failure, Release, TenureId, Tokens};
+use lock_core::backend::{AcquisitionId, Answer, Failure, Release, ReleaseOptions, Tokens};
 use lock_core::{Clock, FencingToken, SystemClock};
 
 const COUNTER: &str = "redisson_lock_token:{a}";
@@ -15,11 +15,12 @@ fn cycle(bench: &Bench) -> u64 {
     tokens(&grant).0
 }
 
-fn take_with_reserve(bench: &Bench, reserve: u32) -> (TenureId, (u64, u64)) {
+fn take_with_reserve(bench: &Bench, reserve: u32) -> (AcquisitionId, (u64, u64)) {
     let owner = bench.owner();
     let answer = bench.acquire_with("a", owner, lease(30_000), Tokens::Assign { reserve }).unwrap();
     let grant = granted(answer);
-    let held = TenureId::new(crate::bench::name("a"), owner, lease(30_000), grant.receipt.clone());
+    let held =
+        AcquisitionId::new(crate::bench::name("a"), owner, lease(30_000), grant.receipt.clone());
     (held, tokens(&grant))
 }
 
@@ -179,7 +180,7 @@ fn what_was_set_aside_and_not_used_is_given_back() {
         "the end of the range"
     );
     let expiry = server.probe().expires_at(COUNTER);
-    let closing = Closing::CLEAN.last_used(FencingToken::new(first + 2));
+    let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(first + 2));
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 2).to_string());
     assert_eq!(server.probe().expires_at(COUNTER), expiry, "the expiry stays as it was");
@@ -192,14 +193,14 @@ fn nothing_is_given_back_by_who_does_not_hold_the_lock_or_lost_the_counter() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, (first, last)) = take_with_reserve(&bench, 1_000_000);
-    let closing = Closing::CLEAN.last_used(FencingToken::new(first));
+    let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(first));
     // The lock `{a}` has the same counter, as has Redisson's RFencedLock.
     server.probe().command(&["INCR", COUNTER]);
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (last + 1).to_string());
 
     let (held, (first, last)) = take_with_reserve(&bench, 5);
-    let closing = Closing::CLEAN.last_used(FencingToken::new(first));
+    let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(first));
     server.probe().command(&["DEL", "a"]);
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::Gone);
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), last.to_string());
@@ -211,7 +212,7 @@ fn a_counter_without_an_expiry_keeps_to_that_when_tokens_are_given_back() {
     let bench = Bench::on(&server);
     server.probe().command(&["SET", COUNTER, "1"]);
     let (held, (first, _)) = take_with_reserve(&bench, 9);
-    let closing = Closing::IN_DOUBT.last_used(FencingToken::new(first + 1));
+    let closing = ReleaseOptions::WITH_TOMBSTONE.last_used(FencingToken::new(first + 1));
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 1).to_string());
     assert_eq!(server.probe().command(&["PTTL", COUNTER]).int(), -1);

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, LONG, name, soon, within};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually, within as takes_no_longer_than};
-use lock_core::backend::{Closing, Failure, Release, Released, TenureId};
+use lock_core::backend::{AcquisitionId, Failure, OnReleased, Release, ReleaseOptions};
 use lock_core::{Clock, SystemClock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,14 +12,19 @@ use std::time::Duration;
 
 type Told = Receiver<Result<Release, Failure>>;
 
-fn done() -> (Released, Told) {
+fn done() -> (OnReleased, Told) {
     let (tell, told) = channel();
     (Box::new(move |outcome| tell.send(outcome).unwrap()), told)
 }
 
-fn submit(bench: &Bench, tenure: &TenureId, patience: Duration) -> Told {
+fn submit(bench: &Bench, acquisition: &AcquisitionId, patience: Duration) -> Told {
     let (done, told) = done();
-    bench.backend.submit_release(tenure, Closing::CLEAN, within(patience), done);
+    bench.backend.submit_release(
+        acquisition,
+        ReleaseOptions::WITHOUT_TOMBSTONE,
+        within(patience),
+        done,
+    );
     told
 }
 
@@ -42,7 +47,7 @@ fn only(told: &Told) -> Result<Release, Failure> {
 fn a_release_that_nobody_waits_for_is_done_and_told_also_if_nobody_asks_anything_more() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    for closing in [Closing::CLEAN, Closing::IN_DOUBT] {
+    for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
         let (held, _) = bench.take("a");
         let (done, told) = done();
         bench.backend.submit_release(&held, closing, soon(), done);
@@ -158,7 +163,12 @@ fn a_link_that_was_replaced_is_let_go_of_while_others_go_on_to_release_without_w
             scope.spawn(move || {
                 while !is_over.load(Ordering::SeqCst) {
                     let (held, _) = bench.take(&format!("crowd:{thread}"));
-                    bench.backend.submit_release(&held, Closing::CLEAN, soon(), Box::new(drop));
+                    bench.backend.submit_release(
+                        &held,
+                        ReleaseOptions::WITHOUT_TOMBSTONE,
+                        soon(),
+                        Box::new(drop),
+                    );
                 }
             });
         }

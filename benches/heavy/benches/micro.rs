@@ -12,7 +12,7 @@ fn client() -> Client {
     distlock::connect("memory://").expect("a URL of ours")
 }
 
-/// An entry, a tenure, a timer, and the store: all there is to a lock but the wire.
+/// An entry, an acquisition, a timer, and the store: all there is to a lock but the wire.
 fn cycle(c: &mut Criterion) {
     let client = client();
     let lock = client.mutex("cycle").expect("a name");

@@ -16,7 +16,7 @@ struct Goal {
     work: &'static str,
     column: &'static str,
     metric: &'static str,
-    /// Divided by this column's; or by nothing.
+    /// SplitVote by this column's; or by nothing.
     by: Option<&'static str>,
     bound: Bound,
 }

@@ -142,9 +142,11 @@ fn a_renewal_that_nobody_is_known_for_has_the_cluster_asked_for() {
     let (name, lease) =
         (LockName::new("a").unwrap(), LeaseTime::new(Duration::from_secs(9)).unwrap());
     let owner = OwnerId::new(ClientId::random(), 1);
-    let tenure = TenureId::new(name.clone(), owner, lease, Receipt::default());
+    let acquisition = AcquisitionId::new(name.clone(), owner, lease, Receipt::default());
     let by = shared.clock().now() + Duration::from_secs(9);
-    let renewal = backend.renew(backend.lane(&name), &[Renewing::new(tenure)], by).remove(0);
+    let renewal = backend
+        .renew(backend.renewal_node(&name), &[RenewalRequest::new(acquisition)], by)
+        .remove(0);
     assert!(matches!(renewal, Err(Failure::NotSent(_))), "{renewal:?}");
     assert!(shared.is_asked_for());
 }

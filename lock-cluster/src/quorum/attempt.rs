@@ -10,7 +10,8 @@ use super::member::{Reply, Vote};
 use super::seat::{Core, Task};
 use super::tally::{self, Round, Verdict, majority};
 use lock_core::backend::{
-    Answer, Attempt, Closing, Failure, Grant, Pause, Receipt, TenureId, Tokens, Withdrawal,
+    AcquisitionId, Answer, Attempt, Failure, Grant, Pause, Receipt, ReleaseOptions, RollbackCause,
+    Tokens,
 };
 use lock_core::{
     Error, ErrorKind, FencingToken, LeaseTime, LockName, MemberResult, Moment, Outcome, OwnerId,
@@ -50,8 +51,8 @@ impl Question {
         Self { name: attempt.name.clone(), owner: attempt.owner, lease: attempt.lease, tokens }
     }
 
-    fn tenure(&self, receipt: Receipt) -> TenureId {
-        TenureId::new(self.name.clone(), self.owner, self.lease, receipt)
+    fn acquisition(&self, receipt: Receipt) -> AcquisitionId {
+        AcquisitionId::new(self.name.clone(), self.owner, self.lease, receipt)
     }
 }
 
@@ -162,12 +163,12 @@ impl Quorum {
         if traces.is_none() {
             // No node has anything of this owner, so it may go on.
             return match why {
-                Withdrawal::Held(left) => Ok(Answer::Busy(left)),
-                Withdrawal::Failed(error) => Err(Failure::Refused(error)),
-                why => Ok(Answer::Withdrawn(why)),
+                RollbackCause::Held(left) => Ok(Answer::Busy(left)),
+                RollbackCause::Failed(error) => Err(Failure::Refused(error)),
+                why => Ok(Answer::RolledBack(why)),
             };
         }
-        Ok(Answer::Withdrawn(why))
+        Ok(Answer::RolledBack(why))
     }
 
     /// Waits for what was granted to be given back, so that whoever is told "busy" leaves nothing that is in others' way;
@@ -202,14 +203,14 @@ impl Quorum {
         self.seats[at].ask(Task::Attempt, by, undo, move |core, outcome| {
             if outcome.is_err() {
                 // Its turn did not come in time.
-                core.remember(late.0.tenure(late.1.receipt(core.number())));
+                core.remember(late.0.acquisition(late.1.receipt(core.number())));
             }
             done();
         });
     }
 
     /// Why not enough nodes granted it.
-    fn judge(&self, ballot: &Ballot, said: &[Option<Said>]) -> Withdrawal {
+    fn judge(&self, ballot: &Ballot, said: &[Option<Said>]) -> RollbackCause {
         let round = ballot.round(|_| false);
         if round.is_held() {
             let busy = said.iter().filter_map(|said| match said {
@@ -217,10 +218,10 @@ impl Quorum {
                 _ => None,
             });
             let free = round.granted + round.stale;
-            return Withdrawal::Held(tally::free_in(busy.collect(), self.seats.len(), free));
+            return RollbackCause::Held(tally::free_in(busy.collect(), self.seats.len(), free));
         }
         if round.is_contended() || round.granted + round.stale >= majority(self.seats.len()) {
-            return Withdrawal::Divided;
+            return RollbackCause::SplitVote;
         }
         let outcomes = said.iter().enumerate().map(|(at, said)| match said {
             Some(Said::Granted { .. } | Said::Stale(_)) => Outcome::Done,
@@ -234,11 +235,11 @@ impl Quorum {
         });
         let outcomes = outcomes.collect();
         match self.pause(&round, said) {
-            Some((left, why)) => Withdrawal::Paused(Pause::new(
+            Some((left, why)) => RollbackCause::Paused(Pause::new(
                 left,
                 self.of_all(ErrorKind::Unavailable, &why, outcomes),
             )),
-            None => Withdrawal::Failed(self.unavailable("grant it", outcomes)),
+            None => RollbackCause::Failed(self.unavailable("grant it", outcomes)),
         }
     }
 
@@ -323,9 +324,11 @@ impl Quorum {
 /// Takes back what an attempt may have left on this node.
 fn undo(core: &Core, ballot: &Ballot, question: &Question) {
     let by = core.by();
-    if let Some((receipt, closing)) = ballot.closing(core.number(), Closing::CLEAN) {
+    if let Some((receipt, closing)) =
+        ballot.closing(core.number(), ReleaseOptions::WITHOUT_TOMBSTONE)
+    {
         // What is not answered is remembered there. What is freed here a release need not find there any more.
-        let outcome = core.close(&question.tenure(receipt), closing, by);
+        let outcome = core.close(&question.acquisition(receipt), closing, by);
         let _noted = outcome.map(|release| ballot.note_release(core.number(), release));
     }
 }

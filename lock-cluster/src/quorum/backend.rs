@@ -11,8 +11,8 @@ use super::tally::{self, majority};
 use super::tending::Tending;
 use super::watches::{Bells, Unhung};
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Lane, LockInfo, Receipt, Release,
-    Released, Renewal, Renewing, TenureId, Wake, Waking, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking, Watch,
 };
 use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome, SystemClock};
 use lock_redis::parts::Terms;
@@ -100,8 +100,8 @@ impl QuorumBackend {
             accept(member)?;
         }
         let tokens = members.iter().all(|member| member.store().abilities().tokens);
-        let looks_again =
-            members.iter().filter_map(|member| member.store().abilities().looks_again).min();
+        let max_poll_interval =
+            members.iter().filter_map(|member| member.store().abilities().max_poll_interval).min();
         let max_lease = members.iter().filter_map(|member| member.max_lease()).min();
         let names = members.iter().map(Member::name).collect();
         let roll = Arc::new(Roll::new(names, max_lease.unwrap_or_default()));
@@ -113,7 +113,7 @@ impl QuorumBackend {
             clock: Arc::clone(&context.clock),
             proposals: Proposals::default(),
             node_timeout,
-            abilities: Abilities::full().tokens(tokens).looks_again(looks_again),
+            abilities: Abilities::full().tokens(tokens).max_poll_interval(max_poll_interval),
             max_lease,
             roll,
             terms,
@@ -209,32 +209,33 @@ impl Quorum {
     /// that can be done at once.
     fn begin_release(
         &self,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
         waiting: bool,
         each: impl Fn(usize, Result<Release, Failure>) + Clone + Send + 'static,
     ) {
         let used = closing.last_used;
-        self.proposals.given_back(&tenure.name, tenure.owner, used);
+        self.proposals.given_back(&acquisition.name, acquisition.owner, used);
         let ballot: Option<Arc<Ballot>> =
-            tenure.receipt.get::<Held>().map(|held| Arc::clone(&held.0));
+            acquisition.receipt.get::<Held>().map(|held| Arc::clone(&held.0));
         for seat in &self.seats {
-            let (tenure, late) = (tenure.clone(), tenure.clone());
+            let (acquisition, late) = (acquisition.clone(), acquisition.clone());
             let (ballot, each) = (ballot.clone(), each.clone());
             if let Some(ballot) = &ballot
                 && !waiting
-                && closing.doubt == Doubt::Clean
+                && closing.tombstone == Tombstone::None
                 && seat.is_free()
             {
-                submit_at(seat.core(), ballot, &tenure, closing, by, each);
+                submit_at(seat.core(), ballot, &acquisition, closing, by, each);
                 continue;
             }
-            let question =
-                move |core: &Core, by| release_at(core, ballot.as_deref(), &tenure, closing, by);
+            let question = move |core: &Core, by| {
+                release_at(core, ballot.as_deref(), &acquisition, closing, by)
+            };
             seat.ask(Task::Attempt, by, question, move |core, answer| {
                 if matches!(&answer, Err(Failure::NotSent(_))) {
-                    core.remember(TenureId::new(
+                    core.remember(AcquisitionId::new(
                         late.name.clone(),
                         late.owner,
                         late.lease,
@@ -251,19 +252,20 @@ impl Quorum {
 fn release_at(
     core: &Core,
     ballot: Option<&Ballot>,
-    tenure: &TenureId,
-    closing: Closing,
+    acquisition: &AcquisitionId,
+    closing: ReleaseOptions,
     by: Moment,
 ) -> Result<Release, Failure> {
     let Some(ballot) = ballot else {
         // An attempt whose answer never came: it may be anywhere.
-        return core.close(tenure, Closing::IN_DOUBT, by);
+        return core.close(acquisition, ReleaseOptions::WITH_TOMBSTONE, by);
     };
     let at = core.number();
     let Some((receipt, closing)) = ballot.closing(at, closing) else {
         return Ok(ballot.note_release(at, Release::Gone));
     };
-    let there = TenureId::new(tenure.name.clone(), tenure.owner, tenure.lease, receipt);
+    let there =
+        AcquisitionId::new(acquisition.name.clone(), acquisition.owner, acquisition.lease, receipt);
     core.close(&there, closing, by).map(|release| ballot.note_release(at, release))
 }
 
@@ -271,8 +273,8 @@ fn release_at(
 fn submit_at(
     core: &Arc<Core>,
     ballot: &Arc<Ballot>,
-    tenure: &TenureId,
-    closing: Closing,
+    acquisition: &AcquisitionId,
+    closing: ReleaseOptions,
     by: Moment,
     each: impl Fn(usize, Result<Release, Failure>) + Send + 'static,
 ) {
@@ -280,7 +282,8 @@ fn submit_at(
     let Some((receipt, closing)) = ballot.closing(at, closing) else {
         return each(at, Ok(ballot.note_release(at, Release::Gone)));
     };
-    let there = TenureId::new(tenure.name.clone(), tenure.owner, tenure.lease, receipt);
+    let there =
+        AcquisitionId::new(acquisition.name.clone(), acquisition.owner, acquisition.lease, receipt);
     let (core_then, ballot, kept) = (Arc::clone(core), Arc::clone(ballot), there.clone());
     let done = Box::new(move |answer: Result<Release, Failure>| {
         if matches!(&answer, Err(failure) if failure.error().is_unavailable()) {
@@ -307,28 +310,44 @@ impl Backend for QuorumBackend {
         self.0.attempt(attempt, by)
     }
 
-    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         self.0.renew(batch, by)
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
         let quorum = &self.0;
         let (by, gathering) = (quorum.by(by), Gathering::of(quorum.seats.len()));
         let each = {
             let gathering = Arc::clone(&gathering);
             move |at, answer| gathering.put(at, answer)
         };
-        quorum.begin_release(tenure, closing, by, true, each);
+        quorum.begin_release(acquisition, closing, by, true, each);
         let decide =
             |answers: &[Option<Result<Release, Failure>>]| tally::released(&answered(answers));
         let decided = gathering.wait(quorum.clock.as_ref(), by, decide);
-        if let (Some(_), Some(held)) = (decided, tenure.receipt.get::<Held>()) {
+        if let (Some(_), Some(held)) = (decided, acquisition.receipt.get::<Held>()) {
             held.0.forget_releases();
         }
         decided.ok_or_else(|| gathering.look(|answers| quorum.undecided("released it", answers)))
     }
 
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
         let quorum = &self.0;
         let nodes = quorum.seats.len();
         let answers: Vec<Option<Result<Release, Failure>>> = (0..nodes).map(|_| None).collect();
@@ -351,7 +370,7 @@ impl Backend for QuorumBackend {
             drop(state);
             done(outcome);
         };
-        quorum.begin_release(tenure, closing, quorum.by(by), false, each);
+        quorum.begin_release(acquisition, closing, quorum.by(by), false, each);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -407,8 +426,8 @@ impl Backend for QuorumBackend {
     }
 
     /// All names are on all nodes, and each of those has a thread of its own: none delays another.
-    fn lane(&self, _: &LockName) -> Lane {
-        Lane::new(0)
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
     }
 
     fn abilities(&self) -> Abilities {

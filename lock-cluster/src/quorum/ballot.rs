@@ -1,6 +1,6 @@
 //! [`Ballot`]: what is known of one owner's holding on each node, from the first request on until it is given back.
 
-use lock_core::backend::{Answer, Closing, Doubt, Failure, Receipt, Release};
+use lock_core::backend::{Answer, Failure, Receipt, Release, ReleaseOptions, Tombstone};
 use lock_core::{Clock, Signal};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -93,7 +93,9 @@ impl Ballot {
                 node.granted = Some(grant.receipt);
                 Said::Granted { with_tokens: grant.tokens.is_some() }
             }
-            Ok(Vote::Cast(Answer::Busy(left) | Answer::Endless(left))) => Said::Busy(left),
+            Ok(Vote::Cast(Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
+                Said::Busy(left)
+            }
             Ok(Vote::Cast(Answer::Stale(token))) => Said::Stale(token.get()),
             Ok(Vote::Cast(other)) => {
                 node.doubt = true;
@@ -170,13 +172,17 @@ impl Ballot {
     }
 
     /// How it is to be closed on this node, as far as is known now; `None` if there is nothing, and will be nothing.
-    pub(super) fn closing(&self, at: usize, asked: Closing) -> Option<(Receipt, Closing)> {
+    pub(super) fn closing(
+        &self,
+        at: usize,
+        asked: ReleaseOptions,
+    ) -> Option<(Receipt, ReleaseOptions)> {
         let mut state = self.state.lock();
         state.phase = Phase::Unwanted;
         let node = &state.nodes[at];
         let receipt = node.granted.clone().unwrap_or_default();
-        if node.doubt || node.pending > 0 || asked.doubt != Doubt::Clean {
-            return Some((receipt, Closing::IN_DOUBT));
+        if node.doubt || node.pending > 0 || asked.tombstone != Tombstone::None {
+            return Some((receipt, ReleaseOptions::WITH_TOMBSTONE));
         }
         node.granted.is_some().then_some((receipt, asked))
     }

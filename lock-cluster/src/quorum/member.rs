@@ -1,6 +1,8 @@
 //! [`Member`]: a store as one of a quorum's nodes.
 
-use lock_core::backend::{Answer, Attempt, Backend, Failure, Lane, LockInfo, Renewal, Renewing};
+use lock_core::backend::{
+    Answer, Attempt, Backend, Failure, LockInfo, NodeId, Renewal, RenewalRequest,
+};
 use lock_core::{LockName, Moment};
 use lock_redis::parts::{self, Standing, Voter};
 use std::fmt;
@@ -80,12 +82,12 @@ impl Member {
 
     pub(super) fn renew(
         &self,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Reply<Renewal>, Failure>> {
         match self {
             Self::Plain { store, .. } => {
-                let renewals = store.renew(Lane::new(0), batch, by).into_iter();
+                let renewals = store.renew(NodeId::new(0), batch, by).into_iter();
                 renewals.map(|renewal| renewal.map(Reply::by_the_store)).collect()
             }
             Self::Server(voter) => {

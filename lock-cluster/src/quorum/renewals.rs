@@ -7,7 +7,7 @@ use super::member::Reply;
 use super::seat::{Core, Task};
 use super::tally;
 use lock_core::Moment;
-use lock_core::backend::{Failure, Renewal, Renewing};
+use lock_core::backend::{Failure, Renewal, RenewalRequest};
 use std::sync::Arc;
 
 /// What one node came to, with an answer for each renewal.
@@ -16,9 +16,13 @@ type Batch = Result<Vec<Result<Reply<Renewal>, Failure>>, Failure>;
 impl Quorum {
     /// Renews these. A lease beyond the terms is refused before any node hears of it, which would keep the lock for so
     /// long whatever the caller is told.
-    pub(super) fn renew(&self, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    pub(super) fn renew(
+        &self,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         let refusals: Vec<_> =
-            batch.iter().map(|one| self.refuse_beyond_terms(one.tenure.lease).err()).collect();
+            batch.iter().map(|one| self.refuse_beyond_terms(one.acquisition.lease).err()).collect();
         let allowed = batch.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
         let mut renewals = self.renew_allowed(allowed.map(|(one, _)| one.clone()).collect(), by);
         // From the front, as they were asked.
@@ -30,20 +34,24 @@ impl Quorum {
         refusals.into_iter().map(outcome).collect()
     }
 
-    fn renew_allowed(&self, batch: Vec<Renewing>, by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew_allowed(
+        &self,
+        batch: Vec<RenewalRequest>,
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         if batch.is_empty() {
             return Vec::new();
         }
         let ballots: Vec<_> = batch
             .iter()
-            .map(|one| one.tenure.receipt.get::<Held>().map(|held| Arc::clone(&held.0)))
+            .map(|one| one.acquisition.receipt.get::<Held>().map(|held| Arc::clone(&held.0)))
             .collect();
         let count = batch.len();
         let asked: Arc<[_]> = batch.into_iter().zip(ballots).collect();
         let question = move |core: &Core, by| {
             let there = asked.iter().map(|(one, ballot)| {
                 let mut one = one.clone();
-                one.tenure.receipt =
+                one.acquisition.receipt =
                     ballot.as_ref().map(|it| it.receipt(core.number())).unwrap_or_default();
                 one
             });

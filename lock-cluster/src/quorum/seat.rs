@@ -3,7 +3,7 @@
 
 use super::member::Member;
 use super::watches::Unhung;
-use lock_core::backend::{Backend, Closing, Failure, Release, TenureId};
+use lock_core::backend::{AcquisitionId, Backend, Failure, Release, ReleaseOptions};
 use lock_core::{Clock, Error, Moment, Signal};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(super) struct Core {
 
 /// A holding that may be left behind on a node.
 struct Unsettled {
-    tenure: TenureId,
+    acquisition: AcquisitionId,
     /// When the lease has ended whatever there was.
     until: Moment,
 }
@@ -219,28 +219,28 @@ impl Core {
     /// Closes a holding there; if that is not answered, it is tried on until it is, or the lease is over.
     pub(super) fn close(
         &self,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let outcome = self.store().release(tenure, closing, by);
+        let outcome = self.store().release(acquisition, closing, by);
         if matches!(&outcome, Err(failure) if failure.error().is_unavailable()) {
-            self.remember(tenure.clone());
+            self.remember(acquisition.clone());
         }
         outcome
     }
 
     /// To be closed when it answers again: with a tombstone, because something may be under way.
-    pub(super) fn remember(&self, tenure: TenureId) {
-        let until = self.clock.now() + tenure.lease.duration() + self.node_timeout;
+    pub(super) fn remember(&self, acquisition: AcquisitionId) {
+        let until = self.clock.now() + acquisition.lease.duration() + self.node_timeout;
         let mut unsettled = self.unsettled.lock();
-        if unsettled.iter().any(|other| other.tenure.owner == tenure.owner) {
+        if unsettled.iter().any(|other| other.acquisition.owner == acquisition.owner) {
             return;
         }
         if unsettled.len() >= MOST_UNSETTLED {
             unsettled.pop_front();
         }
-        unsettled.push_back(Unsettled { tenure, until });
+        unsettled.push_back(Unsettled { acquisition, until });
         drop(unsettled);
         // What nobody waited for is told by whoever reads the connection, while the node's own thread sleeps.
         self.attention.raise();
@@ -291,8 +291,9 @@ impl Core {
             let Some(first) = unsettled.pop_front() else { return Moment::NEVER };
             drop(unsettled);
             let by = now + self.node_timeout;
-            let outcome =
-                self.ask(by, |by| self.store().release(&first.tenure, Closing::IN_DOUBT, by));
+            let outcome = self.ask(by, |by| {
+                self.store().release(&first.acquisition, ReleaseOptions::WITH_TOMBSTONE, by)
+            });
             if matches!(&outcome, Err(failure) if failure.error().is_unavailable()) {
                 self.unsettled.lock().push_front(first);
                 return self.clock.now() + RETRY;

@@ -284,7 +284,7 @@ impl Config {
     }
 
     /// How many replicas must confirm a grant before it counts, for how long they are waited for, and what is done if they
-    /// do not: the settings `replicas`, `replication_timeout` and `on_shortfall` in one. Default: [`Replication::off`].
+    /// do not: the settings `replicas`, `replication_timeout` and `on_insufficient_replicas` in one. Default: [`Replication::off`].
     #[must_use]
     pub fn with_replication(mut self, replication: Replication) -> Self {
         self.replication = replication;

@@ -2,7 +2,7 @@
 
 use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
-use crate::replication::{OnShortfall, Replicas};
+use crate::replication::{OnInsufficientReplicas, Replicas};
 use std::fmt;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) const OPTIONS: [&str; 16] = [
     "keep",
     "replicas",
     "replication_timeout",
-    "on_shortfall",
+    "on_insufficient_replicas",
     "unconfirmed_renewals",
 ];
 
@@ -93,11 +93,11 @@ impl Config {
                 };
                 self.replication = self.replication.keep_unconfirmed_renewals(keep);
             }
-            "on_shortfall" => {
-                self.replication.on_shortfall = match value {
-                    "retry" => OnShortfall::Retry,
-                    "fail" => OnShortfall::Fail,
-                    "accept" => OnShortfall::Accept,
+            "on_insufficient_replicas" => {
+                self.replication.on_insufficient_replicas = match value {
+                    "retry" => OnInsufficientReplicas::Retry,
+                    "fail" => OnInsufficientReplicas::Fail,
+                    "accept" => OnInsufficientReplicas::Accept,
                     _ => {
                         return Err(unreadable(
                             option,

@@ -1,8 +1,8 @@
 //! [`FaultyBackend`]: a network between the engine and a store, to be cut, and to lose answers.
 
 use crate::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Renewal,
-    Renewing, TenureId, Tokens, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
 };
 use crate::clock::Moment;
 use crate::error::Error;
@@ -128,16 +128,26 @@ impl Backend for FaultyBackend {
         self.come_back(&self.lost_acquires, self.inner.acquire(attempt, by))
     }
 
-    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         match self.go() {
             Ok(()) => self.inner.renew(lane, batch, by),
             Err(failure) => batch.iter().map(|_| Err(failure.clone())).collect(),
         }
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
         self.go()?;
-        self.come_back(&self.lost_releases, self.inner.release(tenure, closing, by))
+        self.come_back(&self.lost_releases, self.inner.release(acquisition, closing, by))
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -164,8 +174,8 @@ impl Backend for FaultyBackend {
         Ok(Watch::new((watch, Arc::clone(&self.watching))))
     }
 
-    fn lane(&self, name: &LockName) -> Lane {
-        self.inner.lane(name)
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.inner.renewal_node(name)
     }
 
     fn abilities(&self) -> Abilities {

@@ -5,8 +5,8 @@ use super::replicas::ReplicaSet;
 use super::subject::Subject;
 use super::virtual_time::VirtualTime;
 use crate::backend::{
-    Answer, Attempt, Backend, Closing, Failure, Grant, LockInfo, Receipt, Release, Renewal,
-    Renewing, TenureId, Tokens, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Backend, Failure, Grant, LockInfo, Receipt, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
 };
 use crate::client::{Client, ClientBuilder};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
@@ -17,7 +17,7 @@ use crate::loss::Loss;
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
-use crate::replication::{Replication, Shortfall};
+use crate::replication::{InsufficientReplicas, Replication};
 use crate::scheme::Context;
 use crate::token::FencingToken;
 use crossbeam_channel::Receiver;
@@ -471,19 +471,24 @@ impl Line {
     }
 
     #[track_caller]
-    pub(super) fn release(&self, name: &LockName, owner: OwnerId, closing: Closing) -> Release {
-        self.end(&self.tenure(name, owner, long()), closing)
+    pub(super) fn release(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        closing: ReleaseOptions,
+    ) -> Release {
+        self.end(&self.acquisition(name, owner, long()), closing)
     }
 
     /// The same with the lease that the tombstone, if one is left, must live for.
     #[track_caller]
     pub(super) fn bury(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Release {
-        self.end(&self.tenure(name, owner, lease), Closing::IN_DOUBT)
+        self.end(&self.acquisition(name, owner, lease), ReleaseOptions::WITH_TOMBSTONE)
     }
 
     #[track_caller]
-    fn end(&self, tenure: &TenureId, closing: Closing) -> Release {
-        match answered(self.backend.release(tenure, closing, self.by())) {
+    fn end(&self, acquisition: &AcquisitionId, closing: ReleaseOptions) -> Release {
+        match answered(self.backend.release(acquisition, closing, self.by())) {
             Release::FreedFor(_) => Release::Freed, // not every store can say it
             release => release,
         }
@@ -508,9 +513,9 @@ impl Line {
         policies: &[Replication],
         lease: Duration,
     ) -> Vec<Renewal> {
-        let lane = self.backend.lane(&held[0].0);
+        let lane = self.backend.renewal_node(&held[0].0);
         let renewing = |((name, owner), policy): (&(LockName, OwnerId), &Replication)| {
-            Renewing::new(self.tenure(name, *owner, lease)).replication(*policy)
+            RenewalRequest::new(self.acquisition(name, *owner, lease)).replication(*policy)
         };
         let batch: Vec<_> = held.iter().zip(policies).map(renewing).collect();
         let answers = self.backend.renew(lane, &batch, self.by());
@@ -518,11 +523,11 @@ impl Line {
         answers.into_iter().map(answered).collect()
     }
 
-    /// The tenure of an owner, with the receipt of its last grant; empty if none was granted, as
+    /// The acquisition of an owner, with the receipt of its last grant; empty if none was granted, as
     /// when the answer is lost.
-    fn tenure(&self, name: &LockName, owner: OwnerId, lease: Duration) -> TenureId {
+    fn acquisition(&self, name: &LockName, owner: OwnerId, lease: Duration) -> AcquisitionId {
         let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
-        TenureId::new(name.clone(), owner, lease_time(lease), receipt)
+        AcquisitionId::new(name.clone(), owner, lease_time(lease), receipt)
     }
 
     #[track_caller]
@@ -564,9 +569,9 @@ pub(super) fn grant(answer: Answer) -> Grant {
 
 /// A grant that too few replicas confirmed.
 #[track_caller]
-pub(super) fn fell_short(answer: Answer) -> (Grant, Shortfall) {
+pub(super) fn fell_short(answer: Answer) -> (Grant, InsufficientReplicas) {
     match answer {
-        Answer::Unacknowledged(grant, shortfall) => (grant, shortfall),
+        Answer::Unacknowledged(grant, insufficient) => (grant, insufficient),
         other => panic!("too few replicas could confirm it, and the answer is {other:?}"),
     }
 }

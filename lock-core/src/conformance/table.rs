@@ -154,7 +154,7 @@ macro_rules! __conformance_table {
             }
             store_replicas {
                 a_confirmed_grant_is_on_the_replicas: ConfirmsUnasked,
-                a_grant_that_too_few_confirm_is_the_owners_and_says_so: ShortfallUntold,
+                a_grant_that_too_few_confirm_is_the_owners_and_says_so: InsufficientReplicasUntold,
                 an_unconfirmed_grant_can_be_taken_back_completely: UnconfirmedStays,
                 the_number_told_is_how_many_confirmed: CountsWhoIsConnected,
                 a_repeated_attempt_is_confirmed_anew: ResendTrusted core,
@@ -169,9 +169,9 @@ macro_rules! __conformance_table {
             }
             replication {
                 a_policy_is_refused_where_it_cannot_be_kept_and_only_there: ReplicasDenied core,
-                a_shortfall_is_told_and_leaves_nothing: ShortfallIsBusy,
-                a_waiter_outlasts_a_shortfall: UnconfirmedStays,
-                an_accepted_shortfall_is_held_and_told: ShortfallUntold,
+                insufficient_replicas_is_told_and_leaves_nothing: InsufficientReplicasIsBusy,
+                a_waiter_outlasts_insufficient_replicas: UnconfirmedStays,
+                accepted_insufficient_replicas_is_held_and_told: InsufficientReplicasUntold,
                 busy_is_a_value_under_a_policy: BusyNeedsReplicas,
                 an_unconfirmed_renewal_is_a_loss_in_time: RenewalUnconfirmed,
                 a_renewal_that_is_confirmed_again_goes_on: RenewalDoesNothing,

@@ -9,12 +9,12 @@ mod nested;
 mod queue;
 mod withdrawn;
 
+use super::acquisition::{Acquisition, Beginning, MOST_HOLDS, Watched};
 use super::entry::{Entered, Entry, Place, Wanted};
-use super::shortfall::refuse;
-use super::tenure::{Beginning, MOST_HOLDS, Tenure, Watched};
+use super::insufficient_replicas::refuse;
 use super::turns::Returned;
 use super::{Engine, forked};
-use crate::backend::{Closing, Grant, Receipt, TenureId};
+use crate::backend::{AcquisitionId, Grant, Receipt, ReleaseOptions};
 use crate::clock::{Moment, Signal};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
@@ -82,7 +82,7 @@ impl Engine {
         entry: &Arc<Entry>,
         thread: Option<u64>,
         options: &LockOptions,
-    ) -> Result<Option<Arc<Tenure>>, Error> {
+    ) -> Result<Option<Arc<Acquisition>>, Error> {
         #[cfg(feature = "tracing")]
         let span = crate::trace::acquire(&entry.name);
         let result =
@@ -97,7 +97,7 @@ impl Engine {
         entry: &Arc<Entry>,
         thread: Option<u64>,
         options: &LockOptions,
-    ) -> Result<Option<Arc<Tenure>>, Error> {
+    ) -> Result<Option<Arc<Acquisition>>, Error> {
         let plan = self.plan(options)?;
         if self.origin.seems_elsewhere() {
             return Err(forked());
@@ -110,11 +110,11 @@ impl Engine {
         let holder = LazyCell::new(|| Holder::of(thread));
         let wanted = || plan.wanted(&holder, &signal);
         match entry.enter(self, thread, plan.waits(), wanted) {
-            Entered::Nested(tenure) => self.nest(entry, tenure, &plan).map(Some),
+            Entered::Nested(acquisition) => self.nest(entry, acquisition, &plan).map(Some),
             Entered::TooDeep => Err(Error::misuse(format!(
                 "this thread holds it {MOST_HOLDS} times already, which is the limit"
             ))),
-            Entered::Lost(tenure) => Err(tenure.lost_error()),
+            Entered::Lost(acquisition) => Err(acquisition.lost_error()),
             Entered::Busy => {
                 self.events.emit(|| Event::Contended { lock: entry.name.clone() });
                 Ok(None)
@@ -127,10 +127,10 @@ impl Engine {
     }
 
     /// Tells that somebody who asked for it at `asked` has it.
-    pub(super) fn tell_acquired(&self, tenure: &Tenure, asked: Moment) {
+    pub(super) fn tell_acquired(&self, acquisition: &Acquisition, asked: Moment) {
         self.events.emit(|| Event::Acquired {
-            lock: tenure.name.clone(),
-            token: tenure.token,
+            lock: acquisition.name.clone(),
+            token: acquisition.token,
             waited: self.clock.now().since(asked),
         });
     }
@@ -213,11 +213,15 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn run(mut self, mut place: Place<'_>, holder: &Holder) -> Result<Option<Arc<Tenure>>, Error> {
+    fn run(
+        mut self,
+        mut place: Place<'_>,
+        holder: &Holder,
+    ) -> Result<Option<Arc<Acquisition>>, Error> {
         let entry = Arc::clone(place.entry());
         match self.queue(&mut place, holder)? {
             Queued::Mine => {}
-            Queued::Handed(tenure) => return Ok(Some(tenure)),
+            Queued::Handed(acquisition) => return Ok(Some(acquisition)),
             Queued::Late => return Ok(None),
         }
         let answer = self.contend(&place, &entry);
@@ -236,7 +240,7 @@ impl<'a> Wait<'a> {
         holder: Holder,
         grant: Grant,
         sent: Moment,
-    ) -> Result<Arc<Tenure>, Error> {
+    ) -> Result<Arc<Acquisition>, Error> {
         let Plan { lease, time, .. } = *self.plan;
         let watch = match lease {
             // Where renewals are numbered, they are to last for as long as they can.
@@ -246,7 +250,7 @@ impl<'a> Wait<'a> {
             }
             Lease::Fixed(_) => None,
         };
-        let tenure = Arc::new(Tenure::new(Beginning {
+        let acquisition = Arc::new(Acquisition::new(Beginning {
             name: entry.name.clone(),
             owner: self.owner,
             holder,
@@ -259,8 +263,8 @@ impl<'a> Wait<'a> {
             replication: self.plan.replication,
         }));
         let now = self.engine.clock.now();
-        if now >= tenure.valid_until() {
-            self.engine.clean_up(tenure.id(time), tenure.closing());
+        if now >= acquisition.valid_until() {
+            self.engine.clean_up(acquisition.id(time), acquisition.closing());
             let then = if self.engine.abilities.owned {
                 "it was given back"
             } else {
@@ -272,27 +276,32 @@ impl<'a> Wait<'a> {
                 time.validity()
             )));
         }
-        let due =
-            watch.map_or(tenure.valid_until(), |watch| watch.renew_at.min(tenure.valid_until()));
-        let armed =
-            place.occupy(&tenure, sent, now, |state| self.engine.timer.arm(entry, state, now, due));
+        let due = watch.map_or(acquisition.valid_until(), |watch| {
+            watch.renew_at.min(acquisition.valid_until())
+        });
+        let armed = place
+            .occupy(&acquisition, sent, now, |state| self.engine.timer.arm(entry, state, now, due));
         if let Err(error) = armed {
-            self.engine.give_back(&tenure);
-            self.engine.clean_up(tenure.id(time), tenure.closing());
+            self.engine.give_back(&acquisition);
+            self.engine.clean_up(acquisition.id(time), acquisition.closing());
             let returned = Returned { at: now, took: None, told: None };
-            entry.vacate(self.engine, &tenure, returned);
+            entry.vacate(self.engine, &acquisition, returned);
             return Err(error);
         }
-        self.engine.tell_acquired(&tenure, self.plan.start);
-        Ok(tenure)
+        self.engine.tell_acquired(&acquisition, self.plan.start);
+        Ok(acquisition)
     }
 
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may do so yet.
     fn close(&self, entry: &Entry) {
         if self.doubt {
-            let id =
-                TenureId::new(entry.name.clone(), self.owner, self.plan.time, Receipt::default());
-            self.engine.clean_up(id, Closing::IN_DOUBT);
+            let id = AcquisitionId::new(
+                entry.name.clone(),
+                self.owner,
+                self.plan.time,
+                Receipt::default(),
+            );
+            self.engine.clean_up(id, ReleaseOptions::WITH_TOMBSTONE);
         }
     }
 
@@ -312,7 +321,7 @@ impl<'a> Wait<'a> {
 
     fn tell_endless(&mut self, entry: &Entry) {
         if !std::mem::replace(&mut self.endless, true) {
-            self.engine.events.emit(|| Event::Endless { lock: entry.name.clone() });
+            self.engine.events.emit(|| Event::BusyWithoutExpiry { lock: entry.name.clone() });
         }
     }
 

@@ -40,19 +40,19 @@ impl Engine {
     fn end(&self) {
         // Nobody can reach what was detached and never unlocked any more: give it back.
         let detached = std::mem::take(&mut *self.detached.lock());
-        for Detached { tenure, .. } in detached {
-            if !mutant("end_forgets_detached") && self.give_back(&tenure) {
-                let (lease, by) = (tenure.lock().lease, self.command_deadline());
-                let (id, closing) = (tenure.id(lease), tenure.closing());
+        for Detached { acquisition, .. } in detached {
+            if !mutant("end_forgets_detached") && self.give_back(&acquisition) {
+                let (lease, by) = (acquisition.lock().lease, self.command_deadline());
+                let (id, closing) = (acquisition.id(lease), acquisition.closing());
                 if self.abilities.owned {
                     self.clean_up(id, closing);
                 } else if let Err(failure) =
                     // Now or never: later it could be another's.
                     self.ask(|store| {
-                        store.release(&id, closing, by.min(tenure.valid_until()))
+                        store.release(&id, closing, by.min(acquisition.valid_until()))
                     })
                 {
-                    tell_failed(&self.events, &tenure, failure.into_error());
+                    tell_failed(&self.events, &acquisition, failure.into_error());
                 }
             }
         }

@@ -7,7 +7,7 @@ mod place;
 mod registry;
 
 use super::Engine;
-use super::tenure::Tenure;
+use super::acquisition::Acquisition;
 use super::turns::{Returned, Turns};
 use crate::backend::Watch;
 use crate::clock::{Clock, Moment, Signal};
@@ -44,9 +44,9 @@ const SPREAD: u32 = 12;
 #[derive(Default)]
 pub(crate) struct EntryState {
     /// Who holds the lock, or is just giving it back. While there is one, nobody of this client asks the store.
-    current: Option<Arc<Tenure>>,
+    current: Option<Arc<Acquisition>>,
     /// Holdings that were lost and whose guards are not all gone yet.
-    lost: Vec<Arc<Tenure>>,
+    lost: Vec<Arc<Acquisition>>,
     queue: VecDeque<Waiter>,
     next_ticket: u64,
     /// Why the head cannot ask the store, and since when. Written by the head, inherited by the next one.
@@ -61,7 +61,7 @@ pub(crate) struct EntryState {
     watch: Option<Watch>,
     /// Holdings that were handed to somebody in the queue who has not come for it yet, and that one's ticket. The newest
     /// may be the current one; the others were lost meanwhile, and were others' since.
-    handed: Vec<(u64, Arc<Tenure>)>,
+    handed: Vec<(u64, Arc<Acquisition>)>,
     turns: Turns,
 }
 
@@ -90,11 +90,11 @@ pub(crate) struct Wanted {
 /// What somebody finds who wants the lock.
 pub(crate) enum Entered<'a> {
     /// This thread holds it: one hold more.
-    Nested(Arc<Tenure>),
+    Nested(Arc<Acquisition>),
     /// This thread holds it too often.
     TooDeep,
     /// This thread held it, lost it, and still has guards of it.
-    Lost(Arc<Tenure>),
+    Lost(Arc<Acquisition>),
     /// Somebody of this client has it or waits for it, and the caller does not want to wait.
     Busy,
     /// Somebody of this client waits for it because the store cannot be asked.
@@ -140,9 +140,11 @@ impl Entry {
     ) -> Entered<'a> {
         let mut state = self.lock();
         if let Some(thread) = thread {
-            if let Some(tenure) = state.current.as_ref().filter(|it| it.holder.is_thread(thread)) {
-                return if tenure.nest() {
-                    Entered::Nested(Arc::clone(tenure))
+            if let Some(acquisition) =
+                state.current.as_ref().filter(|it| it.holder.is_thread(thread))
+            {
+                return if acquisition.nest() {
+                    Entered::Nested(Arc::clone(acquisition))
                 } else {
                     Entered::TooDeep
                 };
@@ -163,21 +165,21 @@ impl Entry {
         Entered::Queued(Place { engine, entry: Arc::clone(self), ticket, since })
     }
 
-    /// Passes the lock on to the head of the queue: `tenure`, whose last hold has ended, is followed by what `follow`
+    /// Passes the lock on to the head of the queue: `acquisition`, whose last hold has ended, is followed by what `follow`
     /// makes of it for the head, now. Returns when that was; `None` if it must go back to the store: nobody waits, the
     /// time is used up in which this client may keep it, or `follow` makes nothing.
     pub(crate) fn hand_on(
         &self,
-        tenure: &Arc<Tenure>,
+        acquisition: &Arc<Acquisition>,
         clock: &dyn Clock,
         budget: Duration,
-        follow: impl FnOnce(&Wanted, Moment) -> Option<Tenure>,
+        follow: impl FnOnce(&Wanted, Moment) -> Option<Acquisition>,
     ) -> Option<Moment> {
         let mut state = self.lock();
         state.queue.front()?;
         // Read under the lock: the watchdog, which takes it, too, cannot have come by since.
         let now = clock.now();
-        let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, tenure));
+        let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, acquisition));
         if !is_current || state.turns.is_over(now, budget) {
             return None;
         }
@@ -191,18 +193,23 @@ impl Entry {
         Some(now)
     }
 
-    /// Takes back the hold that [`Entered::Nested`] gave, or ends any other hold on `tenure`. After the last one it stays
+    /// Takes back the hold that [`Entered::Nested`] gave, or ends any other hold on `acquisition`. After the last one it stays
     /// here until the store was told, so that nobody of this client asks before.
-    pub(crate) fn end_hold(&self, tenure: &Arc<Tenure>) {
+    pub(crate) fn end_hold(&self, acquisition: &Arc<Acquisition>) {
         let mut state = self.lock();
-        if tenure.end_hold() == 0 {
-            state.lost.retain(|lost| !Arc::ptr_eq(lost, tenure));
+        if acquisition.end_hold() == 0 {
+            state.lost.retain(|lost| !Arc::ptr_eq(lost, acquisition));
         }
     }
 
     /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
     /// long enough, the head leaves it to others first, also one that comes only then.
-    pub(crate) fn vacate(&self, engine: &Engine, tenure: &Arc<Tenure>, returned: Returned) {
+    pub(crate) fn vacate(
+        &self,
+        engine: &Engine,
+        acquisition: &Arc<Acquisition>,
+        returned: Returned,
+    ) {
         let mut state = self.lock();
         if let Some(told) = returned.told {
             state.told(told);
@@ -210,7 +217,7 @@ impl Entry {
         if state.watch.is_none() {
             state.turns.heard(); // where we watch, the store tells us of our own release as of any other
         }
-        if state.current.take_if(|it| Arc::ptr_eq(it, tenure)).is_some() {
+        if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
             let (budget, counts) = (engine.settings.hand_off, engine.abilities.counts_waiters);
             state.turns.released(returned, budget, counts);
             state.wake_head();
@@ -228,23 +235,23 @@ impl Entry {
     }
 
     /// How many holds this thread has, lost ones too, and on which holding.
-    pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Tenure>)> {
+    pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Acquisition>)> {
         let state = self.lock();
-        let mut tenures = state.current.iter().chain(&state.lost);
-        let tenure = tenures.find(|it| it.holder.is_thread(thread))?;
-        Some((tenure.holds(), Arc::clone(tenure)))
+        let mut acquisitions = state.current.iter().chain(&state.lost);
+        let acquisition = acquisitions.find(|it| it.holder.is_thread(thread))?;
+        Some((acquisition.holds(), Arc::clone(acquisition)))
     }
 }
 
 impl EntryState {
     /// The holding that somebody of this client has.
-    pub(crate) fn current(&self) -> Option<&Arc<Tenure>> {
+    pub(crate) fn current(&self) -> Option<&Arc<Acquisition>> {
         self.current.as_ref()
     }
 
     /// Sets a lost holding aside, so that others of this client may ask the store for the lock.
-    pub(crate) fn set_aside(&mut self, tenure: &Arc<Tenure>) {
-        if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, tenure)) {
+    pub(crate) fn set_aside(&mut self, acquisition: &Arc<Acquisition>) {
+        if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
             if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
                 self.lost.push(lost);
             }
@@ -254,7 +261,7 @@ impl EntryState {
     }
 
     /// Takes out the lost holdings of threads that have ended: no other thread can end their holds.
-    pub(crate) fn take_left_behind(&mut self) -> Vec<Arc<Tenure>> {
+    pub(crate) fn take_left_behind(&mut self) -> Vec<Arc<Acquisition>> {
         self.lost.extract_if(.., |it| it.holder.has_ended()).collect()
     }
 
@@ -270,7 +277,7 @@ impl EntryState {
     }
 
     /// What was handed to the one with this ticket.
-    fn take_handed(&mut self, ticket: u64) -> Option<Arc<Tenure>> {
+    fn take_handed(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
         let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
         Some(self.handed.swap_remove(at).1)
     }

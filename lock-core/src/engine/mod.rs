@@ -1,28 +1,28 @@
 //! The engine: everything about locking that is the same on every store, written once above [`Backend`].
 //!
 //! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting,
-//! [`shortfall`] sees to what replicas did not confirm, [`recheck`] verifies all at once. An [`entry`] is what this
-//! client knows of one name, a [`tenure`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
+//! [`lack of acknowledgements`] sees to what replicas did not confirm, [`recheck`] verifies all at once. An [`entry`] is what this
+//! client knows of one name, a [`acquisition`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
 //! and [`turns`] says when other clients go first.
 //!
-//! Locks are taken in this order: an entry's, a tenure's, the timer's or a lane's. None is held while the store is
+//! Locks are taken in this order: an entry's, an acquisition's, the timer's or a lane's. None is held while the store is
 //! asked, an event is told, or a signal's waiter runs.
 
 mod acquire;
+pub(crate) mod acquisition;
 mod alive;
 pub(crate) mod entry;
 mod handoff;
+mod insufficient_replicas;
 mod keep;
 mod recheck;
 mod release;
-mod shortfall;
-pub(crate) mod tenure;
 #[cfg(test)]
 pub(crate) mod tests;
 mod turns;
 mod unheard;
 
-use crate::backend::{Abilities, Backend, Closing, Failure, TenureId};
+use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions};
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
 use crate::error::Error;
@@ -37,13 +37,13 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mutant;
 use crate::watchdog::Timer;
 use crate::watchdog::lane::Lanes;
+use acquisition::Acquisition;
 pub(crate) use alive::Alive;
 use entry::{Entry, Registry};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tenure::Tenure;
 
 /// What a client does: shared by its handles and guards, as one that is [`Alive`], and by the threads of its watchdog.
 pub(crate) struct Engine {
@@ -69,7 +69,7 @@ pub(crate) struct Engine {
 struct Detached {
     thread: u64,
     entry: Arc<Entry>,
-    tenure: Arc<Tenure>,
+    acquisition: Arc<Acquisition>,
     /// The hold on several locks that this is a part of.
     whole: Option<Whole>,
 }
@@ -103,7 +103,7 @@ impl Engine {
         events: Events,
     ) -> Result<Arc<Alive>, Error> {
         let abilities = backend.abilities();
-        shortfall::refuse(&config.replication(), &abilities)?;
+        insufficient_replicas::refuse(&config.replication(), &abilities)?;
         let watched = Lease::watched(config.watchdog());
         let lease = config.lease().map_or(watched, Lease::Fixed);
         let settings = Settings {
@@ -200,21 +200,22 @@ impl Engine {
         &self,
         thread: u64,
         entry: &Arc<Entry>,
-        tenure: &Arc<Tenure>,
+        acquisition: &Arc<Acquisition>,
         whole: Option<Whole>,
     ) {
         if self.is_forked() {
             return; // There is nothing that could be unlocked.
         }
-        let (entry, tenure) = (Arc::clone(entry), Arc::clone(tenure));
-        let hold = Detached { thread, entry, tenure, whole };
+        let (entry, acquisition) = (Arc::clone(entry), Arc::clone(acquisition));
+        let hold = Detached { thread, entry, acquisition, whole };
         self.detached.lock().push(hold);
     }
 
     /// Forgets the holds on these holdings: their threads have ended, and no other can end them.
-    fn forget_detached(&self, tenures: &[Arc<Tenure>]) {
-        let is_left =
-            |it: &mut Detached| tenures.iter().any(|tenure| Arc::ptr_eq(&it.tenure, tenure));
+    fn forget_detached(&self, acquisitions: &[Arc<Acquisition>]) {
+        let is_left = |it: &mut Detached| {
+            acquisitions.iter().any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
+        };
         let left_behind: Vec<_> = self.detached.lock().extract_if(.., is_left).collect();
         drop(left_behind); // outside the lock: an entry's end takes others
     }
@@ -226,7 +227,7 @@ impl Engine {
         thread: u64,
         entry: &Arc<Entry>,
         whole: Option<u64>,
-    ) -> Option<Arc<Tenure>> {
+    ) -> Option<Arc<Acquisition>> {
         let mut detached = self.detached.lock();
         let is_it = |it: &Detached| {
             (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
@@ -236,7 +237,7 @@ impl Engine {
         let at = detached.iter().rposition(is_it)?;
         let hold = detached.remove(at);
         drop(detached);
-        Some(hold.tenure)
+        Some(hold.acquisition)
     }
 
     /// The number of the newest whole of these locks of which this thread has a part here. Not to be asked in a forked
@@ -289,14 +290,14 @@ impl Engine {
         self.origin.is_elsewhere()
     }
 
-    /// Sees to it that what `tenure` may have in the store ends, by release or by itself.
+    /// Sees to it that what `acquisition` may have in the store ends, by release or by itself.
     ///
     /// Not where the owner is not known: what is found there then may be a stranger's.
-    fn clean_up(&self, tenure: TenureId, closing: Closing) {
+    fn clean_up(&self, acquisition: AcquisitionId, closing: ReleaseOptions) {
         if !self.abilities.owned || self.is_forked() {
             return;
         }
-        self.lanes.clean_up(&self.this, tenure, closing);
+        self.lanes.clean_up(&self.this, acquisition, closing);
     }
 }
 

@@ -2,8 +2,8 @@
 //! lost it.
 
 use super::Engine;
+use super::acquisition::Acquisition;
 use super::entry::Entry;
-use super::tenure::Tenure;
 use crate::clock::Signal;
 use crate::notices::Notices;
 use crate::sync::{Mutex, thread};
@@ -37,11 +37,11 @@ impl Engine {
     }
 
     /// All that is held now.
-    fn held(&self) -> Vec<(Arc<Entry>, Arc<Tenure>)> {
+    fn held(&self) -> Vec<(Arc<Entry>, Arc<Acquisition>)> {
         let entries = self.registry.all().into_iter();
         let held = entries.filter_map(|entry| {
-            let tenure = entry.lock().current().map(Arc::clone)?;
-            Some((entry, tenure))
+            let acquisition = entry.lock().current().map(Arc::clone)?;
+            Some((entry, acquisition))
         });
         held.collect()
     }
@@ -84,8 +84,8 @@ impl Recheck {
         }
         let (mut left, mut pause) = (engine.held(), FIRST_PAUSE);
         loop {
-            left.retain(|(entry, tenure)| {
-                let outcome = (!tenure.has_ended()).then(|| engine.verify(entry, tenure));
+            left.retain(|(entry, acquisition)| {
+                let outcome = (!acquisition.has_ended()).then(|| engine.verify(entry, acquisition));
                 outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))
             });
             if left.is_empty() {

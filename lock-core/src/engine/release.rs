@@ -10,12 +10,12 @@
 //! | nothing, for half of the command time-out | it is asked again |
 //! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
 
+use super::acquisition::Acquisition;
 use super::entry::Entry;
 use super::keep::tell_lost;
-use super::tenure::Tenure;
 use super::turns::Returned;
 use super::{Engine, ask};
-use crate::backend::{Closing, Failure, Release, TenureId};
+use crate::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
 use crate::clock::{Moment, Signal};
 use crate::error::Error;
 use crate::event::{Event, Events};
@@ -30,36 +30,40 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 impl Engine {
     /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
-    pub(crate) fn end_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
-        self.end_hold_by(entry, tenure, Self::release)
+    pub(crate) fn end_hold(
+        &self,
+        entry: &Arc<Entry>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<(), Error> {
+        self.end_hold_by(entry, acquisition, Self::release)
     }
 
     /// The same, and gives the lock back by `release`.
     pub(super) fn end_hold_by(
         &self,
         entry: &Arc<Entry>,
-        tenure: &Arc<Tenure>,
-        release: impl FnOnce(&Self, &Arc<Entry>, &Arc<Tenure>) -> Result<(), Error>,
+        acquisition: &Arc<Acquisition>,
+        release: impl FnOnce(&Self, &Arc<Entry>, &Arc<Acquisition>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let held = self.still_holds(entry, tenure);
-        if held && tenure.end_nested() {
+        let held = self.still_holds(entry, acquisition);
+        if held && acquisition.end_nested() {
             return Ok(());
         }
         // The parent holds it: whatever a forked child does to it must not reach the store. Nor may the child wait for
         // the entry: whoever had its lock at the fork is not there to let go of it.
-        self.refuse_if_forked().map_err(|error| error.on(&tenure.name))?;
-        entry.end_hold(tenure);
-        if held { release(self, entry, tenure) } else { Err(tenure.lost_error()) }
+        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
+        entry.end_hold(acquisition);
+        if held { release(self, entry, acquisition) } else { Err(acquisition.lost_error()) }
     }
 
     /// Stops renewing, so that no renewal can follow the release. False if it ended otherwise already.
-    pub(crate) fn give_back(&self, tenure: &Tenure) -> bool {
-        let mut inner = tenure.lock();
-        if tenure.has_ended() || self.clock.now() >= tenure.valid_until() {
+    pub(crate) fn give_back(&self, acquisition: &Acquisition) -> bool {
+        let mut inner = acquisition.lock();
+        if acquisition.has_ended() || self.clock.now() >= acquisition.valid_until() {
             return false;
         }
         if !mutant("renewal_goes_on_during_release") {
-            tenure.set_released(&mut inner);
+            acquisition.set_released(&mut inner);
         }
         true
     }
@@ -69,59 +73,67 @@ impl Engine {
     pub(super) fn begin_release(
         &self,
         entry: &Arc<Entry>,
-        tenure: &Arc<Tenure>,
+        acquisition: &Arc<Acquisition>,
     ) -> Result<Option<LeaseTime>, Error> {
-        if self.hand_on(entry, tenure) {
+        if self.hand_on(entry, acquisition) {
             return Ok(None);
         }
-        let lease = tenure.lock().lease;
-        if !self.give_back(tenure) {
-            self.declare_lost(entry, tenure, LossCause::Expired);
-            return Err(tenure.lost_error());
+        let lease = acquisition.lock().lease;
+        if !self.give_back(acquisition) {
+            self.declare_lost(entry, acquisition, LossCause::Expired);
+            return Err(acquisition.lost_error());
         }
         Ok(Some(lease))
     }
 
-    pub(super) fn release(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
-        let Some(lease) = self.begin_release(entry, tenure)? else { return Ok(()) };
+    pub(super) fn release(
+        &self,
+        entry: &Arc<Entry>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<(), Error> {
+        let Some(lease) = self.begin_release(entry, acquisition)? else { return Ok(()) };
         #[cfg(feature = "tracing")]
-        let span = crate::trace::release(&tenure.name);
+        let span = crate::trace::release(&acquisition.name);
         let sent = self.clock.now();
-        let outcome = self.send_release(tenure, lease);
+        let outcome = self.send_release(acquisition, lease);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
-        tenure.close_listeners();
+        acquisition.close_listeners();
         let now = self.clock.now();
         let told = outcome.as_ref().ok().copied().flatten();
-        entry.vacate(self, tenure, Returned { at: now, took: Some(now.since(sent)), told });
+        entry.vacate(self, acquisition, Returned { at: now, took: Some(now.since(sent)), told });
         match &outcome {
-            Ok(_) => tell_released(&self.events, tenure, now),
-            Err(error) => tell_failed(&self.events, tenure, error.clone()),
+            Ok(_) => tell_released(&self.events, acquisition, now),
+            Err(error) => tell_failed(&self.events, acquisition, error.clone()),
         }
         outcome.map(drop)
     }
 
     /// How many clients were told, if the store says that.
-    fn send_release(&self, tenure: &Tenure, lease: LeaseTime) -> Result<Option<u32>, Error> {
-        let id = tenure.id(lease);
+    fn send_release(
+        &self,
+        acquisition: &Acquisition,
+        lease: LeaseTime,
+    ) -> Result<Option<u32>, Error> {
+        let id = acquisition.id(lease);
         let mut by = self.command_deadline();
         if !self.abilities.owned {
-            by = by.min(tenure.valid_until()); // after that it could free a stranger's
+            by = by.min(acquisition.valid_until()); // after that it could free a stranger's
         }
-        let (answer, first_unanswered) = self.ask_to_release(&id, tenure.closing(), by);
+        let (answer, first_unanswered) = self.ask_to_release(&id, acquisition.closing(), by);
         let failure = match answer {
             Ok(Release::Freed) => return Ok(None),
             Ok(Release::FreedFor(told)) => return Ok(Some(told)),
-            Ok(Release::Gone) => return self.gone(tenure, first_unanswered).map(|()| None),
+            Ok(Release::Gone) => return self.gone(acquisition, first_unanswered).map(|()| None),
             Err(failure) => failure,
         };
         let error = failure.into_error();
         if error.is_foreign_format() {
-            let loss = end_as_overwritten(&self.events, tenure, error);
-            return Err(loss.to_error().on(&tenure.name));
+            let loss = end_as_overwritten(&self.events, acquisition, error);
+            return Err(loss.to_error().on(&acquisition.name));
         }
-        self.clean_up(id, tenure.closing());
-        Err(self.unconfirmed(tenure, self.clock.now(), &error))
+        self.clean_up(id, acquisition.closing());
+        Err(self.unconfirmed(acquisition, self.clock.now(), &error))
     }
 
     /// Sends a release until the store answers, at most until `by`. Returns also when the first was sent that got no answer.
@@ -129,8 +141,8 @@ impl Engine {
     /// Not to be called in a forked child.
     pub(super) fn ask_to_release(
         &self,
-        id: &TenureId,
-        closing: Closing,
+        id: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> (Result<Release, Failure>, Option<Moment>) {
         let mut first_unanswered = None;
@@ -156,19 +168,26 @@ impl Engine {
     }
 
     /// The store says that it was not ours.
-    fn gone(&self, tenure: &Tenure, first_unanswered: Option<Moment>) -> Result<(), Error> {
-        if first_unanswered.is_some_and(|sent| sent < tenure.valid_until()) {
-            self.events.emit(|| Event::ReleaseUnconfirmed { lock: tenure.name.clone() });
+    fn gone(
+        &self,
+        acquisition: &Acquisition,
+        first_unanswered: Option<Moment>,
+    ) -> Result<(), Error> {
+        if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) {
+            self.events.emit(|| Event::ReleaseUnconfirmed { lock: acquisition.name.clone() });
             return Ok(());
         }
-        let loss = end_as_gone(&self.events, tenure);
-        Err(loss.to_error().on(&tenure.name))
+        let loss = end_as_gone(&self.events, acquisition);
+        Err(loss.to_error().on(&acquisition.name))
     }
 
-    fn unconfirmed(&self, tenure: &Tenure, now: Moment, cause: &Error) -> Error {
-        let inner = tenure.lock();
-        let left =
-            if inner.overlong { inner.lease.duration() } else { tenure.valid_until().since(now) };
+    fn unconfirmed(&self, acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
+        let inner = acquisition.lock();
+        let left = if inner.overlong {
+            inner.lease.duration()
+        } else {
+            acquisition.valid_until().since(now)
+        };
         drop(inner);
         let then = if self.abilities.owned {
             format!(
@@ -184,30 +203,30 @@ impl Engine {
         };
         Error::new(cause.kind(), format!("the release was not confirmed: {then}"))
             .with_source(cause.clone())
-            .on(&tenure.name)
+            .on(&acquisition.name)
     }
 }
 
 /// Tells that a holding was given back.
-pub(super) fn tell_released(events: &Events, tenure: &Tenure, now: Moment) {
-    let held = now.since(tenure.since);
-    events.emit(|| Event::Released { lock: tenure.name.clone(), held });
+pub(super) fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
+    let held = now.since(acquisition.since);
+    events.emit(|| Event::Released { lock: acquisition.name.clone(), held });
 }
 
 /// Tells that it was not, as far as anybody knows.
-pub(super) fn tell_failed(events: &Events, tenure: &Tenure, error: Error) {
-    events.emit(|| Event::ReleaseFailed { lock: tenure.name.clone(), error });
+pub(super) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
+    events.emit(|| Event::ReleaseFailed { lock: acquisition.name.clone(), error });
 }
 
 /// Something else lives under the key: ours is gone.
-pub(super) fn end_as_overwritten(events: &Events, tenure: &Tenure, error: Error) -> Loss {
-    tenure.lock().last_failure = Some(error);
-    end_as_gone(events, tenure)
+pub(super) fn end_as_overwritten(events: &Events, acquisition: &Acquisition, error: Error) -> Loss {
+    acquisition.lock().last_failure = Some(error);
+    end_as_gone(events, acquisition)
 }
 
 /// The store says that it was not ours when it was given back: a loss after all, and told as one.
-pub(super) fn end_as_gone(events: &Events, tenure: &Tenure) -> Loss {
-    let loss = tenure.set_lost(&mut tenure.lock(), LossCause::Gone);
-    tell_lost(events, tenure, loss.clone());
+pub(super) fn end_as_gone(events: &Events, acquisition: &Acquisition) -> Loss {
+    let loss = acquisition.set_lost(&mut acquisition.lock(), LossCause::Gone);
+    tell_lost(events, acquisition, loss.clone());
     loss
 }

@@ -1,13 +1,14 @@
 //! The engine on the in-memory store and a clock that stands still until it is told to go on.
 
 use crate::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Released,
-    Renewal, Renewing, Replicates, TenureId, Wake, Waking, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
+    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Waking, Watch,
 };
 use crate::error::ErrorKind;
 use crate::{
-    Client, Clock, DistLock, Error, Event, GuardState, Interrupt, LockName, LockOptions, LossCause,
-    ManualClock, MemoryBackend, Moment, OnShortfall, Replicas, Replication, Shortfall,
+    Client, Clock, DistLock, Error, Event, GuardState, InsufficientReplicas, Interrupt, LockName,
+    LockOptions, LossCause, ManualClock, MemoryBackend, Moment, OnInsufficientReplicas, Replicas,
+    Replication,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -24,6 +25,7 @@ mod doubt;
 mod extension;
 mod handoff;
 mod holds;
+mod insufficient_replicas;
 mod loss;
 mod queue;
 pub(crate) mod recorded;
@@ -31,7 +33,6 @@ mod release;
 mod relief;
 mod renewal;
 mod settings;
-mod shortfall;
 mod thread_life;
 mod unheard;
 mod wait;

@@ -6,11 +6,11 @@
 //! client that goes waits for it.
 
 use super::Engine;
+use super::acquisition::Acquisition;
 use super::entry::Entry;
 use super::release::{end_as_gone, end_as_overwritten, tell_failed, tell_released};
-use super::tenure::Tenure;
 use super::turns::Returned;
-use crate::backend::{Closing, Failure, Lane, Release, TenureId};
+use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::event::Events;
@@ -24,41 +24,45 @@ struct Unheard {
     lanes: Arc<Lanes>,
     engine: Weak<Engine>,
     entry: Arc<Entry>,
-    tenure: Arc<Tenure>,
-    id: TenureId,
-    closing: Closing,
+    acquisition: Arc<Acquisition>,
+    id: AcquisitionId,
+    closing: ReleaseOptions,
     /// Where it is cleaned up if need be: whoever hears the answer may not ask the backend for it.
-    lane: Result<Lane, Error>,
+    lane: Result<NodeId, Error>,
     _in_doubt: InDoubt,
 }
 
 impl Engine {
     /// Ends one hold like [`end_hold`](Self::end_hold), but does not wait for the store's answer to a release.
-    pub(crate) fn drop_hold(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) {
+    pub(crate) fn drop_hold(&self, entry: &Arc<Entry>, acquisition: &Arc<Acquisition>) {
         // Where the owner is not known a release must not come late, and may not be repeated: that one is waited for.
         let release = if self.abilities.owned { Self::release_unheard } else { Self::release };
         // Whoever wants to know calls `unlock`; here the events have told it.
-        let _told = self.end_hold_by(entry, tenure, release);
+        let _told = self.end_hold_by(entry, acquisition, release);
     }
 
-    fn release_unheard(&self, entry: &Arc<Entry>, tenure: &Arc<Tenure>) -> Result<(), Error> {
-        let Some(lease) = self.begin_release(entry, tenure)? else { return Ok(()) };
+    fn release_unheard(
+        &self,
+        entry: &Arc<Entry>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<(), Error> {
+        let Some(lease) = self.begin_release(entry, acquisition)? else { return Ok(()) };
         #[cfg(feature = "tracing")]
-        let _span = crate::trace::release(&tenure.name);
+        let _span = crate::trace::release(&acquisition.name);
         let unheard = Unheard {
             events: self.events.clone(),
             clock: Arc::clone(&self.clock),
             lanes: Arc::clone(&self.lanes),
             engine: Weak::clone(&self.this),
             entry: Arc::clone(entry),
-            tenure: Arc::clone(tenure),
-            id: tenure.id(lease),
-            closing: tenure.closing(),
-            lane: self.lanes.lane(&tenure.name),
+            acquisition: Arc::clone(acquisition),
+            id: acquisition.id(lease),
+            closing: acquisition.closing(),
+            lane: self.lanes.renewal_node(&acquisition.name),
             _in_doubt: self.lanes.in_doubt(),
         };
         let (id, closing) = (unheard.id.clone(), unheard.closing);
-        *self.unheard.lock() = Some(tenure.name.clone());
+        *self.unheard.lock() = Some(acquisition.name.clone());
         let asked = self.ask(|backend| {
             let done = Box::new(move |answer| unheard.heard(answer));
             backend.submit_release(&id, closing, self.command_deadline(), done);
@@ -66,12 +70,12 @@ impl Engine {
         });
         if let Err(failure) = asked {
             // A backend that panicked: whatever it did with the request.
-            self.clean_up(tenure.id(lease), closing);
-            tell_failed(&self.events, tenure, failure.into_error().on(&tenure.name));
+            self.clean_up(acquisition.id(lease), closing);
+            tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
         }
-        tenure.close_listeners();
+        acquisition.close_listeners();
         let returned = Returned { at: self.clock.now(), took: None, told: None };
-        entry.vacate(self, tenure, returned);
+        entry.vacate(self, acquisition, returned);
         Ok(())
     }
 
@@ -89,21 +93,21 @@ impl Engine {
 impl Unheard {
     /// The answer has come, or will not. Short, and asks nothing: whoever reads is in the middle of a request of its own.
     fn heard(self, answer: Result<Release, Failure>) {
-        let Self { events, tenure, clock, .. } = &self;
+        let Self { events, acquisition, clock, .. } = &self;
         match answer {
-            Ok(Release::Freed) => tell_released(events, tenure, clock.now()),
+            Ok(Release::Freed) => tell_released(events, acquisition, clock.now()),
             Ok(Release::FreedFor(told)) => {
                 self.entry.told(told);
-                tell_released(events, tenure, clock.now());
+                tell_released(events, acquisition, clock.now());
             }
-            Ok(Release::Gone) => drop(end_as_gone(events, tenure)),
+            Ok(Release::Gone) => drop(end_as_gone(events, acquisition)),
             Err(failure) if failure.error().is_foreign_format() => {
-                drop(end_as_overwritten(events, tenure, failure.into_error()));
+                drop(end_as_overwritten(events, acquisition, failure.into_error()));
             }
             Err(failure) => {
                 let Self { lanes, lane, engine, id, closing, .. } = &self;
                 lanes.clean_up_in(lane.clone(), engine, id.clone(), *closing);
-                tell_failed(events, tenure, failure.into_error().on(&tenure.name));
+                tell_failed(events, acquisition, failure.into_error().on(&acquisition.name));
             }
         }
     }

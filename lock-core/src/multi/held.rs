@@ -3,7 +3,7 @@
 use super::members::{Group, worst};
 use crate::clock::Moment;
 use crate::engine::Whole;
-use crate::engine::tenure::{GuardState, Listener};
+use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, MemberResult, Outcome};
 use crate::guard::{LockGuard, must_be_left};
 use crate::lease::LeaseTime;

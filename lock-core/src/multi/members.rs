@@ -87,8 +87,8 @@ impl Parts {
     fn take_detached(&self, number: u64) -> Option<LockGuard> {
         match self {
             Self::One(Leaf { engine, entry }) => {
-                let tenure = engine.take_detached(thread_id(), entry, Some(number))?;
-                Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(entry), tenure)))
+                let acquisition = engine.take_detached(thread_id(), entry, Some(number))?;
+                Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(entry), acquisition)))
             }
             Self::Several(group) => {
                 let parts: Vec<_> =

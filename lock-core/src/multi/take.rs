@@ -9,7 +9,7 @@ use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
-use crate::replication::OnShortfall;
+use crate::replication::OnInsufficientReplicas;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -208,10 +208,11 @@ impl<'a> Taking<'a> {
     fn may_pass(&self, at: usize, error: &Error) -> bool {
         let retries = |leaf: &Leaf| {
             let policy = self.options.replication.unwrap_or(leaf.engine.replication());
-            policy.shortfall() != OnShortfall::Fail
+            policy.insufficient() != OnInsufficientReplicas::Fail
         };
         let leaves = || self.members.group().parts[at].leaves();
-        error.is_unavailable() || error.is_shortfall() && leaves().into_iter().all(retries)
+        error.is_unavailable()
+            || error.is_insufficient_replicas() && leaves().into_iter().all(retries)
     }
 
     /// Whether the round has taken enough, and all of it is good for as long as was asked for.
@@ -285,7 +286,8 @@ impl<'a> Taking<'a> {
             counts.then(|| result.clone())
         };
         let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
-        let kind = if decided.is_empty() { ErrorKind::Shortfall } else { worst(&decided) };
+        let kind =
+            if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst(&decided) };
         Error::of_several(kind, what, "was taken and given back", results)
     }
 

@@ -9,10 +9,12 @@ use super::doubts::Doubts;
 pub(crate) use super::doubts::InDoubt;
 use super::queue::{Queue, Step, Work};
 use super::relief::{Call, Sender};
-use crate::backend::{Backend, Closing, Failure, Lane, Renewal, Renewing, TenureId, no_thread};
+use crate::backend::{
+    AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, Renewal, RenewalRequest, no_thread,
+};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
+use crate::engine::acquisition::Acquisition;
 use crate::engine::entry::Entry;
-use crate::engine::tenure::Tenure;
 use crate::engine::{Engine, ask};
 use crate::error::Error;
 use crate::lease::LeaseTime;
@@ -40,7 +42,7 @@ pub(crate) struct Lanes {
 
 #[derive(Default)]
 struct State {
-    queues: HashMap<(Lane, Task), Arc<Queue>>,
+    queues: HashMap<(NodeId, Task), Arc<Queue>>,
     stopping: bool,
 }
 
@@ -54,7 +56,7 @@ enum Task {
 /// One renewal to be sent.
 pub(crate) struct RenewJob {
     pub(crate) entry: Arc<Entry>,
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) acquisition: Arc<Acquisition>,
     pub(crate) lease: LeaseTime,
     /// Who waits for it; nobody if the watchdog asked.
     pub(crate) reply: Option<Arc<Reply>>,
@@ -76,8 +78,8 @@ impl Reply {
 
 /// A holding to be released, or an attempt to be taken back, until that is confirmed.
 pub(crate) struct Cleanup {
-    pub(crate) tenure: TenureId,
-    pub(crate) closing: Closing,
+    pub(crate) acquisition: AcquisitionId,
+    pub(crate) closing: ReleaseOptions,
     /// When the lease has ended whatever there was.
     pub(crate) until: Moment,
     pub(super) next: Moment,
@@ -104,15 +106,16 @@ impl Lanes {
     ) -> Vec<(RenewJob, Error)> {
         let mut failed = Vec::new();
         while let Some(job) = jobs.pop() {
-            let lane = match self.lane(&job.tenure.name) {
+            let lane = match self.renewal_node(&job.acquisition.name) {
                 Ok(lane) => lane,
                 Err(error) => {
                     failed.push((job, error));
                     continue;
                 }
             };
-            let is_there =
-                |job: &RenewJob| self.lane(&job.tenure.name).is_ok_and(|its| its == lane);
+            let is_there = |job: &RenewJob| {
+                self.renewal_node(&job.acquisition.name).is_ok_and(|its| its == lane)
+            };
             // With one node, which is the rule, these are all.
             let mut together = if jobs.iter().all(is_there) {
                 std::mem::take(jobs)
@@ -137,34 +140,34 @@ impl Lanes {
     }
 
     /// Which lane this name's node has now.
-    pub(crate) fn lane(&self, name: &LockName) -> Result<Lane, Error> {
-        ask(|| Ok(self.backend.lane(name))).map_err(Failure::into_error)
+    pub(crate) fn renewal_node(&self, name: &LockName) -> Result<NodeId, Error> {
+        ask(|| Ok(self.backend.renewal_node(name))).map_err(Failure::into_error)
     }
 
     /// Has a holding cleaned up: until that is confirmed, or until the lease has ended whatever there was.
     pub(crate) fn clean_up(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        tenure: TenureId,
-        closing: Closing,
+        acquisition: AcquisitionId,
+        closing: ReleaseOptions,
     ) {
-        let lane = self.lane(&tenure.name);
-        self.clean_up_in(lane, engine, tenure, closing);
+        let lane = self.renewal_node(&acquisition.name);
+        self.clean_up_in(lane, engine, acquisition, closing);
     }
 
     /// The same in a lane that was asked for before. It may be another node's by now: that costs time, no more, because
     /// the lane is only who waits, and the backend finds the node.
     pub(crate) fn clean_up_in(
         self: &Arc<Self>,
-        lane: Result<Lane, Error>,
+        lane: Result<NodeId, Error>,
         engine: &Weak<Engine>,
-        tenure: TenureId,
-        closing: Closing,
+        acquisition: AcquisitionId,
+        closing: ReleaseOptions,
     ) {
         let now = self.clock.now();
-        let until = now + tenure.lease.duration() + self.command_timeout;
+        let until = now + acquisition.lease.duration() + self.command_timeout;
         let cleanup = Cleanup {
-            tenure,
+            acquisition,
             closing,
             until,
             next: now,
@@ -180,7 +183,7 @@ impl Lanes {
     fn submit(
         self: &Arc<Self>,
         engine: &Weak<Engine>,
-        lane: Lane,
+        lane: NodeId,
         task: Task,
         add: impl FnOnce(&mut Work),
     ) -> Result<Arc<Queue>, Error> {
@@ -340,11 +343,11 @@ impl Lanes {
 
     fn renew_batch(&self, queue: &Queue, mut batch: Vec<RenewJob>, engine: &Weak<Engine>) {
         batch.retain(|job| {
-            let may_be_renewed = !job.tenure.has_ended();
+            let may_be_renewed = !job.acquisition.has_ended();
             if !may_be_renewed {
                 match &job.reply {
-                    Some(reply) => reply.answer(Err(job.tenure.lost_error())),
-                    None => job.tenure.lock().renewing = false,
+                    Some(reply) => reply.answer(Err(job.acquisition.lost_error())),
+                    None => job.acquisition.lock().renewing = false,
                 }
             }
             may_be_renewed
@@ -353,11 +356,12 @@ impl Lanes {
             return;
         }
         let sent = self.clock.now();
-        let patience = batch.iter().map(|job| job.tenure.replication.patience()).max();
+        let patience = batch.iter().map(|job| job.acquisition.replication.patience()).max();
         let most = self.command_timeout + patience.unwrap_or_default();
         let by = sent + queue.recent.lock().time_for(&batch, sent, most);
         let renewing = |job: &RenewJob| {
-            Renewing::new(job.tenure.id(job.lease)).replication(job.tenure.replication)
+            RenewalRequest::new(job.acquisition.id(job.lease))
+                .replication(job.acquisition.replication)
         };
         let renewing: Vec<_> = batch.iter().map(renewing).collect();
         let answers = ask(|| Ok(self.backend.renew(queue.lane, &renewing, by)));
@@ -379,7 +383,7 @@ impl Lanes {
     fn try_to_clean_up(&self, queue: &Queue, mut cleanup: Cleanup) {
         let is_last = self.state.lock().stopping;
         let by = self.clock.now() + self.command_timeout;
-        match ask(|| self.backend.release(&cleanup.tenure, cleanup.closing, by)) {
+        match ask(|| self.backend.release(&cleanup.acquisition, cleanup.closing, by)) {
             Ok(_) => return,
             // It has answered, and will answer the same again: something else is there, or we may not.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,

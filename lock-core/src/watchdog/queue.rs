@@ -3,7 +3,7 @@
 use super::lane::{Cleanup, RenewJob};
 use super::recent::Recent;
 use super::relief::{Next, Reliefs, Sender};
-use crate::backend::{Lane, RENEW_BATCH};
+use crate::backend::{NodeId, RENEW_BATCH};
 use crate::clock::{Moment, Signal};
 use crate::sync::Mutex;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// The work of one thread, and of those that relieve it.
 pub(super) struct Queue {
-    pub(super) lane: Lane,
+    pub(super) lane: NodeId,
     pub(super) work: Mutex<Work>,
     pub(super) signal: Arc<Signal>,
     /// For the relief that stands by: there is one at most.
@@ -41,7 +41,7 @@ pub(super) enum Step {
 }
 
 impl Queue {
-    pub(super) fn new(lane: Lane) -> Self {
+    pub(super) fn new(lane: NodeId) -> Self {
         let (work, recent) = (Mutex::default(), Mutex::default());
         Self { lane, work, signal: Arc::default(), relief: Arc::default(), recent }
     }

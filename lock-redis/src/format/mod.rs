@@ -40,8 +40,8 @@ use crate::reply::{Reply, ServerError};
 use crate::script::Script;
 use crate::subscriber::Channels;
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Failure, LockInfo, Release, Released, Renewal, Renewing,
-    Replicates, TenureId,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport,
 };
 use lock_core::{
     Config, Context, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
@@ -140,7 +140,7 @@ impl Format {
 
     /// What a store of this format can do, where replicas can be asked in this way.
     #[must_use]
-    pub fn abilities(&self, replication: Replicates) -> Abilities {
+    pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         match &self.0 {
             Kind::Owned(format) => format.abilities().replication(replication),
             Kind::Unowned(format) => format.abilities(),
@@ -210,13 +210,13 @@ impl Format {
     pub(crate) fn release(
         &self,
         link: &mut dyn Ask,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
         match &self.0 {
-            Kind::Owned(format) => format.release(link, tenure, closing, by),
-            Kind::Unowned(format) => format.release(link, tenure, by),
+            Kind::Owned(format) => format.release(link, acquisition, closing, by),
+            Kind::Unowned(format) => format.release(link, acquisition, by),
         }
     }
 
@@ -225,16 +225,18 @@ impl Format {
     pub(crate) fn submit_release(
         &self,
         link: &SharedLink,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
-        done: Released,
+        done: OnReleased,
     ) {
         match &self.0 {
-            Kind::Owned(format) => format.submit_release(link, tenure, closing, by, lingers, done),
+            Kind::Owned(format) => {
+                format.submit_release(link, acquisition, closing, by, lingers, done)
+            }
             Kind::Unowned(format) => {
-                done(link.exchange(by, |link| format.release(link, tenure, by)));
+                done(link.exchange(by, |link| format.release(link, acquisition, by)));
             }
         }
     }
@@ -243,7 +245,7 @@ impl Format {
     pub(crate) fn renew(
         &self,
         link: &mut dyn Ask,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
         self.owned("be renewed")?.renew(link, batch, by)
@@ -397,7 +399,7 @@ pub(crate) const FOR_EVER: i64 = -1;
 
 /// Somebody else has it, and this is what PTTL says of the key; -2 is what an owner hears that is closed.
 pub(crate) fn taken(pttl: i64) -> Answer {
-    if pttl == FOR_EVER { Answer::Endless(None) } else { Answer::Busy(remaining(pttl)) }
+    if pttl == FOR_EVER { Answer::BusyWithoutExpiry(None) } else { Answer::Busy(remaining(pttl)) }
 }
 
 /// What PTTL says: -1 is "for ever", -2 "not there".

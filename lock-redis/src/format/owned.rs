@@ -16,8 +16,8 @@ use crate::script::{Run, Script, Scripts};
 use crate::subscriber::Channels;
 use crate::text::Text;
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Doubt, Failure, Grant, HolderInfo, LockInfo, Receipt,
-    Release, Released, Renewal, Renewing, TenureId, Tokens,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone,
 };
 use lock_core::{Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy};
 use std::sync::Arc;
@@ -128,8 +128,10 @@ impl Owned {
     pub(super) fn abilities(&self) -> Abilities {
         // Where the scripts tell those apart that do not tell, some may look like one of us all the same.
         let least = if self.shape.tells_apart { SELDOM } else { Duration::ZERO };
-        let looks_again = self.polls.map(|polls| polls.at_least(least).pause());
-        Abilities::full().tokens(self.policy != TokenPolicy::Off).looks_again(looks_again)
+        let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
+        Abilities::full()
+            .tokens(self.policy != TokenPolicy::Off)
+            .max_poll_interval(max_poll_interval)
     }
 
     /// The channel on which releases of `name` are told.
@@ -209,7 +211,7 @@ impl Owned {
         let polls = self.polls.filter(|_| !is_told);
         match (taken(pttl), polls.map(Polls::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
-            (Answer::Endless(_), pause) => Answer::Endless(pause),
+            (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,
         }
     }
@@ -235,11 +237,11 @@ impl Owned {
     pub(super) fn release(
         &self,
         link: &mut dyn Ask,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.closing(tenure, closing, |script, key, keys, arguments| {
+        self.closing(acquisition, closing, |script, key, keys, arguments| {
             let reply = run(script, link, key, keys, arguments, by)?;
             let channel = || self.naming.of(key);
             released(link.server(), self.channels(), channel, &reply, self.unseen())
@@ -250,13 +252,13 @@ impl Owned {
     pub(super) fn submit_release(
         &self,
         link: &SharedLink,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
-        done: Released,
+        done: OnReleased,
     ) {
-        self.closing(tenure, closing, |script, key, keys, arguments| {
+        self.closing(acquisition, closing, |script, key, keys, arguments| {
             let (server, key, naming) = (Arc::clone(link.server()), key.to_owned(), self.naming);
             let (unseen, channels) = (self.unseen(), self.channels());
             script.submit(link, keys, arguments, by, move |outcome| {
@@ -281,23 +283,23 @@ impl Owned {
     /// Puts together what is sent to end a holding: the script, the lock's key, all keys, and the arguments.
     fn closing<T>(
         &self,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         send: impl FnOnce(&'static Script, &str, &[&[u8]], &[&[u8]]) -> T,
     ) -> T {
-        let key = self.keys.lock(&tenure.name);
-        let (channel, owner) = (self.naming.of(&key), Text::owner(tenure.owner));
+        let key = self.keys.lock(&acquisition.name);
+        let (channel, owner) = (self.naming.of(&key), Text::owner(acquisition.owner));
         let told = [owner.as_bytes(), channel.as_bytes(), self.publish()];
         let list = self.list(&key);
         let signal = list.as_deref().map(str::as_bytes);
         // Without a receipt there is no telling whether the counter is still where our grant left it.
         let unused = closing
             .last_used
-            .zip(tenure.receipt.get::<SetAside>())
+            .zip(acquisition.receipt.get::<SetAside>())
             .filter(|(used, aside)| *used < aside.last);
-        let tombstone = match closing.doubt {
-            Doubt::Clean => Duration::ZERO,
-            _ => tenure.lease.duration().max(self.shortest_tombstone),
+        let tombstone = match closing.tombstone {
+            Tombstone::None => Duration::ZERO,
+            _ => acquisition.lease.duration().max(self.shortest_tombstone),
         };
         if unused.is_none() && tombstone.is_zero() {
             return send(
@@ -307,7 +309,7 @@ impl Owned {
                 &told,
             );
         }
-        let (token, closed) = (keys::token(&key), keys::tombstone(&key, &tenure.owner));
+        let (token, closed) = (keys::token(&key), keys::tombstone(&key, &acquisition.owner));
         let lifetime = Text::of(tombstone.as_millis());
         let numbers = unused.map(|(used, aside)| [used, aside.last].map(Text::of));
         let [used, aside] = match &numbers {
@@ -327,14 +329,14 @@ impl Owned {
     pub(super) fn renew(
         &self,
         link: &mut dyn Ask,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let keys: Vec<_> = batch.iter().map(|one| self.keys.lock(&one.tenure.name)).collect();
+        let keys: Vec<_> = batch.iter().map(|one| self.keys.lock(&one.acquisition.name)).collect();
         let arguments: Vec<_> = batch
             .iter()
-            .flat_map(|Renewing { tenure, .. }| {
-                [Text::number(tenure.lease.as_millis()), Text::owner(tenure.owner)]
+            .flat_map(|RenewalRequest { acquisition, .. }| {
+                [Text::number(acquisition.lease.as_millis()), Text::owner(acquisition.owner)]
             })
             .collect();
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();

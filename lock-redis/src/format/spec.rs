@@ -205,7 +205,7 @@ impl Settings<'_> {
 mod tests {
     use super::super::Format;
     use super::*;
-    use lock_core::backend::{Answer, Replicates, Waking};
+    use lock_core::backend::{Answer, ReplicaSupport, Waking};
     use lock_core::{ClientId, SystemClock};
 
     fn format(text: &str) -> Result<Format, Error> {
@@ -239,11 +239,11 @@ mod tests {
         ] {
             let format = format(text).unwrap();
             assert_eq!(format.name(), name, "{text}");
-            let abilities = format.abilities(Replicates::Counted);
+            let abilities = format.abilities(ReplicaSupport::Counted);
             assert_eq!(abilities.owned, owned, "{text}");
             assert_eq!(abilities.tokens, owned, "{text}");
             assert_eq!(abilities.waking == Waking::Publishes, owned, "{text}");
-            assert_eq!(abilities.replication == Replicates::Counted, owned, "{text}");
+            assert_eq!(abilities.replication == ReplicaSupport::Counted, owned, "{text}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             ("counter,jitter=0ms", [100_000, 0]),
         ] {
             let [interval, jitter] = times.map(Duration::from_micros);
-            let waking = format(text).unwrap().abilities(Replicates::Never).waking;
+            let waking = format(text).unwrap().abilities(ReplicaSupport::Never).waking;
             assert_eq!(waking, Waking::Polls { interval, jitter }, "{text}");
         }
     }

@@ -8,7 +8,7 @@ use super::unowned::{Talk, seconds};
 use crate::reply::Reply;
 use crate::script::CLEAR;
 use lock_core::backend::{
-    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release, TenureId,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release,
 };
 use lock_core::{Clock, Error, ErrorKind, OwnerText};
 use std::fmt;
@@ -123,9 +123,9 @@ impl Timestamp {
     pub(super) fn release(
         &self,
         talk: &mut Talk<'_>,
-        tenure: &TenureId,
+        acquisition: &AcquisitionId,
     ) -> Result<Release, Failure> {
-        let Some(Until(ours)) = tenure.receipt.get::<Until>() else {
+        let Some(Until(ours)) = acquisition.receipt.get::<Until>() else {
             return Err(Failure::NotSent(Error::new(
                 ErrorKind::Misuse,
                 "a lock that was never acquired is not released",
@@ -197,7 +197,7 @@ fn granted(until: String) -> Answer {
 
 /// Somebody has it, for this long yet, or for ever.
 fn busy(left: Option<Duration>) -> Answer {
-    left.map_or(Answer::Endless(None), |left| Answer::Busy(Some(left)))
+    left.map_or(Answer::BusyWithoutExpiry(None), |left| Answer::Busy(Some(left)))
 }
 
 /// The time that this says.

@@ -19,7 +19,7 @@ use crate::reply::Reply;
 use crate::script::Script;
 use crate::text::Text;
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Failure, LockInfo, Release, Replicates, TenureId, Waking,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReplicaSupport, Waking,
 };
 use lock_core::{Error, LockName, Moment};
 use std::fmt;
@@ -69,7 +69,7 @@ impl Unowned {
             .owned(false)
             .tokens(false)
             .waking(Waking::Polls { interval, jitter })
-            .replication(Replicates::Never)
+            .replication(ReplicaSupport::Never)
     }
 
     /// Whether commands must follow each other on a link with nobody else's in between.
@@ -102,11 +102,11 @@ impl Unowned {
     pub(super) fn release(
         &self,
         link: &mut dyn Ask,
-        tenure: &TenureId,
+        acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.talk(link, &tenure.name, by, |talk| match &self.algorithm {
-            Algorithm::Timestamp(timestamp) => timestamp.release(talk, tenure),
+        self.talk(link, &acquisition.name, by, |talk| match &self.algorithm {
+            Algorithm::Timestamp(timestamp) => timestamp.release(talk, acquisition),
             Algorithm::Plain(_) | Algorithm::Counter(_) => talk.delete(),
         })
     }

@@ -4,7 +4,8 @@ use super::{Node, on};
 use crate::format::{Format, Progress};
 use crate::link::Ask;
 use lock_core::backend::{
-    Answer, Attempt, Closing, Failure, LockInfo, Release, Renewal, Renewing, TenureId,
+    AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions, Renewal,
+    RenewalRequest,
 };
 use lock_core::{LockName, Moment};
 
@@ -50,7 +51,7 @@ impl<'a> AskingNode<'a> {
     pub fn renew(
         &self,
         format: &Format,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         self.0.renew_as(How::Asking, format, batch, by)
@@ -60,12 +61,12 @@ impl<'a> AskingNode<'a> {
     pub fn release(
         &self,
         format: &Format,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let outcome = self.exchange(by, |link| format.release(link, tenure, closing, by));
-        self.0.released(format, &tenure.name, outcome)
+        let outcome = self.exchange(by, |link| format.release(link, acquisition, closing, by));
+        self.0.released(format, &acquisition.name, outcome)
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).

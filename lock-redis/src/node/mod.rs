@@ -22,7 +22,8 @@ use crate::shards::{self, Port, Shards};
 use crate::subscriber::Subscriber;
 use asking::How;
 use lock_core::backend::{
-    Answer, Attempt, Closing, Doubt, Failure, LockInfo, Release, Released, TenureId, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
+    Tombstone, Wake, Watch,
 };
 use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication};
 use parking_lot::Mutex;
@@ -150,7 +151,7 @@ impl Node {
             Ok(match format.acquire(&mut link, attempt, progress, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
                     None => Answer::Granted(grant),
-                    Some(shortfall) => Answer::Unacknowledged(grant, shortfall),
+                    Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
                 },
                 answer => answer,
             })
@@ -244,22 +245,22 @@ impl Node {
     pub fn release(
         &self,
         format: &Format,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
         // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
         // what the tombstone is for.
-        let outcome = if closing.doubt != Doubt::Clean {
-            self.pool.exchange(by, |link| format.release(link, tenure, closing, by))
+        let outcome = if closing.tombstone != Tombstone::None {
+            self.pool.exchange(by, |link| format.release(link, acquisition, closing, by))
         } else {
             self.link.exchange(by, |link| {
-                let release = format.release(link, tenure, closing, by)?;
+                let release = format.release(link, acquisition, closing, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
         };
-        self.released(format, &tenure.name, outcome)
+        self.released(format, &acquisition.name, outcome)
     }
 
     /// What a release on this server came to.
@@ -278,15 +279,15 @@ impl Node {
     pub fn submit_release(
         &self,
         format: &Format,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         by: Moment,
-        done: Released,
+        done: OnReleased,
     ) {
-        let name = tenure.name.clone();
+        let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
         let lingers = self.subscriber.lingering();
-        format.submit_release(&self.link, tenure, closing, by, lingers, done);
+        format.submit_release(&self.link, acquisition, closing, by, lingers, done);
         self.look_for_eviction();
     }
 

@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::link::Ask;
 use crate::marker::{Sight, Step};
 use lock_core::Moment;
-use lock_core::backend::{Failure, RENEW_BATCH, Renewal, Renewing};
+use lock_core::backend::{Failure, RENEW_BATCH, Renewal, RenewalRequest};
 use std::sync::Arc;
 
 impl Node {
@@ -15,7 +15,7 @@ impl Node {
     pub fn renew(
         &self,
         format: &Format,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         self.renew_as(How::Plainly, format, batch, by)
@@ -26,7 +26,7 @@ impl Node {
     pub(crate) fn renew_and_look(
         &self,
         format: &Format,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<(Renewal, Arc<Sight>), Failure>> {
         let renewals = self.renew_in_chunks(batch, |chunk| {
@@ -38,14 +38,14 @@ impl Node {
             })
         });
         let renewals = renewals.into_iter().zip(batch);
-        renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+        renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
     }
 
     pub(super) fn renew_as(
         &self,
         how: How,
         format: &Format,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         let renewals = if batch.iter().all(|one| one.replication.is_off()) {
@@ -57,7 +57,7 @@ impl Node {
             self.look_for_eviction();
         }
         let renewals = renewals.into_iter().zip(batch);
-        renewals.map(|(renewal, one)| renewal.map_err(on(&one.tenure.name))).collect()
+        renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
     }
 
     /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
@@ -65,10 +65,10 @@ impl Node {
         &self,
         how: How,
         format: &Format,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let is_off = |one: &Renewing| one.replication.is_off();
+        let is_off = |one: &RenewalRequest| one.replication.is_off();
         let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
         let mut plain = self
             .renew_in_chunks(&plain, |chunk| self.renew_plainly(how, format, chunk, by))
@@ -84,7 +84,7 @@ impl Node {
         &self,
         how: How,
         format: &Format,
-        chunk: &[Renewing],
+        chunk: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
         self.on_lane_or_shared(how, by, |link| format.renew(link, chunk, by))
@@ -121,7 +121,7 @@ impl Node {
         &self,
         how: How,
         format: &Format,
-        chunk: &[Renewing],
+        chunk: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
         let needs = chunk.iter().map(|one| self.needed(one.replication, by));
@@ -144,10 +144,10 @@ impl Node {
 
     fn renew_in_chunks<T>(
         &self,
-        batch: &[Renewing],
-        renew: impl Fn(&[Renewing]) -> Result<Vec<Result<T, Failure>>, Failure>,
+        batch: &[RenewalRequest],
+        renew: impl Fn(&[RenewalRequest]) -> Result<Vec<Result<T, Failure>>, Failure>,
     ) -> Vec<Result<T, Failure>> {
-        let answers = |chunk: &[Renewing]| match renew(chunk) {
+        let answers = |chunk: &[RenewalRequest]| match renew(chunk) {
             Ok(renewals) => renewals,
             Err(failure) => chunk.iter().map(|_| Err(failure.clone())).collect(),
         };

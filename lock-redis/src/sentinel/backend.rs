@@ -9,8 +9,8 @@ use crate::node::{Node, NodeSettings, on};
 use crate::reply::ServerError;
 use crate::scheme;
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Closing, Failure, Lane, LockInfo, Release, Released, Renewal,
-    Renewing, Replicates, TenureId, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
@@ -114,7 +114,7 @@ impl Backend for SentinelBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let format = &self.generations.format;
         let effect = |answer: &Answer| match answer {
-            Answer::Busy(_) | Answer::Endless(_) => Effect::Nothing,
+            Answer::Busy(_) | Answer::BusyWithoutExpiry(_) => Effect::Nothing,
             _ => Effect::Something,
         };
         let acquire = |node: &Arc<Node>| {
@@ -128,12 +128,17 @@ impl Backend for SentinelBackend {
         self.ask(by, acquire, effect).map_err(on(attempt.name))
     }
 
-    fn renew(&self, _: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         // Once, and not on to the next master: what hangs here shall not hang there, too. The engine comes again.
         let generation = match self.generations.present(by) {
             Ok(generation) => generation,
             Err(failure) => {
-                let each = batch.iter().map(|one| Err(on(&one.tenure.name)(failure.clone())));
+                let each = batch.iter().map(|one| Err(on(&one.acquisition.name)(failure.clone())));
                 return each.collect();
             }
         };
@@ -142,31 +147,45 @@ impl Backend for SentinelBackend {
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
                 self.generations.note_heard();
-                self.generations.granted.note(sent, one.tenure.lease);
+                self.generations.granted.note(sent, one.acquisition.lease);
             }
             self.believe(&generation, renewal)
         });
         noted.collect()
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
         let format = &self.generations.format;
         let number = self.generations.number();
-        let outcome =
-            self.ask(by, |node| node.release(format, tenure, closing, by), |_| Effect::Something);
+        let outcome = self.ask(
+            by,
+            |node| node.release(format, acquisition, closing, by),
+            |_| Effect::Something,
+        );
         if outcome.as_ref().is_ok_and(is_freed) {
-            self.generations.gave_back(tenure, number);
+            self.generations.gave_back(acquisition, number);
         }
-        outcome.map_err(on(&tenure.name))
+        outcome.map_err(on(&acquisition.name))
     }
 
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
         let generation = match self.generations.present(by) {
             Ok(generation) => generation,
-            Err(failure) => return done(Err(on(&tenure.name)(failure))),
+            Err(failure) => return done(Err(on(&acquisition.name)(failure))),
         };
         let (generations, node) = (Arc::downgrade(&self.generations), Arc::clone(&generation.node));
-        let id = tenure.clone();
+        let id = acquisition.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
             // If they are gone, so is the client, and nobody will ask another master.
             let Some(generations) = generations.upgrade() else { return done(outcome) };
@@ -176,7 +195,7 @@ impl Backend for SentinelBackend {
             }
             done(outcome);
         });
-        node.submit_release(&self.generations.format, tenure, closing, by, heard);
+        node.submit_release(&self.generations.format, acquisition, closing, by, heard);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -206,12 +225,12 @@ impl Backend for SentinelBackend {
     }
 
     /// One for each generation: a master that hangs must not delay what is renewed on the next.
-    fn lane(&self, _: &LockName) -> Lane {
-        Lane::new(self.generations.number())
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(self.generations.number())
     }
 
     fn abilities(&self) -> Abilities {
-        self.generations.format.abilities(Replicates::Listed)
+        self.generations.format.abilities(ReplicaSupport::Listed)
     }
 }
 

@@ -6,7 +6,7 @@
 //! back does it there once more. An owner that was closed is never used again: at worst it is for nothing.
 
 use lock_core::Moment;
-use lock_core::backend::{Receipt, TenureId};
+use lock_core::backend::{AcquisitionId, Receipt};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,25 +19,25 @@ const MOST: usize = 4_096;
 
 /// What was given back, and when, in that order.
 #[derive(Default)]
-pub(super) struct Freed(Mutex<VecDeque<(Moment, TenureId)>>);
+pub(super) struct Freed(Mutex<VecDeque<(Moment, AcquisitionId)>>);
 
 impl Freed {
     /// This was given back, by the word of a master.
-    pub(super) fn note(&self, tenure: &TenureId, now: Moment) {
-        let TenureId { name, owner, lease, .. } = tenure;
-        let tenure = TenureId::new(name.clone(), *owner, *lease, Receipt::default());
+    pub(super) fn note(&self, acquisition: &AcquisitionId, now: Moment) {
+        let AcquisitionId { name, owner, lease, .. } = acquisition;
+        let acquisition = AcquisitionId::new(name.clone(), *owner, *lease, Receipt::default());
         let mut lately = self.0.lock();
         while lately.len() >= MOST || lately.front().is_some_and(|(at, _)| is_over(*at, now)) {
             lately.pop_front();
         }
-        lately.push_back((now, tenure));
+        lately.push_back((now, acquisition));
     }
 
     /// What was given back lately.
-    pub(super) fn lately(&self, now: Moment) -> Vec<TenureId> {
+    pub(super) fn lately(&self, now: Moment) -> Vec<AcquisitionId> {
         let lately = self.0.lock();
         let lately = lately.iter().filter(|(at, _)| !is_over(*at, now));
-        lately.map(|(_, tenure)| tenure.clone()).collect()
+        lately.map(|(_, acquisition)| acquisition.clone()).collect()
     }
 }
 
@@ -54,22 +54,22 @@ mod tests {
     fn what_was_given_back_is_remembered_for_a_while_and_not_without_end() {
         let client = ClientId::random();
         let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
-        let tenure = |number: u64| {
+        let acquisition = |number: u64| {
             let name = LockName::new("a").unwrap();
-            TenureId::new(name, OwnerId::new(client, number), lease, Receipt::default())
+            AcquisitionId::new(name, OwnerId::new(client, number), lease, Receipt::default())
         };
         let at = |seconds| Moment::from_nanos(0) + Duration::from_secs(seconds);
         let freed = Freed::default();
-        freed.note(&tenure(1), at(1));
-        freed.note(&tenure(2), at(8));
+        freed.note(&acquisition(1), at(1));
+        freed.note(&acquisition(2), at(8));
         let numbers = |now| freed.lately(now).iter().map(|it| it.owner).collect::<Vec<_>>();
-        assert_eq!(numbers(at(11)), [tenure(1).owner, tenure(2).owner]);
-        assert_eq!(numbers(at(12)), [tenure(2).owner]);
+        assert_eq!(numbers(at(11)), [acquisition(1).owner, acquisition(2).owner]);
+        assert_eq!(numbers(at(12)), [acquisition(2).owner]);
         assert_eq!(numbers(at(19)), []);
         for number in 3..10_000 {
-            freed.note(&tenure(number), at(20));
+            freed.note(&acquisition(number), at(20));
         }
         assert_eq!(numbers(at(20)).len(), MOST);
-        assert_eq!(freed.lately(at(20))[MOST - 1].owner, tenure(9_999).owner);
+        assert_eq!(freed.lately(at(20))[MOST - 1].owner, acquisition(9_999).owner);
     }
 }

@@ -15,7 +15,7 @@ use crate::format::Format;
 use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
 use crate::watches::Watches;
-use lock_core::backend::{Closing, Failure, TenureId, no_thread};
+use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::fmt;
@@ -307,11 +307,11 @@ impl Generations {
     /// answer would be "gone".
     ///
     /// Not noted at all where the format does not say whose a lock is: on the new master it may be another's by then.
-    pub(super) fn gave_back(&self, tenure: &TenureId, number: u64) {
+    pub(super) fn gave_back(&self, acquisition: &AcquisitionId, number: u64) {
         if !self.format.knows_owners() {
             return;
         }
-        self.freed.note(tenure, self.now());
+        self.freed.note(acquisition, self.now());
         if self.number() != number {
             // There is a new one since. If that has been told what to give back, this was not among it.
             self.freed_on.store(0, Ordering::SeqCst);
@@ -329,11 +329,17 @@ impl Generations {
         }
         let now = self.now();
         let by = now + self.settings.bounds().command;
-        for tenure in self.freed.lately(now) {
+        for acquisition in self.freed.lately(now) {
             // Whatever comes of it: what is not freed now ends with its lease.
             let nobody_asks = Box::new(|_| ());
             let node = &generation.node;
-            node.submit_release(&self.format, &tenure, Closing::CLEAN, by, nobody_asks);
+            node.submit_release(
+                &self.format,
+                &acquisition,
+                ReleaseOptions::WITHOUT_TOMBSTONE,
+                by,
+                nobody_asks,
+            );
         }
     }
 

@@ -26,7 +26,9 @@ fn value(config: &Config, setting: &str) -> String {
         "keep" => duration(config.keep()),
         "replicas" => config.replication().count().to_string(),
         "replication_timeout" => duration(config.replication().time()),
-        "on_shortfall" => format!("`{:?}`", config.replication().shortfall()).to_lowercase(),
+        "on_insufficient_replicas" => {
+            format!("`{:?}`", config.replication().insufficient()).to_lowercase()
+        }
         "unconfirmed_renewals" if config.replication().keeps_unconfirmed_renewals() => {
             "`keep`".to_owned()
         }

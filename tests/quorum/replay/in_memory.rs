@@ -2,7 +2,7 @@
 
 use super::{LOCK, Real};
 use distlock::backend::{
-    Answer as Said, Attempt, Closing, Doubt, LockInfo, Release, TenureId, Tokens,
+    AcquisitionId, Answer as Said, Attempt, LockInfo, Release, ReleaseOptions, Tokens, Tombstone,
 };
 use distlock::{
     Backend, ClientId, FencingToken, LeaseTime, LockName, ManualClock, MemoryBackend, Moment,
@@ -42,14 +42,19 @@ impl InMemory {
         }
     }
 
-    fn close(&self, owner: u8, used: Option<u8>, doubt: Doubt) -> Answer {
+    fn close(&self, owner: u8, used: Option<u8>, doubt: Tombstone) -> Answer {
         let owner = OwnerId::new(self.client, owner.into());
-        let tenure = TenureId::new(self.name.clone(), owner, Self::lease(), Default::default());
-        let mut closing = if doubt == Doubt::Clean { Closing::CLEAN } else { Closing::IN_DOUBT };
+        let acquisition =
+            AcquisitionId::new(self.name.clone(), owner, Self::lease(), Default::default());
+        let mut closing = if doubt == Tombstone::None {
+            ReleaseOptions::WITHOUT_TOMBSTONE
+        } else {
+            ReleaseOptions::WITH_TOMBSTONE
+        };
         if let Some(used) = used {
             closing = closing.last_used(FencingToken::new(used.into()));
         }
-        match self.store.release(&tenure, closing, Moment::NEVER).unwrap() {
+        match self.store.release(&acquisition, closing, Moment::NEVER).unwrap() {
             Release::Gone => Answer::Gone,
             _ => Answer::Freed,
         }
@@ -61,7 +66,7 @@ impl Real for InMemory {
         *self = Self::new();
         if counter > 0 {
             assert_eq!(self.propose(9, counter, counter), Answer::Granted);
-            self.close(9, None, Doubt::Clean);
+            self.close(9, None, Tombstone::None);
         }
     }
 
@@ -69,7 +74,7 @@ impl Real for InMemory {
         match request {
             Request::Propose { owner, first, last, .. } => self.propose(owner, first, last),
             Request::Close { owner, tokens, tombstone } => {
-                let doubt = if tombstone { Doubt::LeaveTombstone } else { Doubt::Clean };
+                let doubt = if tombstone { Tombstone::Leave } else { Tombstone::None };
                 self.close(owner, tokens.map(|(used, _end)| used), doubt)
             }
             other => panic!("it is never asked {other:?}"),

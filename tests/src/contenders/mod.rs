@@ -137,7 +137,7 @@ pub fn stay(
 
 /// What kind of trouble it is. Anything that a store in trouble may not lead to is a failure of the test.
 fn kind(error: &Error) -> String {
-    let is_expected = error.is_unavailable() || error.is_shortfall() || error.is_lost();
+    let is_expected = error.is_unavailable() || error.is_insufficient_replicas() || error.is_lost();
     assert!(is_expected, "{error:?}");
     format!("{:?}", error.kind())
 }

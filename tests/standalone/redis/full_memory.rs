@@ -6,7 +6,7 @@ use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use lock_core::FencingToken;
-use lock_core::backend::{Answer, Closing, Release, Tokens};
+use lock_core::backend::{Answer, Release, ReleaseOptions, Tokens};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +34,13 @@ fn a_full_server_takes_every_kind_of_release() {
             let answer = bench.acquire_with(name, owner, lease(30_000), set_aside).unwrap();
             let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
             let (first, _) = tokens(&grant);
-            let mut held = crate::bench::tenure(name, owner, 30_000);
+            let mut held = crate::bench::acquisition(name, owner, 30_000);
             held.receipt = grant.receipt;
-            let closing = if name == "tokens" { Closing::CLEAN } else { Closing::IN_DOUBT };
+            let closing = if name == "tokens" {
+                ReleaseOptions::WITHOUT_TOMBSTONE
+            } else {
+                ReleaseOptions::WITH_TOMBSTONE
+            };
             let closing = match name {
                 "doubt" => closing,
                 _ => closing.last_used(FencingToken::new(first)),

@@ -5,7 +5,7 @@ use crate::conformance::fixture::{
     take_with, watched,
 };
 use crate::conformance::subject::Subject;
-use crate::engine::tenure::GuardState;
+use crate::engine::acquisition::GuardState;
 use crate::loss::LossCause;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;

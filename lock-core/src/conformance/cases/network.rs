@@ -1,7 +1,7 @@
 //! What the engine makes of a store that cannot be asked, or does not answer; and that the store
 //! plays its part.
 
-use crate::backend::Closing;
+use crate::backend::ReleaseOptions;
 use crate::client::Client;
 use crate::conformance::faulty::FaultyBackend;
 use crate::conformance::fixture::{
@@ -10,7 +10,7 @@ use crate::conformance::fixture::{
     stays_held, take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
-use crate::engine::tenure::GuardState;
+use crate::engine::acquisition::GuardState;
 use crate::interrupt::Interrupt;
 use crate::loss::LossCause;
 use std::sync::Arc;
@@ -166,7 +166,7 @@ pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
     let owner = line.hold(&name, long());
     let released = name.clone();
     network.before_the_next_watch(move || {
-        line.release(&released, owner, Closing::CLEAN);
+        line.release(&released, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
     });
     let start = now();
     drop(take_soon(&lock));

@@ -1,6 +1,6 @@
 //! What a program sees of replicas that do not confirm, and of stores that have none.
 
-use crate::backend::Replicates;
+use crate::backend::ReplicaSupport;
 use crate::client::Client;
 use crate::conformance::faulty::FaultyBackend;
 use crate::conformance::fixture::{
@@ -9,12 +9,12 @@ use crate::conformance::fixture::{
     take, take_soon, take_with, watched,
 };
 use crate::conformance::subject::Subject;
-use crate::engine::tenure::GuardState;
+use crate::engine::acquisition::GuardState;
 use crate::event::Event;
 use crate::loss::LossCause;
 use crate::name::LockName;
 use crate::options::LockOptions;
-use crate::replication::{OnShortfall, Replication, Shortfall};
+use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replication};
 use parking_lot::Mutex as Cell;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -30,16 +30,18 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
 pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
-    assert!(!has_any || can != Replicates::Never, "it has replicas, and says that it has none");
+    assert!(!has_any || can != ReplicaSupport::Never, "it has replicas, and says that it has none");
     let one = Replication::replicas(1).timeout(ms(300));
     let all = Replication::all().timeout(ms(300));
-    for (policy, is_kept) in [(one, can != Replicates::Never), (all, can == Replicates::Listed)] {
+    for (policy, is_kept) in
+        [(one, can != ReplicaSupport::Never), (all, can == ReplicaSupport::Listed)]
+    {
         let [lock] = mutexes(subject);
         let asked = lock.try_lock_with(&LockOptions::new().replication(policy)).map(drop);
         let builder = subject.client(&context());
         let opened = builder.configure(|config| config.with_replication(policy)).connect();
         for error in [asked.err(), opened.err()] {
-            // Where there are none at the moment, it is a shortfall.
+            // Where there are none at the moment, it is too few acknowledgements.
             let is_refused = error.is_some_and(|error| error.is_unsupported());
             assert_ne!(is_refused, is_kept, "{policy:?}");
         }
@@ -51,27 +53,35 @@ pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject
 
 /// A lock that too few replicas confirmed is no lock, and not busy: it is given back before that is
 /// told.
-pub(crate) fn a_shortfall_is_told_and_leaves_nothing(subject: &dyn Subject) {
+pub(crate) fn insufficient_replicas_is_told_and_leaves_nothing(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
     let off = LockOptions::new().replication(Replication::off());
     let _held_back = hold_back(replicas, 1);
-    for on_shortfall in [OnShortfall::Retry, OnShortfall::Fail] {
-        let lock = under(subject, &name, impatient(count).on_shortfall(on_shortfall));
+    for on_insufficient_replicas in [OnInsufficientReplicas::Retry, OnInsufficientReplicas::Fail] {
+        let lock = under(
+            subject,
+            &name,
+            impatient(count).on_insufficient_replicas(on_insufficient_replicas),
+        );
         let error = lock.try_lock().expect_err("one of them is missing");
-        assert!(error.is_shortfall(), "{error}");
+        assert!(error.is_insufficient_replicas(), "{error}");
         assert!(error.to_string().contains(&format!("{} of {count}", count - 1)), "{error}");
         assert!(!subject.probe(&name).held, "it is given back by now");
         drop(take_with(&lock, &off));
     }
-    let lock = under(subject, &name, impatient(count).on_shortfall(OnShortfall::Fail));
+    let lock = under(
+        subject,
+        &name,
+        impatient(count).on_insufficient_replicas(OnInsufficientReplicas::Fail),
+    );
     let error = lock.try_lock_for(long()).expect_err("it is not tried again");
-    assert!(error.is_shortfall(), "{error}");
+    assert!(error.is_insufficient_replicas(), "{error}");
     assert!(!subject.probe(&name).held);
 }
 
 /// Whoever waits puts up with a replica that is away for a while.
-pub(crate) fn a_waiter_outlasts_a_shortfall(subject: &dyn Subject) {
+pub(crate) fn a_waiter_outlasts_insufficient_replicas(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, impatient(replicas.count()));
     let held_back = hold_back(replicas, 1);
@@ -86,18 +96,18 @@ pub(crate) fn a_waiter_outlasts_a_shortfall(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// Whoever accepts a shortfall holds the lock, and is told of each: at the grant, and at renewals.
-pub(crate) fn an_accepted_shortfall_is_held_and_told(subject: &dyn Subject) {
+/// Whoever accepts too few acknowledgements holds the lock, and is told of each: at the grant, and at renewals.
+pub(crate) fn accepted_insufficient_replicas_is_held_and_told(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
     let (tell, told) = mpsc::channel();
     let tell = Cell::new(tell);
     let handler = move |event: &Event| {
-        if let Event::ShortfallAccepted { token, shortfall, .. } = event {
-            let _nobody_listens_any_more = tell.lock().send((*token, *shortfall));
+        if let Event::InsufficientReplicasAccepted { token, insufficient, .. } = event {
+            let _nobody_listens_any_more = tell.lock().send((*token, *insufficient));
         }
     };
-    let policy = impatient(count).on_shortfall(OnShortfall::Accept);
+    let policy = impatient(count).on_insufficient_replicas(OnInsufficientReplicas::Accept);
     let builder = subject.client(&context()).events(Arc::new(handler));
     let lock = mutex(
         &connect(subject, builder.configure(|config| config.with_replication(policy))),
@@ -105,7 +115,7 @@ pub(crate) fn an_accepted_shortfall_is_held_and_told(subject: &dyn Subject) {
     );
     let _held_back = hold_back(replicas, 1);
     let is_told = |what: &str, token| {
-        let expected = (token, Shortfall::new(count - 1, count));
+        let expected = (token, InsufficientReplicas::new(count - 1, count));
         let told = poll(patience(), || told.try_recv().ok());
         assert_eq!(told.expect(what), expected, "{what}");
     };
@@ -143,8 +153,8 @@ pub(crate) fn an_unconfirmed_renewal_is_a_loss_in_time(subject: &dyn Subject) {
     eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
     assert!(guard.is_valid(), "its deadline is ahead");
     let loss = loss(&guard.losses());
-    assert_eq!(loss.cause(), LossCause::Shortfall);
-    assert!(loss.last_failure().is_some_and(|error| error.is_shortfall()));
+    assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
+    assert!(loss.last_failure().is_some_and(|error| error.is_insufficient_replicas()));
     assert!(!guard.is_valid() && guard.unlock().expect_err("it is lost").is_lost());
     eventually("what is left of it is given back", patience(), || !subject.probe(&name).held);
 }
@@ -168,7 +178,7 @@ pub(crate) fn a_lost_grant_is_confirmed_when_it_is_found(subject: &dyn Subject) 
     let (name, replicas) = (fresh_name(), replicas(subject));
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
-    let policy = impatient(replicas.count()).on_shortfall(OnShortfall::Fail);
+    let policy = impatient(replicas.count()).on_insufficient_replicas(OnInsufficientReplicas::Fail);
     let builder = Client::builder().clock(context.clock).backend(Arc::clone(&network) as _);
     let lock = mutex(
         &connect(subject, builder.configure(|config| config.with_replication(policy))),
@@ -177,7 +187,7 @@ pub(crate) fn a_lost_grant_is_confirmed_when_it_is_found(subject: &dyn Subject) 
     let held_back = hold_back(replicas, 1);
     network.lose_acquire_answers(1);
     let error = lock.try_lock_for(patience()).expect_err("one of them is missing");
-    assert!(error.is_shortfall(), "{error}");
+    assert!(error.is_insufficient_replicas(), "{error}");
     eventually("it is given back", patience(), || !subject.probe(&name).held);
     drop(held_back);
     network.lose_acquire_answers(1);

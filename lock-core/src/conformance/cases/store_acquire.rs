@@ -1,6 +1,6 @@
 //! The contract of [`Backend::acquire`](crate::Backend::acquire), asked for directly.
 
-use crate::backend::{Answer, Closing, Release, Withdrawal};
+use crate::backend::{Answer, Release, ReleaseOptions, RollbackCause};
 use crate::conformance::fixture::{
     Line, eventually, fresh_name, grant, in_time, let_pass, long, ms, named, now, patience, prompt,
     short,
@@ -15,7 +15,7 @@ pub(crate) fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subjec
     assert!(subject.probe(&name).held);
     assert!(line.is_busy(&name));
     assert!(Line::open(subject).is_busy(&name), "for another client, too");
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     line.hold(&name, short());
 }
 
@@ -47,7 +47,9 @@ pub(crate) fn busy_says_for_how_long(subject: &dyn Subject) {
         Answer::Busy(left) => {
             assert!(left.is_none_or(is_right), "{left:?} of 10 s are left");
         }
-        Answer::Withdrawn(Withdrawal::Held(left)) => assert!(left.is_none_or(is_right), "{left:?}"),
+        Answer::RolledBack(RollbackCause::Held(left)) => {
+            assert!(left.is_none_or(is_right), "{left:?}")
+        }
         other => panic!("a held lock: {other:?}"),
     }
 }
@@ -68,7 +70,7 @@ pub(crate) fn a_repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
     for _ in 0..3 {
         line.granted(&name, owner, long());
     }
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     assert!(!subject.probe(&name).held, "one release ends it, however often it was sent");
     line.hold(&name, short());
 }
@@ -129,7 +131,11 @@ pub(crate) fn names_do_not_collide(subject: &dyn Subject) {
     let owners = names.each_ref().map(|name| line.hold(name, long()));
     for (name, owner) in names.iter().zip(owners) {
         assert!(line.is_busy(name), "{name:?} is held");
-        assert_eq!(line.release(name, owner, Closing::CLEAN), Release::Freed, "{name:?}");
+        assert_eq!(
+            line.release(name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+            Release::Freed,
+            "{name:?}"
+        );
         assert!(!subject.probe(name).held, "{name:?} is free");
     }
 }
@@ -149,7 +155,7 @@ pub(crate) fn a_closed_owner_is_never_granted_again(subject: &dyn Subject) {
 pub(crate) fn an_owner_that_holds_nothing_can_be_closed(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (early, gone) = (line.owner(), line.hold(&name, long()));
-    assert_eq!(line.release(&name, gone, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, gone, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     for owner in [early, gone] {
         assert_eq!(line.bury(&name, owner, long()), Release::Gone);
         refuses(&line, &name, owner, subject);
@@ -174,7 +180,7 @@ pub(crate) fn a_tombstone_closes_only_its_owner(subject: &dyn Subject) {
     let next = line.owner();
     grant(line.acquire(&name, next, long()));
     refuses_only(&line, &name, owner);
-    assert_eq!(line.release(&name, next, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, next, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 fn refuses(line: &Line, name: &crate::LockName, owner: crate::OwnerId, subject: &dyn Subject) {

@@ -2,7 +2,7 @@
 //! [`inspect`](crate::Backend::inspect) and [`force_release`](crate::Backend::force_release), asked
 //! for directly.
 
-use crate::backend::{Closing, LockInfo, Release};
+use crate::backend::{LockInfo, Release, ReleaseOptions};
 use crate::conformance::fixture::{
     Line, eventually, fresh_name, let_pass, long, ms, patience, short,
 };
@@ -12,7 +12,7 @@ use crate::conformance::subject::Subject;
 pub(crate) fn a_release_frees_and_says_so(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     assert!(!subject.probe(&name).held);
     assert!(!line.is_busy(&name));
 }
@@ -21,24 +21,24 @@ pub(crate) fn a_release_frees_and_says_so(subject: &dyn Subject) {
 pub(crate) fn a_release_may_be_repeated(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Gone);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     let next = line.hold(&name, long());
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Gone);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     assert_eq!(line.bury(&name, owner, short()), Release::Gone);
     assert!(subject.probe(&name).held, "the next holder keeps it");
-    assert_eq!(line.release(&name, next, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, next, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 /// A release by an owner that does not hold the lock is answered `Gone`, and the holder keeps it.
 pub(crate) fn a_stranger_cannot_release(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
-    assert_eq!(line.release(&name, line.owner(), Closing::CLEAN), Release::Gone);
+    assert_eq!(line.release(&name, line.owner(), ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     let other = Line::open(subject);
     assert_eq!(other.bury(&name, other.owner(), short()), Release::Gone);
     assert!(subject.probe(&name).held);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 /// A release after the lease has ended is answered `Gone`.
@@ -46,7 +46,7 @@ pub(crate) fn a_release_after_the_lease_says_gone(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, short());
     eventually("the lease ends", patience(), || !subject.probe(&name).held);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Gone);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
 }
 
 /// A release in doubt frees the lock like any other, and leaves its mark besides.
@@ -71,7 +71,7 @@ pub(crate) fn looking_changes_nothing(subject: &dyn Subject) {
     assert!(line.inspect(&name).holder.is_some());
     let after = subject.probe(&name).remaining.expect("it has a lease");
     assert!(after <= before, "{before:?} became {after:?}");
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     assert_eq!(line.inspect(&name), LockInfo::FREE);
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn force_frees_whoever_holds_it(subject: &dyn Subject) {
     let owner = line.hold(&name, long());
     assert!(Line::open(subject).force_release(&name), "it was held");
     assert!(!subject.probe(&name).held);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Gone);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     line.hold(&name, short());
 }
 
@@ -113,6 +113,6 @@ pub(crate) fn force_on_a_free_lock_says_so(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     assert!(!line.force_release(&name));
     let owner = line.hold(&name, long());
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     assert!(!line.force_release(&name));
 }

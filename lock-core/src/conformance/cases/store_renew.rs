@@ -1,6 +1,6 @@
 //! The contract of [`Backend::renew`](crate::Backend::renew), asked for directly.
 
-use crate::backend::{Closing, RENEW_BATCH, Release, Renewal};
+use crate::backend::{RENEW_BATCH, Release, ReleaseOptions, Renewal};
 use crate::conformance::fixture::{Line, fresh_name, let_pass, long, ms, named, short};
 use crate::conformance::subject::Subject;
 use crate::name::LockName;
@@ -30,7 +30,7 @@ pub(crate) fn a_renewal_never_shortens(subject: &dyn Subject) {
 pub(crate) fn a_renewal_never_recreates(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     let lost = line.owner();
     for owner in [owner, lost] {
         let _answer = line.renew(&name, owner, long());
@@ -42,7 +42,7 @@ pub(crate) fn a_renewal_never_recreates(subject: &dyn Subject) {
 pub(crate) fn a_renewal_of_what_is_gone_says_so(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let released = line.hold(&name, long());
-    assert_eq!(line.release(&name, released, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, released, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     assert_eq!(line.renew(&name, released, long()), Renewal::Gone);
     let lost = line.hold(&name, long());
     subject.lose(&name);

@@ -1,14 +1,14 @@
 //! The contract of a store with replicas ([`Replication`]), asked for directly.
 
 use super::store_renew::hold_many;
-use crate::backend::{Answer, Attempt, Closing, Release, Renewal};
+use crate::backend::{Answer, Attempt, Release, ReleaseOptions, Renewal};
 use crate::conformance::fixture::{
     Line, eventually, fell_short, fresh_name, grant, hold_back, impatient, in_time, join, let_pass,
     long, ms, now, patience, patient, prompt, replicas, short, spawn,
 };
 use crate::conformance::subject::Subject;
 use crate::lease::LeaseTime;
-use crate::replication::{Replication, Shortfall};
+use crate::replication::{InsufficientReplicas, Replication};
 use std::thread;
 
 /// What is granted under a policy is on as many replicas as it asks for when the answer comes.
@@ -19,7 +19,7 @@ pub(crate) fn a_confirmed_grant_is_on_the_replicas(subject: &dyn Subject) {
     for number in 0..replicas.count() {
         assert!(replicas.probe(number, &name).held, "replica {number}");
     }
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 /// With one replica too few the store has granted the lock all the same, with its token, and says
@@ -28,12 +28,13 @@ pub(crate) fn a_grant_that_too_few_confirm_is_the_owners_and_says_so(subject: &d
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let (count, _held_back) = (replicas.count(), hold_back(replicas, 1));
     let owner = line.owner();
-    let (granted, shortfall) = fell_short(line.confirmed(&name, owner, long(), impatient(count)));
-    assert_eq!(shortfall, Shortfall::new(count - 1, count));
+    let (granted, insufficient) =
+        fell_short(line.confirmed(&name, owner, long(), impatient(count)));
+    assert_eq!(insufficient, InsufficientReplicas::new(count - 1, count));
     assert!(granted.tokens.is_some() && subject.probe(&name).held);
     assert!(line.is_busy(&name), "for everybody else");
     assert_eq!(line.renew(&name, owner, long()), Renewal::Extended);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 /// It can be released as any other, and nothing of it is left: not in the store, and not on
@@ -45,7 +46,7 @@ pub(crate) fn an_unconfirmed_grant_can_be_taken_back_completely(subject: &dyn Su
     let (granted, _) =
         fell_short(line.confirmed(&name, owner, long(), impatient(replicas.count())));
     let token = granted.tokens.expect("tokens").first();
-    let closing = Closing::CLEAN.last_used(token);
+    let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(token);
     assert_eq!(line.release(&name, owner, closing), Release::Freed);
     assert!(!subject.probe(&name).held);
     drop(held_back);
@@ -63,10 +64,10 @@ pub(crate) fn the_number_told_is_how_many_confirmed(subject: &dyn Subject) {
     let more = Replication::replicas(replicas.count() + 1).timeout(ms(600));
     for missing in 0..=replicas.count() {
         let (name, owner, _held_back) = (fresh_name(), line.owner(), hold_back(replicas, missing));
-        let (_, shortfall) = fell_short(line.confirmed(&name, owner, long(), more));
-        let told = Shortfall::new(replicas.count() - missing, replicas.count() + 1);
-        assert_eq!(shortfall, told, "with {missing} held back");
-        line.release(&name, owner, Closing::CLEAN);
+        let (_, insufficient) = fell_short(line.confirmed(&name, owner, long(), more));
+        let told = InsufficientReplicas::new(replicas.count() - missing, replicas.count() + 1);
+        assert_eq!(insufficient, told, "with {missing} held back");
+        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
     }
 }
 
@@ -80,15 +81,15 @@ pub(crate) fn a_repeated_attempt_is_confirmed_anew(subject: &dyn Subject) {
     let first = line.granted(&name, owner, long());
     let again = || line.confirmed(&name, owner, ms(5_000), impatient(count));
     let (second, _) = fell_short(again());
-    let (third, shortfall) = fell_short(again());
-    assert_eq!(shortfall, Shortfall::new(count - 1, count));
+    let (third, insufficient) = fell_short(again());
+    assert_eq!(insufficient, InsufficientReplicas::new(count - 1, count));
     drop(held_back);
     let fourth = grant(line.confirmed(&name, owner, ms(5_000), patient(count)));
     for repeated in [second, third, fourth] {
         assert_eq!(repeated.tokens, first.tokens);
     }
     assert!((0..count).all(|number| replicas.probe(number, &name).held));
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 /// That somebody else has it needs no confirmation, and nobody's absence makes a failure of it.
@@ -98,7 +99,7 @@ pub(crate) fn busy_needs_no_replicas(subject: &dyn Subject) {
     let _held_back = hold_back(replicas, replicas.count());
     let answer = line.confirmed(&name, line.owner(), short(), impatient(1));
     assert!(matches!(answer, Answer::Busy(_)), "{answer:?}");
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
 /// A renewal that too few replicas have says so; in the store it has extended the lease.
@@ -108,7 +109,7 @@ pub(crate) fn an_unconfirmed_renewal_says_so(subject: &dyn Subject) {
     let held = [(name.clone(), line.hold(&name, ms(5_000)))];
     let held_back = hold_back(replicas, 1);
     let renewals = line.renew_confirmed(&held, &[impatient(count)], long());
-    assert_eq!(renewals, [Renewal::Unacknowledged(Shortfall::new(count - 1, count))]);
+    assert_eq!(renewals, [Renewal::Unacknowledged(InsufficientReplicas::new(count - 1, count))]);
     let left = subject.probe(&name).remaining.expect("it has a lease");
     assert!(left > ms(10_000), "{left:?} of 60 s are left");
     drop(held_back);
@@ -125,7 +126,10 @@ pub(crate) fn a_renewal_that_changes_nothing_is_confirmed_too(subject: &dyn Subj
     let held = [(name.clone(), line.hold(&name, long()))];
     for _ in 0..2 {
         let renewals = line.renew_confirmed(&held, &[impatient(count)], ms(5_000));
-        assert_eq!(renewals, [Renewal::Unacknowledged(Shortfall::new(count - 1, count))]);
+        assert_eq!(
+            renewals,
+            [Renewal::Unacknowledged(InsufficientReplicas::new(count - 1, count))]
+        );
     }
 }
 
@@ -140,7 +144,7 @@ pub(crate) fn a_batch_is_confirmed_one_by_one(subject: &dyn Subject) {
     let kept = if count > 1 { impatient(count - 1) } else { Replication::off() };
     let all = impatient(count);
     let renewals = line.renew_confirmed(&held, &[Replication::off(), all, kept, all, all], long());
-    let missing = Renewal::Unacknowledged(Shortfall::new(count - 1, count));
+    let missing = Renewal::Unacknowledged(InsufficientReplicas::new(count - 1, count));
     let expected = [Renewal::Extended, missing, Renewal::Extended, Renewal::Gone, missing];
     assert_eq!(renewals, expected);
 }
@@ -152,7 +156,7 @@ pub(crate) fn without_a_policy_nobody_is_asked(subject: &dyn Subject) {
     let start = now();
     let owner = line.hold(&name, long());
     assert_eq!(line.renew(&name, owner, long()), Renewal::Extended);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     in_time("answered", now().since(start), prompt() / 2);
 }
 
@@ -194,9 +198,9 @@ pub(crate) fn all_are_those_that_should_be_there(subject: &dyn Subject) {
     for missing in 1..=count {
         let (name, owner, _held_back) = (fresh_name(), line.owner(), hold_back(replicas, missing));
         let policy = Replication::all().timeout(ms(300));
-        let (_, shortfall) = fell_short(line.confirmed(&name, owner, long(), policy));
-        assert_eq!(shortfall, Shortfall::new(count - missing, count));
-        line.release(&name, owner, Closing::CLEAN);
+        let (_, insufficient) = fell_short(line.confirmed(&name, owner, long(), policy));
+        assert_eq!(insufficient, InsufficientReplicas::new(count - missing, count));
+        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
     }
     let policy = Replication::all().timeout(ms(1_100));
     let _grant = grant(line.confirmed(&fresh_name(), line.owner(), short(), policy));

@@ -1,6 +1,6 @@
 //! Fencing tokens as the store makes them.
 
-use crate::backend::{Closing, Release, Tokens};
+use crate::backend::{Release, ReleaseOptions, Tokens};
 use crate::conformance::fixture::{
     Line, eventually, fresh_name, grant, let_pass, long, ms, patience, short,
 };
@@ -19,7 +19,7 @@ pub(crate) fn every_grant_has_a_token(subject: &dyn Subject) {
     for _ in 0..3 {
         let (owner, tokens) = hold(&line, &name, 0);
         assert_eq!(tokens.first(), tokens.last(), "none is set aside unless asked for");
-        assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+        assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     }
 }
 
@@ -40,7 +40,10 @@ pub(crate) fn tokens_grow_however_the_lock_came_free(subject: &dyn Subject) {
         let (owner, grant) = line.hold_soon(&name, lease);
         seen.push(grant.tokens.expect("tokens").first());
         match round % 4 {
-            0 => assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed),
+            0 => assert_eq!(
+                line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+                Release::Freed
+            ),
             1 => assert!(other.force_release(&name)),
             2 => assert_eq!(line.bury(&name, owner, long()), Release::Freed),
             _ if round == 3 => {
@@ -71,7 +74,7 @@ pub(crate) fn a_reserved_range_is_never_given_again(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, FAR);
     assert_eq!(range.last().get() - range.first().get(), u64::from(FAR));
-    assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     let (_, next) = hold(&line, &name, 0);
     assert!(next.first() > range.last(), "{next:?} lies in {range:?}");
 }
@@ -90,7 +93,10 @@ pub(crate) fn the_last_token_used_is_written_back(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, FAR);
     let used = FencingToken::new(range.first().get() + 2);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN.last_used(used)), Release::Freed);
+    assert_eq!(
+        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used)),
+        Release::Freed
+    );
     let (_, next) = hold(&line, &name, 0);
     assert!(next.first() > used, "{next:?} was used up to {used:?}");
     assert!(next.first() < range.last(), "the unused rest of {range:?} was not given back");
@@ -102,7 +108,10 @@ pub(crate) fn a_used_token_is_never_given_again(subject: &dyn Subject) {
     let (owner, range) = hold(&line, &name, FAR);
     // So far ahead of the clock that the stored number alone decides what comes next.
     let used = FencingToken::new(range.last().get() - 10);
-    assert_eq!(line.release(&name, owner, Closing::CLEAN.last_used(used)), Release::Freed);
+    assert_eq!(
+        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used)),
+        Release::Freed
+    );
     let (_, next) = hold(&line, &name, 0);
     assert!(next.first() > used, "{next:?} was used up to {used:?}");
 }
@@ -114,9 +123,9 @@ pub(crate) fn a_late_write_back_is_ignored(subject: &dyn Subject) {
     assert!(line.force_release(&name));
     let (holder, second) = hold(&line, &name, FAR);
     assert!(second.first() > first.last());
-    let closing = Closing::CLEAN.last_used(first.first());
+    let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(first.first());
     assert_eq!(line.release(&name, late, closing), Release::Gone);
-    assert_eq!(line.release(&name, holder, Closing::CLEAN), Release::Freed);
+    assert_eq!(line.release(&name, holder, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     let (_, third) = hold(&line, &name, 0);
     assert!(third.first() > second.last(), "{third:?} lies in {second:?}");
 }

@@ -1,6 +1,6 @@
 //! The contract of [`Backend::watch`](crate::Backend::watch), asked for directly.
 
-use crate::backend::{Closing, Release};
+use crate::backend::{Release, ReleaseOptions};
 use crate::conformance::fixture::{Line, eventually, fresh_name, let_pass, long, ms, prompt};
 use crate::conformance::subject::Subject;
 
@@ -11,7 +11,10 @@ pub(crate) fn a_release_by_anybody_wakes(subject: &dyn Subject) {
     for releasing in [&line, &other, &line] {
         let owner = releasing.hold(&name, long());
         let before = bell.count();
-        assert_eq!(releasing.release(&name, owner, Closing::CLEAN), Release::Freed);
+        assert_eq!(
+            releasing.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+            Release::Freed
+        );
         eventually("the release is told", prompt(), || bell.count() > before);
     }
 }
@@ -32,7 +35,7 @@ pub(crate) fn every_watcher_is_woken(subject: &dyn Subject) {
     let name = fresh_name();
     let watches: Vec<_> = lines.iter().chain(&lines).map(|line| line.watch(&name)).collect();
     let owner = lines[0].hold(&name, long());
-    assert_eq!(lines[0].release(&name, owner, Closing::CLEAN), Release::Freed);
+    assert_eq!(lines[0].release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
     for (at, (bell, _watch)) in watches.iter().enumerate() {
         eventually(&format!("watcher {at} of 6 is told"), prompt(), || bell.count() > 0);
     }
@@ -47,7 +50,7 @@ pub(crate) fn a_watch_begins_when_it_returns(subject: &dyn Subject) {
         let owner = line.hold(&name, long());
         let (bell, _watch) = line.watch(&name);
         let before = bell.count();
-        assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+        assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
         eventually("the release right after is told", prompt(), || bell.count() > before);
     }
 }
@@ -60,7 +63,7 @@ pub(crate) fn a_dropped_watch_is_silent(subject: &dyn Subject) {
     let cycle = || {
         let before = other.count();
         let owner = line.hold(&name, long());
-        assert_eq!(line.release(&name, owner, Closing::CLEAN), Release::Freed);
+        assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
         eventually("the other watcher is told", prompt(), || other.count() > before);
     };
     cycle();

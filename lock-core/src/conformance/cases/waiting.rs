@@ -1,6 +1,6 @@
 //! Waiting: woken when it is free, ended by the deadline or the interrupt, and nothing left behind.
 
-use crate::backend::Closing;
+use crate::backend::ReleaseOptions;
 use crate::conformance::fixture::{
     Line, Lock, always, client, connect, context, eventually, fresh_name, in_time, is_busy, join,
     let_pass, long, ms, mutex, mutexes, now, patience, poll, prompt, short, spawn, take, take_soon,
@@ -139,7 +139,7 @@ pub(crate) fn the_next_in_line_takes_over(subject: &dyn Subject) {
         interrupt.fire();
         assert!(join(first).expect_err("it was interrupted").is_interrupted());
         let released = now();
-        line.release(&name, owner, Closing::CLEAN);
+        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
         join(second);
         in_time("taken", now().since(released), ms(600));
     });
@@ -287,7 +287,7 @@ pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
         let_pass(ms(ASLEEP));
         assert!(!plain.is_finished(), "it waits on");
         let released = now();
-        line.release(&name, owner, Closing::CLEAN);
+        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
         join(plain).expect("it gets the lock");
         in_time("woken", now().since(released), prompt());
     });

@@ -140,9 +140,9 @@ mutations! {
         /// Takes those replicas for all that confirm.
         AllMeansWhoeverConfirms,
         /// Asks replicas, and grants the lock whatever they say.
-        ShortfallUntold,
+        InsufficientReplicasUntold,
         /// Says of a grant that too few replicas confirmed that somebody else has the lock.
-        ShortfallIsBusy,
+        InsufficientReplicasIsBusy,
         /// Says that it has taken back a grant that too few replicas confirmed, and keeps it.
         UnconfirmedStays,
         /// Takes the repetition of a grant for confirmed, because it wrote nothing.

@@ -4,8 +4,9 @@
 use super::mutation::Mutation;
 use super::store::{Held, Registration, State, Store, Watcher};
 use crate::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Doubt, Failure, Grant, HolderInfo, Lane,
-    LockInfo, Release, Renewal, Renewing, Replicates, TenureId, Tokens, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
+    NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
+    Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
 use crate::conformance::fixture::ms;
@@ -143,13 +144,13 @@ impl Opened {
         })
     }
 
-    fn renew_one(&self, state: &mut State, tenure: &TenureId, now: Moment) -> Renewal {
-        let key = self.key(&tenure.name);
-        let lease = tenure.lease.duration();
+    fn renew_one(&self, state: &mut State, acquisition: &AcquisitionId, now: Moment) -> Renewal {
+        let key = self.key(&acquisition.name);
+        let lease = acquisition.lease.duration();
         let full = self.end_of(lease, now);
         let strangers_too = self.has(Mutation::RenewsForStrangers);
         match state.held.get_mut(&key) {
-            Some(held) if held.owner == tenure.owner || strangers_too => {
+            Some(held) if held.owner == acquisition.owner || strangers_too => {
                 match self.mutation {
                     Some(Mutation::RenewalDoesNothing) => {}
                     Some(Mutation::RenewalShortens) => held.until = full,
@@ -158,7 +159,7 @@ impl Opened {
                 if self.has(Mutation::RenewalSaysGone) { Renewal::Gone } else { Renewal::Extended }
             }
             None if self.has(Mutation::RenewalRevives) => {
-                let held = Held { owner: tenure.owner, lease, until: full, tokens: None };
+                let held = Held { owner: acquisition.owner, lease, until: full, tokens: None };
                 state.held.insert(key, held);
                 Renewal::Extended
             }
@@ -167,7 +168,7 @@ impl Opened {
         }
     }
 
-    fn write_back(&self, state: &mut State, key: &str, closing: Closing) {
+    fn write_back(&self, state: &mut State, key: &str, closing: ReleaseOptions) {
         let less = match self.mutation {
             Some(Mutation::WriteBackIgnored) => return,
             Some(Mutation::WriteBackTooLow) => 1,
@@ -178,16 +179,22 @@ impl Opened {
         }
     }
 
-    fn leave_tombstone(&self, state: &mut State, key: &str, tenure: &TenureId, now: Moment) {
-        let holds = state.held.get(key).is_some_and(|held| held.owner == tenure.owner);
-        let lease = tenure.lease.duration();
+    fn leave_tombstone(
+        &self,
+        state: &mut State,
+        key: &str,
+        acquisition: &AcquisitionId,
+        now: Moment,
+    ) {
+        let holds = state.held.get(key).is_some_and(|held| held.owner == acquisition.owner);
+        let lease = acquisition.lease.duration();
         let life = match self.mutation {
             Some(Mutation::TombstoneIgnored) => return,
             Some(Mutation::TombstoneOnlyIfHeld) if !holds => return,
             Some(Mutation::TombstoneFades) => lease / 10,
             _ => lease,
         };
-        state.tombstones.insert((key.to_owned(), tenure.owner), now + life);
+        state.tombstones.insert((key.to_owned(), acquisition.owner), now + life);
     }
 
     /// Calls those who watch `key`, after the store was unlocked.
@@ -224,18 +231,23 @@ impl Backend for Opened {
         }
     }
 
-    fn renew(&self, _lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        _lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         let (mut answers, mut changed) = (Vec::new(), Vec::new());
         self.with(|state, now| {
             for (at, renewing) in batch.iter().enumerate() {
-                let key = self.key(&renewing.tenure.name);
+                let key = self.key(&renewing.acquisition.name);
                 let until = |state: &State| state.held.get(&key).map(|held| held.until);
                 let before = until(state);
                 let gone = answers.last() == Some(&Renewal::Gone);
                 answers.push(match self.mutation {
                     Some(Mutation::BatchForgetsTheRest) if at >= 10 => Renewal::Extended,
                     Some(Mutation::BatchAborts) if gone => Renewal::Gone,
-                    _ => self.renew_one(state, &renewing.tenure, now),
+                    _ => self.renew_one(state, &renewing.acquisition, now),
                 });
                 changed.push(until(state) != before);
             }
@@ -249,20 +261,20 @@ impl Backend for Opened {
 
     fn release(
         &self,
-        tenure: &TenureId,
-        closing: Closing,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
         _by: Moment,
     ) -> Result<Release, Failure> {
-        let key = self.key(&tenure.name);
-        let doubt = closing.doubt == Doubt::LeaveTombstone;
+        let key = self.key(&acquisition.name);
+        let doubt = closing.tombstone == Tombstone::Leave;
         let (answer, freed) = self.with(|state, now| {
             if doubt {
-                self.leave_tombstone(state, &key, tenure, now);
+                self.leave_tombstone(state, &key, acquisition, now);
             }
             match state.held.get(&key) {
-                Some(held) if held.owner == tenure.owner => {
+                Some(held) if held.owner == acquisition.owner => {
                     self.write_back(state, &key, closing);
-                    let holding = (key.clone(), tenure.owner);
+                    let holding = (key.clone(), acquisition.owner);
                     let keeps = self.has(Mutation::ReleaseForgets)
                         || state.unconfirmed.contains(&holding)
                         || doubt && self.has(Mutation::TombstoneKeepsTheLock);
@@ -341,13 +353,13 @@ impl Backend for Opened {
         Ok(Watch::new(registration))
     }
 
-    fn lane(&self, _name: &LockName) -> Lane {
-        Lane::new(0)
+    fn renewal_node(&self, _name: &LockName) -> NodeId {
+        NodeId::new(0)
     }
 
     fn abilities(&self) -> Abilities {
         let denies = self.has(Mutation::ReplicasDenied);
-        let replication = if denies { Replicates::Never } else { Replicates::Listed };
+        let replication = if denies { ReplicaSupport::Never } else { ReplicaSupport::Listed };
         Abilities::full().replication(replication)
     }
 }

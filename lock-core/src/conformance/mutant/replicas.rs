@@ -4,11 +4,11 @@
 use super::mutation::Mutation;
 use super::opened::Opened;
 use super::store::State;
-use crate::backend::{Answer, Attempt, Failure, Renewal, Renewing};
+use crate::backend::{Answer, Attempt, Failure, Renewal, RenewalRequest};
 use crate::clock::Moment;
 use crate::conformance::fixture::ms;
 use crate::error::Error;
-use crate::replication::{Replicas, Replication, Shortfall};
+use crate::replication::{InsufficientReplicas, Replicas, Replication};
 use std::collections::HashMap;
 
 /// How many there are.
@@ -53,17 +53,19 @@ impl Opened {
             return Ok(answer);
         }
         let count = self.confirmations(needed, policy, by);
-        let shortfall = Shortfall::new(count, needed);
+        let insufficient = InsufficientReplicas::new(count, needed);
         match (answer, self.mutation) {
             (answer, _) if count >= needed => Ok(answer),
-            (answer @ Answer::Granted(_), Some(Mutation::ShortfallUntold)) => Ok(answer),
+            (answer @ Answer::Granted(_), Some(Mutation::InsufficientReplicasUntold)) => Ok(answer),
             (answer @ Answer::Granted(_), Some(Mutation::ResendTrusted)) if is_repeated => {
                 Ok(answer)
             }
-            (Answer::Granted(_), Some(Mutation::ShortfallIsBusy)) => Ok(Answer::Busy(None)),
+            (Answer::Granted(_), Some(Mutation::InsufficientReplicasIsBusy)) => {
+                Ok(Answer::Busy(None))
+            }
             (Answer::Granted(grant), _) => {
                 self.remember_unconfirmed(attempt);
-                Ok(Answer::Unacknowledged(grant, shortfall))
+                Ok(Answer::Unacknowledged(grant, insufficient))
             }
             (_, _) => Err(Failure::Unknown(Error::unavailable("too few replicas"))),
         }
@@ -72,7 +74,7 @@ impl Opened {
     /// The same for renewals, of which `changed` says whether they wrote anything.
     pub(super) fn confirm_renewals(
         &self,
-        batch: &[Renewing],
+        batch: &[RenewalRequest],
         renewals: Vec<Renewal>,
         changed: &[bool],
         by: Moment,
@@ -91,7 +93,7 @@ impl Opened {
             let is_trusted = self.has(Mutation::RenewalTrusted) && !changed[at];
             match renewal {
                 Renewal::Extended if count < needed && !is_trusted => {
-                    Renewal::Unacknowledged(Shortfall::new(count, needed))
+                    Renewal::Unacknowledged(InsufficientReplicas::new(count, needed))
                 }
                 renewal => renewal,
             }

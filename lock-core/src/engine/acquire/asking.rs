@@ -4,7 +4,7 @@ use super::Wait;
 use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, EntryWake, Place};
-use crate::engine::shortfall::Weighed;
+use crate::engine::insufficient_replicas::Weighed;
 use crate::error::Error;
 use crate::sync::mutant;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ impl Wait<'_> {
                 }
                 return Ok(Outcome::Granted(grant, sent));
             }
-            Ok(Answer::Unacknowledged(grant, shortfall)) => {
-                match self.fell_short(place, grant, shortfall, sent, outage)? {
+            Ok(Answer::Unacknowledged(grant, insufficient)) => {
+                match self.fell_short(place, grant, insufficient, sent, outage)? {
                     Weighed::Accepted(grant) => {
                         place.set_outage(None);
                         return Ok(Outcome::Granted(grant, sent));
@@ -116,17 +116,17 @@ impl Wait<'_> {
                     Weighed::TakenBack(next) => next,
                 }
             }
-            Ok(answer @ (Answer::Busy(left) | Answer::Endless(left))) => {
+            Ok(answer @ (Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
                 if outage.since.is_some() {
                     place.set_outage(None);
                     *outage = Outage::default();
                 }
-                if matches!(answer, Answer::Endless(_)) {
+                if matches!(answer, Answer::BusyWithoutExpiry(_)) {
                     self.tell_endless(entry);
                 }
                 self.busy(place, entry, left)?
             }
-            Ok(Answer::Withdrawn(why)) => self.withdrawn(place, entry, why, sent, outage)?,
+            Ok(Answer::RolledBack(why)) => self.withdrawn(place, entry, why, sent, outage)?,
             Ok(Answer::Stale(_)) => {
                 let why = "the store turned down a token that nobody had proposed";
                 let failure = Failure::Refused(Error::unavailable(why));
@@ -188,7 +188,7 @@ impl Wait<'_> {
         }
         // A message may be lost, so the holder's lease bounds the sleep, and never more than one of our own does.
         let lease = self.engine.settings.lease_time.duration();
-        let bounds = [left, self.engine.abilities.looks_again];
+        let bounds = [left, self.engine.abilities.max_poll_interval];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
@@ -231,7 +231,7 @@ impl Wait<'_> {
         let abilities = &self.engine.abilities;
         let cannot_hear = self.unwatched > 0
             || abilities.waking != Waking::Publishes
-            || abilities.looks_again.is_some();
+            || abilities.max_poll_interval.is_some();
         if !is_behind || cannot_wait || cannot_hear {
             return Ok(None);
         }

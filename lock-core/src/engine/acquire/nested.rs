@@ -2,8 +2,8 @@
 
 use super::Plan;
 use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
 use crate::engine::entry::Entry;
-use crate::engine::tenure::Tenure;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseTime};
 use std::sync::Arc;
@@ -14,34 +14,35 @@ impl Engine {
     pub(super) fn nest(
         &self,
         entry: &Arc<Entry>,
-        tenure: Arc<Tenure>,
+        acquisition: Arc<Acquisition>,
         plan: &Plan,
-    ) -> Result<Arc<Tenure>, Error> {
+    ) -> Result<Arc<Acquisition>, Error> {
         // By the clock as it was a moment ago; another look would be no newer for whoever gets the answer.
-        let result = if tenure.is_valid_at(plan.start) || self.still_holds(entry, &tenure) {
-            self.refuse_more_replicas(&tenure, plan).and_then(|()| {
-                match self.needs_longer(&tenure, plan) {
-                    Some(lease) => {
-                        self.extend(entry, &tenure, lease).map(|()| watch_longer(&tenure, plan))
-                    }
+        let result = if acquisition.is_valid_at(plan.start) || self.still_holds(entry, &acquisition)
+        {
+            self.refuse_more_replicas(&acquisition, plan).and_then(|()| {
+                match self.needs_longer(&acquisition, plan) {
+                    Some(lease) => self
+                        .extend(entry, &acquisition, lease)
+                        .map(|()| watch_longer(&acquisition, plan)),
                     None => Ok(()),
                 }
             })
         } else {
-            Err(tenure.lost_error())
+            Err(acquisition.lost_error())
         };
         match result {
-            Ok(()) => Ok(tenure),
+            Ok(()) => Ok(acquisition),
             Err(error) => {
                 // Our caller gets no guard, so the hold must go; the outer ones are still there.
-                entry.end_hold(&tenure);
+                entry.end_hold(&acquisition);
                 Err(error)
             }
         }
     }
 
-    fn needs_longer(&self, tenure: &Tenure, plan: &Plan) -> Option<LeaseTime> {
-        match (tenure.lock().watch, plan.lease) {
+    fn needs_longer(&self, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
+        match (acquisition.lock().watch, plan.lease) {
             // Where renewals run out, a lease that ends by itself is compared with what is left.
             (Some(watch), Lease::Fixed(_)) if watch.left.is_none() && plan.time <= watch.ttl => {
                 None
@@ -52,15 +53,15 @@ impl Engine {
             (_, Lease::Fixed(_)) if !plan.is_asked => None,
             (_, Lease::Fixed(_)) => {
                 let wanted = self.clock.now() + plan.time.validity();
-                (wanted > tenure.valid_until()).then_some(plan.time)
+                (wanted > acquisition.valid_until()).then_some(plan.time)
             }
         }
     }
 }
 
 /// From here on the watchdog renews with the longer lease that a nested hold asked for.
-fn watch_longer(tenure: &Tenure, plan: &Plan) {
-    if let (Some(watch), Lease::Watched { .. }) = (&mut tenure.lock().watch, plan.lease) {
+fn watch_longer(acquisition: &Acquisition, plan: &Plan) {
+    if let (Some(watch), Lease::Watched { .. }) = (&mut acquisition.lock().watch, plan.lease) {
         watch.ttl = watch.ttl.max(plan.time);
     }
 }

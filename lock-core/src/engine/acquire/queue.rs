@@ -2,8 +2,8 @@
 
 use super::Wait;
 use crate::clock::{Moment, Woken};
+use crate::engine::acquisition::Acquisition;
 use crate::engine::entry::{Known, Place, Turn};
-use crate::engine::tenure::Tenure;
 use crate::error::Error;
 use crate::holder::Holder;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) enum Queued {
     /// It is our turn to ask the store.
     Mine,
     /// Somebody of this client handed us the lock.
-    Handed(Arc<Tenure>),
+    Handed(Arc<Acquisition>),
     /// The deadline came first.
     Late,
 }
@@ -37,9 +37,9 @@ impl Wait<'_> {
             let in_the_way = match place.turn(self.plan.deadline) {
                 Turn::Mine if overdue.is_none() => return Ok(Queued::Mine),
                 Turn::Mine => None, // too late to ask
-                Turn::Handed(tenure) => {
-                    if self.is_good(place, &tenure) {
-                        return Ok(Queued::Handed(tenure));
+                Turn::Handed(acquisition) => {
+                    if self.is_good(place, &acquisition) {
+                        return Ok(Queued::Handed(acquisition));
                     }
                     place.again(self.plan.wanted(holder, self.signal));
                     continue;
@@ -83,13 +83,14 @@ impl Wait<'_> {
             if let Some(limit) = give_up {
                 until = until.min(limit);
             }
-            if let Some(tenure) = in_the_way {
+            if let Some(acquisition) = in_the_way {
                 // The timer declares it lost at its deadline; should it come late, we look ourselves.
-                if !tenure.has_ended() && !self.engine.still_holds(place.entry(), &tenure) {
+                if !acquisition.has_ended() && !self.engine.still_holds(place.entry(), &acquisition)
+                {
                     continue;
                 }
-                if !tenure.has_ended() {
-                    until = until.min(tenure.valid_until());
+                if !acquisition.has_ended() {
+                    until = until.min(acquisition.valid_until());
                 }
             }
             let _woken: Woken = clock.wait(self.signal, until);
@@ -99,16 +100,18 @@ impl Wait<'_> {
     /// Leaves the queue with this answer, unless the lock was handed to us in this very moment.
     fn leave(&self, place: &Place<'_>, answer: Result<Queued, Error>) -> Result<Queued, Error> {
         match place.leave() {
-            Some(tenure) if self.is_good(place, &tenure) => Ok(Queued::Handed(tenure)),
+            Some(acquisition) if self.is_good(place, &acquisition) => {
+                Ok(Queued::Handed(acquisition))
+            }
             _ => answer,
         }
     }
 
     /// Whether what we were handed is still ours: it may have been lost while we woke up.
-    fn is_good(&self, place: &Place<'_>, tenure: &Arc<Tenure>) -> bool {
-        let is_good = self.engine.still_holds(place.entry(), tenure);
+    fn is_good(&self, place: &Place<'_>, acquisition: &Arc<Acquisition>) -> bool {
+        let is_good = self.engine.still_holds(place.entry(), acquisition);
         if !is_good {
-            place.entry().end_hold(tenure);
+            place.entry().end_hold(acquisition);
         }
         is_good
     }

@@ -2,7 +2,7 @@
 
 use super::Wait;
 use super::asking::{Next, Outage};
-use crate::backend::{Failure, Pause, Withdrawal};
+use crate::backend::{Failure, Pause, RollbackCause};
 use crate::clock::{Moment, Woken};
 use crate::engine::entry::{Entry, Place};
 use crate::error::Error;
@@ -21,18 +21,18 @@ impl Wait<'_> {
         &mut self,
         place: &Place<'_>,
         entry: &Arc<Entry>,
-        why: Withdrawal,
+        why: RollbackCause,
         sent: Moment,
         outage: &mut Outage,
     ) -> Result<Next, Error> {
         self.close(entry);
         self.doubt = false;
         self.owner = self.engine.new_owner();
-        if let Withdrawal::Failed(error) = why {
+        if let RollbackCause::Failed(error) = why {
             // What there was of it is seen to: nothing of this one can happen any more.
             return self.failed(place, Failure::NotSent(error), sent, outage);
         }
-        if let Withdrawal::Paused(pause) = why {
+        if let RollbackCause::Paused(pause) = why {
             return self.paused(place, entry, pause, outage);
         }
         if outage.since.is_some() {
@@ -40,7 +40,7 @@ impl Wait<'_> {
             *outage = Outage::default();
         }
         match why {
-            Withdrawal::Held(left) => {
+            RollbackCause::Held(left) => {
                 self.divided = 0;
                 self.busy(place, entry, left)
             }

@@ -4,7 +4,7 @@ use super::{Entry, EntryState, Wanted};
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
 use crate::engine::Engine;
-use crate::engine::tenure::Tenure;
+use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
 use crate::sync::mutant;
 use std::sync::{Arc, Weak};
@@ -24,11 +24,11 @@ pub(crate) enum Turn {
     /// Ours: we are the head, nobody of this client holds the lock, and wake-ups from the store come to us.
     Mine,
     /// The lock was handed to us: one hold on this holding.
-    Handed(Arc<Tenure>),
+    Handed(Arc<Acquisition>),
     /// Ours at that moment: until then other clients go first.
     StandBack(Moment),
     /// Not ours yet. The holding that is in the way, if it is one, ends by itself at its deadline.
-    Wait(Option<Arc<Tenure>>),
+    Wait(Option<Arc<Acquisition>>),
 }
 
 /// What a waiter that did not ask the store itself knows of the lock.
@@ -52,13 +52,13 @@ impl Place<'_> {
     /// by `deadline` does not stand back beyond it.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.entry.lock();
-        if let Some(tenure) = state.take_handed(self.ticket) {
+        if let Some(acquisition) = state.take_handed(self.ticket) {
             drop(state);
-            self.engine.tell_acquired(&tenure, self.since);
-            return Turn::Handed(tenure);
+            self.engine.tell_acquired(&acquisition, self.since);
+            return Turn::Handed(acquisition);
         }
-        if let Some(tenure) = state.current() {
-            return Turn::Wait(Some(Arc::clone(tenure)));
+        if let Some(acquisition) = state.current() {
+            return Turn::Wait(Some(Arc::clone(acquisition)));
         }
         let stand_back = state.turns.stand_back(deadline);
         match state.queue.front_mut() {
@@ -86,7 +86,7 @@ impl Place<'_> {
     }
 
     /// Leaves the queue, or takes what we were handed in this very moment.
-    pub(crate) fn leave(&self) -> Option<Arc<Tenure>> {
+    pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.entry.lock();
         let handed = state.take_handed(self.ticket);
         let handed = handed.filter(|_| !mutant("hand_off_to_a_leaver"));
@@ -114,9 +114,9 @@ impl Place<'_> {
         }
         drop(state);
         drop(ended);
-        if let Some(tenure) = &handed {
+        if let Some(acquisition) = &handed {
             // Also if it is given back at once, or was lost before: its end is told, too.
-            self.engine.tell_acquired(tenure, self.since);
+            self.engine.tell_acquired(acquisition, self.since);
         }
         handed
     }
@@ -211,13 +211,13 @@ impl Place<'_> {
     /// `then` runs before anybody can see it.
     pub(crate) fn occupy<R>(
         self,
-        tenure: &Arc<Tenure>,
+        acquisition: &Arc<Acquisition>,
         sent: Moment,
         now: Moment,
         then: impl FnOnce(&mut EntryState) -> R,
     ) -> R {
         let mut state = self.entry.lock();
-        state.current = Some(Arc::clone(tenure));
+        state.current = Some(Arc::clone(acquisition));
         state.turns.granted(sent, now);
         state.request_ended(Some(now));
         let result = then(&mut state);
@@ -228,9 +228,9 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(tenure) = self.leave() {
+        if let Some(acquisition) = self.leave() {
             // We do not want it any more: an interrupt, or a panic.
-            self.engine.drop_hold(&self.entry, &tenure);
+            self.engine.drop_hold(&self.entry, &acquisition);
         }
     }
 }

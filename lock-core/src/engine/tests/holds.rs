@@ -44,7 +44,7 @@ fn the_number_of_holds_has_a_limit() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let guards: Vec<_> =
-        (0..super::super::tenure::MOST_HOLDS).map(|_| lock.lock().unwrap()).collect();
+        (0..super::super::acquisition::MOST_HOLDS).map(|_| lock.lock().unwrap()).collect();
     assert!(lock.lock().unwrap_err().is_misuse());
     drop(guards);
     assert_eq!((lock.hold_count(), store.count("release")), (0, 1));

@@ -33,7 +33,7 @@ pub(crate) struct Recorded {
 const REPLICAS: u32 = 2;
 
 /// Who is to hear an answer, and the answer.
-pub(crate) struct Unread(Released, Result<Release, Failure>);
+pub(crate) struct Unread(OnReleased, Result<Release, Failure>);
 
 impl std::fmt::Debug for Unread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -170,15 +170,15 @@ impl Recorded {
     }
 
     /// Whether too few replicas confirm what is written now.
-    fn falls_short(&self, replication: Replication) -> Option<Shortfall> {
+    fn falls_short(&self, replication: Replication) -> Option<InsufficientReplicas> {
         let needed = match replication.count() {
             Replicas::Off => return None,
             Replicas::AtLeast(count) => count,
             Replicas::All => REPLICAS,
         };
         match *self.replicas.lock() {
-            Some(confirm) => (confirm < needed).then(|| Shortfall::new(confirm, needed)),
-            None => Some(Shortfall::unanswered(needed)),
+            Some(confirm) => (confirm < needed).then(|| InsufficientReplicas::new(confirm, needed)),
+            None => Some(InsufficientReplicas::unanswered(needed)),
         }
     }
 
@@ -256,18 +256,25 @@ impl Backend for Recorded {
         let plain = attempt.replication(Replication::off());
         let answer = self.asked("acquire", by, || self.store.acquire(&plain, by))?;
         Ok(match (answer, self.falls_short(attempt.replication)) {
-            (Answer::Granted(grant), Some(shortfall)) => Answer::Unacknowledged(grant, shortfall),
+            (Answer::Granted(grant), Some(insufficient)) => {
+                Answer::Unacknowledged(grant, insufficient)
+            }
             (answer, _) => answer,
         })
     }
-    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
             Ok(answers) => {
                 let unconfirmed = match self.unreplicated.load(Ordering::SeqCst) {
                     true => Renewal::Unreplicated,
                     false => Renewal::Unacknowledged,
                 };
-                let weighed = |(answer, one): (_, &Renewing)| match answer {
+                let weighed = |(answer, one): (_, &RenewalRequest)| match answer {
                     Ok(Renewal::Extended) => {
                         Ok(self.falls_short(one.replication).map_or(Renewal::Extended, unconfirmed))
                     }
@@ -279,12 +286,23 @@ impl Backend for Recorded {
             Err(failure) => vec![Err(failure); batch.len()],
         }
     }
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
-        let kind = if closing == Closing::CLEAN { "release" } else { "close" };
-        self.asked(kind, by, || self.store.release(tenure, closing, by))
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let kind = if closing == ReleaseOptions::WITHOUT_TOMBSTONE { "release" } else { "close" };
+        self.asked(kind, by, || self.store.release(acquisition, closing, by))
     }
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
-        let answer = self.release(tenure, closing, by);
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        let answer = self.release(acquisition, closing, by);
         if self.is_lazy.load(Ordering::SeqCst) {
             self.unread.lock().push(Unread(done, answer));
         } else {
@@ -305,10 +323,10 @@ impl Backend for Recorded {
             self.store.watch(name, wake, by).map(|watch| Watch::new((watch, alive)))
         })
     }
-    fn lane(&self, name: &LockName) -> Lane {
+    fn renewal_node(&self, name: &LockName) -> NodeId {
         assert!(!self.lane_panics.load(Ordering::SeqCst), "on purpose");
         let _asked = self.asked("lane", Moment::NEVER, || Ok(()));
-        self.store.lane(name)
+        self.store.renewal_node(name)
     }
     fn abilities(&self) -> Abilities {
         self.abilities

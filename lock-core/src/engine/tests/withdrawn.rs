@@ -1,7 +1,7 @@
 //! Attempts that several stores were asked for together: answers that only those give.
 
 use super::*;
-use crate::backend::{Pause, Withdrawal};
+use crate::backend::{Pause, RollbackCause};
 use crate::token::FencingToken;
 use crate::{Counters, SystemClock};
 
@@ -45,12 +45,22 @@ impl Backend for Scripted {
         answer.map_or_else(|| self.store.acquire(attempt, by), Ok)
     }
 
-    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         self.store.renew(lane, batch, by)
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
-        self.store.release(tenure, closing, by)
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.store.release(acquisition, closing, by)
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -65,8 +75,8 @@ impl Backend for Scripted {
         self.store.watch(name, wake, by)
     }
 
-    fn lane(&self, name: &LockName) -> Lane {
-        self.store.lane(name)
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.store.renewal_node(name)
     }
 
     fn abilities(&self) -> Abilities {
@@ -75,13 +85,13 @@ impl Backend for Scripted {
 }
 
 fn failed() -> Answer {
-    Answer::Withdrawn(Withdrawal::Failed(Error::unavailable("two of three are down")))
+    Answer::RolledBack(RollbackCause::Failed(Error::unavailable("two of three are down")))
 }
 
 #[test]
 fn an_owner_that_is_used_up_is_never_used_again() {
-    let divided = || Answer::Withdrawn(Withdrawal::Divided);
-    let held = Answer::Withdrawn(Withdrawal::Held(Some(Duration::from_millis(1))));
+    let divided = || Answer::RolledBack(RollbackCause::SplitVote);
+    let held = Answer::RolledBack(RollbackCause::Held(Some(Duration::from_millis(1))));
     let (store, client) = Scripted::new([divided(), divided(), failed(), held]);
     client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
     assert_eq!(store.owners(), 5);
@@ -89,7 +99,7 @@ fn an_owner_that_is_used_up_is_never_used_again() {
 
 #[test]
 fn a_try_that_was_divided_is_busy_and_one_that_failed_is_not() {
-    let (_store, client) = Scripted::new([Answer::Withdrawn(Withdrawal::Divided)]);
+    let (_store, client) = Scripted::new([Answer::RolledBack(RollbackCause::SplitVote)]);
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     let (store, client) = Scripted::new([failed(), failed()]);
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
@@ -112,7 +122,7 @@ fn a_store_that_turns_down_what_nobody_proposed_is_unavailable() {
 fn paused() -> impl Iterator<Item = Answer> {
     let pause = |left| {
         let why = Error::unavailable(format!("it is new, and votes in {left} s"));
-        Answer::Withdrawn(Withdrawal::Paused(Pause::new(Duration::from_secs(left), why)))
+        Answer::RolledBack(RollbackCause::Paused(Pause::new(Duration::from_secs(left), why)))
     };
     (1..=60).rev().map(pause)
 }
@@ -147,7 +157,7 @@ fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
 
 #[test]
 fn an_interrupt_ends_the_pause_of_those_who_were_divided() {
-    let many = (0..100_000).map(|_| Answer::Withdrawn(Withdrawal::Divided));
+    let many = (0..100_000).map(|_| Answer::RolledBack(RollbackCause::SplitVote));
     let (_store, client) = Scripted::new(many);
     let lock = client.mutex("x").unwrap();
     let interrupt = Interrupt::new();

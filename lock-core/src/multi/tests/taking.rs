@@ -1,10 +1,10 @@
 //! Taking several locks: all or none, in one wait, and nothing left behind.
 
 use super::*;
-use crate::backend::{LockInfo, Replicates};
+use crate::backend::{LockInfo, ReplicaSupport};
 use crate::lock::sealed::Sealed;
 use crate::multi::Parts;
-use crate::{LockGuard, LockName, OnShortfall, Replication};
+use crate::{LockGuard, LockName, OnInsufficientReplicas, Replication};
 
 #[test]
 fn it_takes_all_or_none() {
@@ -122,19 +122,23 @@ fn a_wait_outlasts_an_outage_and_one_without_an_end_gives_up_after_the_limit() {
 
 #[test]
 fn one_that_too_few_replicas_confirm_is_tried_again_where_the_policy_says_so() {
-    let three = Three::able(Abilities::full().replication(Replicates::Listed));
+    let three = Three::able(Abilities::full().replication(ReplicaSupport::Listed));
     let confirm = |count| *three.stores[1].replicas.lock() = Some(count);
-    let under = |on_shortfall| {
-        let policy = Replication::all().on_shortfall(on_shortfall);
+    let under = |on_insufficient_replicas| {
+        let policy = Replication::all().on_insufficient_replicas(on_insufficient_replicas);
         LockOptions::new().wait(30 * SECOND).replication(policy)
     };
     confirm(1);
-    let error = three.all().try_lock_with(&under(OnShortfall::Fail)).unwrap_err();
-    assert!(error.is_shortfall() && letters(&error) == "df-", "{error}");
+    let error = three.all().try_lock_with(&under(OnInsufficientReplicas::Fail)).unwrap_err();
+    assert!(error.is_insufficient_replicas() && letters(&error) == "df-", "{error}");
     assert_eq!(three.count("acquire"), [1, 1, 0], "at once");
-    let error = three.all().try_lock_with(&under(OnShortfall::Retry).wait(Duration::ZERO));
-    assert!(error.unwrap_err().is_shortfall(), "and not a lock that is unavailable, or busy");
-    let (lock, options) = (three.all(), under(OnShortfall::Retry));
+    let error =
+        three.all().try_lock_with(&under(OnInsufficientReplicas::Retry).wait(Duration::ZERO));
+    assert!(
+        error.unwrap_err().is_insufficient_replicas(),
+        "and not a lock that is unavailable, or busy"
+    );
+    let (lock, options) = (three.all(), under(OnInsufficientReplicas::Retry));
     let thread = thread::spawn(move || lock.try_lock_with(&options).map(|guard| guard.is_some()));
     let attempts = three.count("acquire")[1];
     eventually("it is tried again, with empty hands", || {
@@ -152,7 +156,11 @@ fn one_that_too_few_replicas_confirm_is_tried_again_where_the_policy_says_so() {
     // A majority does without it.
     confirm(0);
     let lock = three.majority();
-    drop(lock.try_lock_with(&under(OnShortfall::Fail)).unwrap().expect("two of three are enough"));
+    drop(
+        lock.try_lock_with(&under(OnInsufficientReplicas::Fail))
+            .unwrap()
+            .expect("two of three are enough"),
+    );
     assert_eq!(three.held(), NONE);
 }
 

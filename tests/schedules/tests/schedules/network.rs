@@ -3,10 +3,12 @@
 use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
-    Abilities, Answer, Attempt, Backend, Closing, Failure, Lane, LockInfo, Release, Released,
-    Renewal, Renewing, Replicates, TenureId, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
+    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
-use distlock_schedules::{Clock, Error, LockName, MemoryBackend, Moment, Shortfall, Signal};
+use distlock_schedules::{
+    Clock, Error, InsufficientReplicas, LockName, MemoryBackend, Moment, Signal,
+};
 
 use shuttle::thread;
 use std::fmt;
@@ -211,13 +213,18 @@ impl Backend for Network {
         let attempt = Attempt::new(attempt.name, owner, lease).tokens(tokens);
         match self.send("acquire", by, || self.store.acquire(&attempt, by), again)?? {
             Answer::Granted(grant) if self.falls_short() => {
-                Ok(Answer::Unacknowledged(grant, Shortfall::new(0, 1)))
+                Ok(Answer::Unacknowledged(grant, InsufficientReplicas::new(0, 1)))
             }
             answer => Ok(answer),
         }
     }
 
-    fn renew(&self, lane: Lane, batch: &[Renewing], by: Moment) -> Vec<Result<Renewal, Failure>> {
+    fn renew(
+        &self,
+        lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
         let (store, again) = (self.store.clone(), batch.to_vec());
         let again = move || drop(store.renew(lane, &again, by));
         if is_one_of(&self.failing_renewals) {
@@ -234,7 +241,7 @@ impl Backend for Network {
                 .into_iter()
                 .map(|answer| match answer {
                     Ok(Renewal::Extended) if self.falls_short() => {
-                        Ok(Renewal::Unacknowledged(Shortfall::new(0, 1)))
+                        Ok(Renewal::Unacknowledged(InsufficientReplicas::new(0, 1)))
                     }
                     answer => answer,
                 })
@@ -243,20 +250,31 @@ impl Backend for Network {
         }
     }
 
-    fn release(&self, tenure: &TenureId, closing: Closing, by: Moment) -> Result<Release, Failure> {
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
         if is_one_of(&self.lost_releases) {
             self.sleep_until(by);
             return Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
         }
-        let (store, copy) = (self.store.clone(), tenure.clone());
+        let (store, copy) = (self.store.clone(), acquisition.clone());
         let again = move || drop(store.release(&copy, closing, by));
-        self.send("release", by, || self.store.release(tenure, closing, by), again)?
+        self.send("release", by, || self.store.release(acquisition, closing, by), again)?
     }
 
-    fn submit_release(&self, tenure: &TenureId, closing: Closing, by: Moment, done: Released) {
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
         // Applied in order, and heard of later on another thread, as on a shared connection.
         let is_heard = self.fate() != Fate::Unanswered;
-        let answer = self.store.release(tenure, closing, by);
+        let answer = self.store.release(acquisition, closing, by);
         let at = if is_heard { self.clock.now() } else { by };
         self.deliver(at, move || {
             done(if is_heard {
@@ -284,12 +302,12 @@ impl Backend for Network {
         Ok(Watch::new((watch, Counted(Arc::clone(&self.watches)))))
     }
 
-    fn lane(&self, name: &LockName) -> Lane {
-        self.store.lane(name)
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.store.renewal_node(name)
     }
 
     fn abilities(&self) -> Abilities {
-        self.store.abilities().independent(false).replication(Replicates::Counted)
+        self.store.abilities().independent(false).replication(ReplicaSupport::Counted)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Answers to `WAIT` that are lost, late or no answers; and servers that refuse it.
 
-use super::{LONG, shortfall};
+use super::{LONG, insufficient};
 use distlock::DistLock;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::replicas::Replicated;
@@ -55,9 +55,9 @@ fn a_wait_that_is_cut_off_is_asked_again_by_the_same_owner() {
     }
 }
 
-/// The grant was answered, and then nothing: a shortfall that says so, in time, and nothing is left.
+/// The grant was answered, and then nothing: too few acknowledgements that says so, in time, and nothing is left.
 #[test]
-fn a_wait_that_is_not_answered_in_time_is_a_shortfall_that_says_so() {
+fn a_wait_that_is_not_answered_in_time_is_insufficient_replicas_that_says_so() {
     let servers = Replicated::start(1);
     let proxy = proxy(&servers, Fault::SwallowReply, 1);
     let url = format!(
@@ -67,7 +67,7 @@ fn a_wait_that_is_not_answered_in_time_is_a_shortfall_that_says_so() {
         ms(700).as_millis()
     );
     let lock = distlock::connect(&url).unwrap().mutex("a").unwrap();
-    let said = shortfall(lock.try_lock());
+    let said = insufficient(lock.try_lock());
     assert!(said.contains("did not say in time how many of 1"), "{said}");
     assert!(!servers.master.probe().exists("a"));
     drop(lock.try_lock().unwrap().expect("the next one is answered"));

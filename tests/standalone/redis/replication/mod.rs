@@ -1,9 +1,9 @@
 //! Replicas that must confirm, on real servers: a master and two replicas.
 
 mod answers;
+mod insufficient_replicas;
 mod renewals;
 mod requests;
-mod shortfalls;
 
 use distlock::{Client, ClientBuilder, Error};
 use distlock_tests::replicas::Replicated;
@@ -20,11 +20,11 @@ fn client(servers: &Replicated, settings: &str) -> Client {
     builder(servers, settings).connect().unwrap()
 }
 
-/// A shortfall, and what it says.
+/// A lack of acknowledgements, and what it says.
 #[track_caller]
-fn shortfall<T>(outcome: Result<T, Error>) -> String {
+fn insufficient<T>(outcome: Result<T, Error>) -> String {
     let Err(error) = outcome else { panic!("it should have fallen short") };
-    assert!(error.is_shortfall(), "{error:?}");
+    assert!(error.is_insufficient_replicas(), "{error:?}");
     error.to_string()
 }
 

@@ -26,9 +26,9 @@ fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_an
     let loss = within(guard.remaining(), || losses.recv_timeout(LONG)).unwrap();
     let at = clock.elapsed();
     assert!(at >= until.saturating_sub(ms(5)), "{at:?} of {until:?}");
-    assert_eq!(loss.cause(), LossCause::Shortfall);
+    assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
     let why = loss.last_failure().unwrap();
-    assert!(why.is_shortfall() && loss.to_string().contains("1 of 2"), "{loss}");
+    assert!(why.is_insufficient_replicas() && loss.to_string().contains("1 of 2"), "{loss}");
     eventually("what is left in the store is given back", LONG, || {
         !servers.master.probe().exists("a")
     });
@@ -59,7 +59,7 @@ fn an_extension_that_is_not_confirmed_is_told_and_extends_nothing() {
     let guard = lock.lock().unwrap();
     servers.replicas[0].pause();
     let before = guard.remaining();
-    let said = super::shortfall(guard.extend(ms(90_000)));
+    let said = super::insufficient(guard.extend(ms(90_000)));
     assert!(said.contains("0 of 1"), "{said}");
     assert!(guard.remaining() <= before);
     servers.replicas[0].resume();

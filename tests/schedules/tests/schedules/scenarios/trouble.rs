@@ -3,7 +3,9 @@
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, World, give, in_time, ms, sleep, take, thread, until};
 use distlock_schedules::sync::time;
-use distlock_schedules::{Client, DistLock, Interrupt, LockOptions, OnShortfall, Replication};
+use distlock_schedules::{
+    Client, DistLock, Interrupt, LockOptions, OnInsufficientReplicas, Replication,
+};
 use std::sync::Arc;
 
 /// A thread that takes the lock in one way or another, and gives it back in one or another.
@@ -26,7 +28,9 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
             }
             Ok(None) => {}
             Err(error) => assert!(
-                error.is_unavailable() || error.is_interrupted() || error.is_shortfall(),
+                error.is_unavailable()
+                    || error.is_interrupted()
+                    || error.is_insufficient_replicas(),
                 "{error}"
             ),
         }
@@ -78,11 +82,11 @@ fn faulty_network() {
 fn replicas_fall_short() {
     explore("replicas_fall_short", 1_000, |world| {
         let policy = match fastrand::u8(..3) {
-            0 => OnShortfall::Fail,
-            1 => OnShortfall::Accept,
-            _ => OnShortfall::Retry,
+            0 => OnInsufficientReplicas::Fail,
+            1 => OnInsufficientReplicas::Accept,
+            _ => OnInsufficientReplicas::Retry,
         };
-        let replication = Replication::replicas(1).timeout(ms(20)).on_shortfall(policy);
+        let replication = Replication::replicas(1).timeout(ms(20)).on_insufficient_replicas(policy);
         let client = || world.client_with(|config| config.with_replication(replication));
         let clients = [client(), client()];
         let stop = Interrupt::new();
@@ -104,7 +108,9 @@ fn replicas_fall_short() {
 #[test]
 fn taken_back_in_doubt() {
     explore("taken_back_in_doubt", 2_000, |world| {
-        let replication = Replication::replicas(1).timeout(ms(20)).on_shortfall(OnShortfall::Retry);
+        let replication = Replication::replicas(1)
+            .timeout(ms(20))
+            .on_insufficient_replicas(OnInsufficientReplicas::Retry);
         let client = world.client_with(|config| config.with_replication(replication));
         world.net.replicas(true);
         world.net.lose_releases(fastrand::usize(2..5));

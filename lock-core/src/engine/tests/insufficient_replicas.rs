@@ -5,7 +5,7 @@ use crate::LockGuard;
 
 fn replicated() -> (Recorded, ManualClock) {
     let (store, clock) = Recorded::new();
-    (store.able(Abilities::full().counts_waiters(true).replication(Replicates::Listed)), clock)
+    (store.able(Abilities::full().counts_waiters(true).replication(ReplicaSupport::Listed)), clock)
 }
 
 fn client(store: &Recorded, replication: Replication) -> Client {
@@ -27,14 +27,17 @@ fn took(outcome: Result<Option<LockGuard>, Error>) -> Result<bool, Error> {
 #[test]
 fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
     let (store, _clock) = replicated();
-    for policy in [OnShortfall::Retry, OnShortfall::Fail] {
-        let client = client(&store, Replication::all().on_shortfall(policy));
+    for policy in [OnInsufficientReplicas::Retry, OnInsufficientReplicas::Fail] {
+        let client = client(&store, Replication::all().on_insufficient_replicas(policy));
         let lock = client.mutex("x").unwrap();
         for (confirm, says) in [(Some(1), "1 of 2"), (Some(0), "0 of 2"), (None, "in time")] {
             set(&store, confirm);
             let before = (store.count("acquire"), store.count("release"));
             let error = lock.try_lock().unwrap_err();
-            assert!(error.is_shortfall() && error.to_string().contains(says), "{error}");
+            assert!(
+                error.is_insufficient_replicas() && error.to_string().contains(says),
+                "{error}"
+            );
             assert!(error.to_string().contains("given back"), "{error}");
             assert!(is_free(&client), "before anybody is told");
             let after = (store.count("acquire"), store.count("release"));
@@ -46,7 +49,7 @@ fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
 }
 
 #[test]
-fn a_shortfall_is_waited_out_by_who_waits_and_each_attempt_has_an_owner_of_its_own() {
+fn insufficient_replicas_is_waited_out_by_who_waits_and_each_attempt_has_an_owner_of_its_own() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::replicas(2));
     let lock = client.mutex("x").unwrap();
@@ -69,7 +72,7 @@ fn a_shortfall_is_waited_out_by_who_waits_and_each_attempt_has_an_owner_of_its_o
 }
 
 #[test]
-fn a_shortfall_that_lasts_is_told_at_the_end_of_the_wait() {
+fn insufficient_replicas_that_lasts_is_told_at_the_end_of_the_wait() {
     for wait in [Some(2 * SECOND), None] {
         let (store, clock) = replicated();
         let limit = |config: crate::Config| {
@@ -85,7 +88,7 @@ fn a_shortfall_that_lasts_is_told_at_the_end_of_the_wait() {
         });
         advance_until_done(&clock, 0, &waiter);
         let error = waiter.join().unwrap().unwrap_err();
-        assert!(error.is_shortfall(), "never busy: {error}");
+        assert!(error.is_insufficient_replicas(), "never busy: {error}");
         let took = clock.now().since(start);
         let bound = wait.unwrap_or(3 * SECOND);
         assert!(took >= bound && took < bound + SECOND / 2, "{took:?} of {bound:?}");
@@ -95,19 +98,24 @@ fn a_shortfall_that_lasts_is_told_at_the_end_of_the_wait() {
 }
 
 #[test]
-fn a_shortfall_that_is_not_to_be_retried_is_told_at_once() {
+fn insufficient_replicas_that_is_not_to_be_retried_is_told_at_once() {
     let (store, _clock) = replicated();
-    let client = client(&store, Replication::all().on_shortfall(OnShortfall::Fail));
+    let client =
+        client(&store, Replication::all().on_insufficient_replicas(OnInsufficientReplicas::Fail));
     set(&store, Some(1));
-    assert!(took(client.mutex("x").unwrap().try_lock_for(60 * SECOND)).unwrap_err().is_shortfall());
+    assert!(
+        took(client.mutex("x").unwrap().try_lock_for(60 * SECOND))
+            .unwrap_err()
+            .is_insufficient_replicas()
+    );
     assert_eq!(store.count("acquire"), 1);
 }
 
 #[test]
-fn a_shortfall_that_is_accepted_is_held_and_told_as_an_event() {
+fn insufficient_replicas_that_is_accepted_is_held_and_told_as_an_event() {
     let (store, clock) = replicated();
     let (told, events) = crossbeam_channel::unbounded();
-    let policy = Replication::all().on_shortfall(OnShortfall::Accept);
+    let policy = Replication::all().on_insufficient_replicas(OnInsufficientReplicas::Accept);
     let client = store
         .builder()
         .configure(|config| config.with_replication(policy))
@@ -125,12 +133,17 @@ fn a_shortfall_that_is_accepted_is_held_and_told_as_an_event() {
     let accepted: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            Event::ShortfallAccepted { token, shortfall, .. } => Some((token, shortfall)),
+            Event::InsufficientReplicasAccepted { token, insufficient, .. } => {
+                Some((token, insufficient))
+            }
             _ => None,
         })
         .collect();
     assert!(accepted.len() >= 4, "{accepted:?}");
-    assert!(accepted.iter().all(|it| *it == (token, Shortfall::new(1, 2))), "{accepted:?}");
+    assert!(
+        accepted.iter().all(|it| *it == (token, InsufficientReplicas::new(1, 2))),
+        "{accepted:?}"
+    );
 }
 
 #[test]
@@ -148,8 +161,8 @@ fn a_renewal_that_too_few_replicas_have_leaves_the_validity_as_it_was() {
     assert!(guard.is_valid() && losses.is_empty(), "never before the deadline");
     advance(&client, &clock, SECOND / 5);
     let loss = losses.try_recv().unwrap();
-    assert_eq!(loss.cause(), LossCause::Shortfall);
-    assert!(loss.last_failure().unwrap().is_shortfall(), "{loss}");
+    assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
+    assert!(loss.last_failure().unwrap().is_insufficient_replicas(), "{loss}");
     assert!(loss.to_string().contains("1 of 2"), "{loss}");
     eventually("what the store extended is given back", || is_free(&client));
 }
@@ -169,7 +182,7 @@ fn degraded_and_restored(
         .unwrap();
     set(&store, Some(1));
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
-    assert!(error.is_shortfall(), "a grant must be confirmed: {error}");
+    assert!(error.is_insufficient_replicas(), "a grant must be confirmed: {error}");
     set(&store, Some(2));
     let guard = client.mutex("x").unwrap().lock().unwrap();
     prepare(&store);
@@ -182,8 +195,8 @@ fn degraded_and_restored(
     guard.unlock().unwrap();
     drop(client);
     let what = |event| match event {
-        Event::Degraded { shortfall, .. } => {
-            assert_eq!(shortfall, Shortfall::new(0, 2));
+        Event::Degraded { insufficient, .. } => {
+            assert_eq!(insufficient, InsufficientReplicas::new(0, 2));
             Some("degraded")
         }
         Event::Restored { .. } => Some("restored"),
@@ -194,7 +207,7 @@ fn degraded_and_restored(
 
 #[test]
 fn a_renewal_counts_without_replicas_where_there_are_none_or_it_is_asked_for() {
-    let strict = Replication::replicas(2).on_shortfall(OnShortfall::Fail);
+    let strict = Replication::replicas(2).on_insufficient_replicas(OnInsufficientReplicas::Fail);
     let keeps = strict.keep_unconfirmed_renewals(true);
     assert_eq!(degraded_and_restored(keeps, |_| ()), ["degraded", "restored"]);
     let has_none = |store: &Recorded| store.unreplicated.store(true, Ordering::SeqCst);
@@ -223,7 +236,7 @@ fn an_extension_that_too_few_replicas_have_is_an_error_and_extends_nothing() {
     let until = clock.now() + guard.remaining();
     set(&store, Some(0));
     let error = guard.extend(90 * SECOND).unwrap_err();
-    assert!(error.is_shortfall() && error.to_string().contains("0 of 2"), "{error}");
+    assert!(error.is_insufficient_replicas() && error.to_string().contains("0 of 2"), "{error}");
     assert_eq!(clock.now() + guard.remaining(), until);
     set(&store, Some(2));
     guard.extend(90 * SECOND).unwrap();
@@ -240,7 +253,10 @@ fn what_cannot_be_given_back_is_tried_on_in_the_background() {
     let attempt = thread::spawn(move || took(lock.try_lock()));
     advance_until_done(&clock, 0, &attempt);
     let error = attempt.join().unwrap().unwrap_err();
-    assert!(error.is_shortfall() && error.to_string().contains("background"), "{error}");
+    assert!(
+        error.is_insufficient_replicas() && error.to_string().contains("background"),
+        "{error}"
+    );
     assert!(std::error::Error::source(&error).is_some());
     assert!(!is_free(&client));
     store.mend();
@@ -257,7 +273,7 @@ fn an_attempt_in_doubt_that_falls_short_is_closed_with_a_tombstone() {
     let lock = client.mutex("x").unwrap();
     let attempt = thread::spawn(move || took(lock.try_lock_for(SECOND / 10)));
     advance_until_done(&clock, 0, &attempt);
-    assert!(attempt.join().unwrap().unwrap_err().is_shortfall());
+    assert!(attempt.join().unwrap().unwrap_err().is_insufficient_replicas());
     assert!(store.count("close") > 0, "the first, of which a copy may still arrive");
     assert!(store.count("release") > 0 || store.count("acquire") == 2);
     assert!(is_free(&client));
@@ -271,7 +287,7 @@ fn tokens_of_grants_that_were_taken_back_are_never_given_again_below_one_that_wa
     let token = || lock.lock().unwrap().fencing_token().unwrap();
     let seen = token();
     set(&store, Some(1));
-    assert!(lock.try_lock().unwrap_err().is_shortfall());
+    assert!(lock.try_lock().unwrap_err().is_insufficient_replicas());
     set(&store, Some(2));
     assert!(token() > seen);
 }
@@ -340,7 +356,7 @@ fn a_policy_that_the_store_cannot_keep_is_refused_by_name() {
         assert!(refused.contains("replicas=1") && refused.contains("no replicas"), "{refused}");
     }
     let counted =
-        store.able(Abilities::full().counts_waiters(true).replication(Replicates::Counted));
+        store.able(Abilities::full().counts_waiters(true).replication(ReplicaSupport::Counted));
     for refused in refusals(ask(&counted, Replication::all())) {
         assert!(refused.contains("replicas=all") && refused.contains("number"), "{refused}");
     }

@@ -1,6 +1,6 @@
-//! [`Tenure`]: one stretch of holding a lock in the store, from the grant to the release or the loss.
+//! [`Acquisition`]: one stretch of holding a lock in the store, from the grant to the release or the loss.
 
-use crate::backend::{Closing, Receipt, TenureId};
+use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
@@ -36,7 +36,7 @@ const STATES: [GuardState; 4] =
 /// One stretch of holding.
 ///
 /// `state` and `valid_until` are written only under the lock of `inner`, and read without it by whoever asks the guard.
-pub(crate) struct Tenure {
+pub(crate) struct Acquisition {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
     pub(crate) holder: Holder,
@@ -145,7 +145,7 @@ impl Watched {
     }
 }
 
-/// What a tenure begins with.
+/// What an acquisition begins with.
 pub(crate) struct Beginning {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
@@ -159,7 +159,7 @@ pub(crate) struct Beginning {
     pub(crate) replication: Replication,
 }
 
-impl Tenure {
+impl Acquisition {
     pub(crate) fn new(beginning: Beginning) -> Self {
         let Beginning {
             name,
@@ -370,7 +370,7 @@ impl Tenure {
         self.lock().loss.clone()
     }
 
-    /// The loss as an error; for a tenure that was lost.
+    /// The loss as an error; for an acquisition that was lost.
     pub(crate) fn lost_error(&self) -> Error {
         self.loss().unwrap_or_else(|| Loss::new(LossCause::Expired, None)).to_error().on(&self.name)
     }
@@ -393,12 +393,12 @@ impl Tenure {
     }
 
     /// What the backend is told about it, with this lease.
-    pub(crate) fn id(&self, lease: LeaseTime) -> TenureId {
-        TenureId::new(self.name.clone(), self.owner, lease, self.receipt.clone())
+    pub(crate) fn id(&self, lease: LeaseTime) -> AcquisitionId {
+        AcquisitionId::new(self.name.clone(), self.owner, lease, self.receipt.clone())
     }
 
     /// How it must be closed.
-    pub(crate) fn closing(&self) -> Closing {
+    pub(crate) fn closing(&self) -> ReleaseOptions {
         closing(self.doubt, self.token, self.relay.set_aside)
     }
 
@@ -413,15 +413,15 @@ pub(crate) fn closing(
     doubt: bool,
     used: Option<FencingToken>,
     set_aside: Option<FencingToken>,
-) -> Closing {
+) -> ReleaseOptions {
     if doubt && !mutant("no_tombstone") {
         // The range may be what a repeated request was told of, counted back from where the counter stood then. Another
         // lock that shares it may have moved it since the first request: nothing of that is ours to give back.
-        return Closing::IN_DOUBT;
+        return ReleaseOptions::WITH_TOMBSTONE;
     }
     match used {
-        Some(used) if set_aside > Some(used) => Closing::CLEAN.last_used(used),
-        _ => Closing::CLEAN,
+        Some(used) if set_aside > Some(used) => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
+        _ => ReleaseOptions::WITHOUT_TOMBSTONE,
     }
 }
 
@@ -434,7 +434,7 @@ mod tests {
     fn renewal_after_a_look_at_the_deadline_extends_nothing() {
         let lease = LeaseTime::new(Duration::from_millis(300)).unwrap();
         let sent = Moment::from_nanos(1_000_000_000);
-        let tenure = Tenure::new(Beginning {
+        let acquisition = Acquisition::new(Beginning {
             name: LockName::new("x").unwrap(),
             owner: OwnerId::new(ClientId::random(), 1),
             holder: Holder::Own,
@@ -446,14 +446,17 @@ mod tests {
             watch: None,
             replication: Replication::off(),
         });
-        let end = tenure.valid_until();
+        let end = acquisition.valid_until();
         let renewed = sent + Duration::from_millis(100);
-        assert!(tenure.extended(&mut tenure.lock(), renewed, lease), "nobody has looked");
-        assert!(tenure.is_valid_at(end));
-        let end = tenure.valid_until();
-        assert!(!tenure.is_valid_at(end));
+        assert!(acquisition.extended(&mut acquisition.lock(), renewed, lease), "nobody has looked");
+        assert!(acquisition.is_valid_at(end));
+        let end = acquisition.valid_until();
+        assert!(!acquisition.is_valid_at(end));
         let renewed = sent + Duration::from_millis(200);
-        assert!(!tenure.extended(&mut tenure.lock(), renewed, lease), "the look was final");
-        assert!(!tenure.is_valid_at(end) && tenure.valid_until() == end);
+        assert!(
+            !acquisition.extended(&mut acquisition.lock(), renewed, lease),
+            "the look was final"
+        );
+        assert!(!acquisition.is_valid_at(end) && acquisition.valid_until() == end);
     }
 }

@@ -7,13 +7,13 @@
 use super::Engine;
 use super::acquire::asking::{Next, Outage, pause};
 use super::acquire::{Plan, Wait};
+use super::acquisition::{Acquisition, closing};
 use super::entry::{Entry, Place};
-use super::tenure::{Tenure, closing};
-use crate::backend::{Abilities, Grant, Renewal, Replicates, TenureId};
+use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
-use crate::replication::{OnShortfall, Replicas, Replication, Shortfall};
+use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 use crate::sync::mutant;
 
 /// What becomes of a grant that too few replicas have.
@@ -30,21 +30,25 @@ impl Wait<'_> {
         &mut self,
         place: &Place<'_>,
         grant: Grant,
-        shortfall: Shortfall,
+        insufficient: InsufficientReplicas,
         sent: Moment,
         outage: &mut Outage,
     ) -> Result<Weighed, Error> {
         let entry = place.entry();
-        if self.plan.replication.on_shortfall == OnShortfall::Accept {
+        if self.plan.replication.on_insufficient_replicas == OnInsufficientReplicas::Accept {
             let token = grant.tokens.map(|tokens| tokens.first());
             let lock = entry.name.clone();
-            self.engine.events.emit(|| Event::ShortfallAccepted { lock, token, shortfall });
+            self.engine.events.emit(|| Event::InsufficientReplicasAccepted {
+                lock,
+                token,
+                insufficient,
+            });
             return Ok(Weighed::Accepted(grant));
         }
-        let error = self.take_back(entry, grant, shortfall);
+        let error = self.take_back(entry, grant, insufficient);
         let lock = entry.name.clone();
-        self.engine.events.emit(|| Event::ShortfallTakenBack { lock, shortfall });
-        if self.plan.replication.on_shortfall == OnShortfall::Fail {
+        self.engine.events.emit(|| Event::InsufficientReplicasTakenBack { lock, insufficient });
+        if self.plan.replication.on_insufficient_replicas == OnInsufficientReplicas::Fail {
             return Err(error);
         }
         let since = *outage.since.get_or_insert(sent);
@@ -59,12 +63,17 @@ impl Wait<'_> {
     }
 
     /// Gives a grant back that does not count, and returns what to say when it is given up.
-    fn take_back(&mut self, entry: &Entry, grant: Grant, shortfall: Shortfall) -> Error {
+    fn take_back(
+        &mut self,
+        entry: &Entry,
+        grant: Grant,
+        insufficient: InsufficientReplicas,
+    ) -> Error {
         let engine = self.engine;
         // Of the tokens nobody has seen any; the counter goes back to the first of them, and no further.
         let first = grant.tokens.map(|tokens| tokens.first());
         let closing = closing(self.doubt, first, grant.tokens.map(|tokens| tokens.last()));
-        let id = TenureId::new(entry.name.clone(), self.owner, self.plan.time, grant.receipt);
+        let id = AcquisitionId::new(entry.name.clone(), self.owner, self.plan.time, grant.receipt);
         // A number that is closed, with a tombstone or without, must not be used for another attempt.
         if !mutant("taken_back_owner_is_used_again") {
             self.owner = engine.new_owner();
@@ -73,12 +82,12 @@ impl Wait<'_> {
         let (outcome, _) = engine.ask_to_release(&id, closing, engine.command_deadline());
         match outcome {
             Ok(_) => {
-                told(format!("too few replicas confirmed it ({shortfall}): it was given back"))
+                told(format!("too few replicas confirmed it ({insufficient}): it was given back"))
             }
             Err(failure) => {
                 engine.clean_up(id, closing);
                 told(format!(
-                    "too few replicas confirmed it ({shortfall}), and that it was given back was not confirmed either: it is tried on in the background, and the lease ends it"
+                    "too few replicas confirmed it ({insufficient}), and that it was given back was not confirmed either: it is tried on in the background, and the lease ends it"
                 ))
                 .with_source(failure.into_error())
             }
@@ -87,58 +96,62 @@ impl Wait<'_> {
 }
 
 fn told(message: String) -> Error {
-    Error::new(ErrorKind::Shortfall, message)
+    Error::new(ErrorKind::InsufficientReplicas, message)
 }
 
 impl Engine {
     /// What a renewal counts as, by what the replicas said of it.
     pub(super) fn weigh_renewal(
         &self,
-        tenure: &Tenure,
+        acquisition: &Acquisition,
         renewal: Renewal,
     ) -> Result<Renewal, Error> {
-        let lock = || tenure.name.clone();
-        let shortfall = match renewal {
+        let lock = || acquisition.name.clone();
+        let insufficient = match renewal {
             Renewal::Gone => return Ok(renewal),
             Renewal::Extended => {
-                if std::mem::take(&mut tenure.lock().degraded) {
+                if std::mem::take(&mut acquisition.lock().degraded) {
                     self.events.emit(|| Event::Restored { lock: lock() });
                 }
                 return Ok(renewal);
             }
-            Renewal::Unacknowledged(shortfall) => {
-                let policy = &tenure.replication;
-                if policy.on_shortfall == OnShortfall::Accept {
-                    let token = tenure.token;
-                    self.events.emit(|| Event::ShortfallAccepted {
+            Renewal::Unacknowledged(insufficient) => {
+                let policy = &acquisition.replication;
+                if policy.on_insufficient_replicas == OnInsufficientReplicas::Accept {
+                    let token = acquisition.token;
+                    self.events.emit(|| Event::InsufficientReplicasAccepted {
                         lock: lock(),
                         token,
-                        shortfall,
+                        insufficient,
                     });
                     return Ok(Renewal::Extended);
                 }
                 if !policy.keeps_unconfirmed_renewals() {
                     // The store has extended it, and whoever takes over may not: only the old validity is sure.
                     return Err(told(format!(
-                        "too few replicas confirmed the renewal ({shortfall}): the validity stays as it was"
+                        "too few replicas confirmed the renewal ({insufficient}): the validity stays as it was"
                     )));
                 }
-                shortfall
+                insufficient
             }
-            Renewal::Unreplicated(shortfall) => shortfall,
+            Renewal::Unreplicated(insufficient) => insufficient,
         };
-        if !std::mem::replace(&mut tenure.lock().degraded, true) {
-            self.events.emit(|| Event::Degraded { lock: lock(), shortfall });
+        if !std::mem::replace(&mut acquisition.lock().degraded, true) {
+            self.events.emit(|| Event::Degraded { lock: lock(), insufficient });
         }
         Ok(Renewal::Extended)
     }
 
     /// A nested hold cannot have more replicas than its holding: that was granted under its own policy.
-    pub(super) fn refuse_more_replicas(&self, tenure: &Tenure, plan: &Plan) -> Result<(), Error> {
+    pub(super) fn refuse_more_replicas(
+        &self,
+        acquisition: &Acquisition,
+        plan: &Plan,
+    ) -> Result<(), Error> {
         match &plan.asked_replication {
-            Some(asked) if !tenure.replication.covers(asked) => Err(Error::misuse(format!(
+            Some(asked) if !acquisition.replication.covers(asked) => Err(Error::misuse(format!(
                 "this thread holds it with replicas={}, and asks for replicas={} inside: ask for that in the outer one",
-                tenure.replication.replicas, asked.replicas
+                acquisition.replication.replicas, asked.replicas
             ))),
             _ => Ok(()),
         }
@@ -155,11 +168,13 @@ pub(super) fn refuse(policy: &Replication, abilities: &Abilities) -> Result<(), 
     }
     let replicas = policy.replicas;
     let why = match (abilities.replication, replicas) {
-        (Replicates::Listed, _) | (Replicates::Counted, Replicas::AtLeast(_)) => return Ok(()),
-        (Replicates::Counted, _) => {
+        (ReplicaSupport::Listed, _) | (ReplicaSupport::Counted, Replicas::AtLeast(_)) => {
+            return Ok(());
+        }
+        (ReplicaSupport::Counted, _) => {
             "this store counts the replicas that confirm, and does not know how many there should be: give their number, as in `replicas=2`"
         }
-        (Replicates::Never, _) => "this store has no replicas: say `replicas=off`",
+        (ReplicaSupport::Never, _) => "this store has no replicas: say `replicas=off`",
     };
     Err(Error::new(ErrorKind::Unsupported, format!("replicas={replicas}: {why}")))
 }

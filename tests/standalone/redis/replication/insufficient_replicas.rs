@@ -1,7 +1,10 @@
 //! What becomes of a grant: confirmed, taken back, waited out, accepted.
 
-use super::{LONG, builder, client, impatient, shortfall};
-use distlock::{DistLock, Event, GuardState, LockOptions, OnShortfall, Replication, Shortfall};
+use super::{LONG, builder, client, impatient, insufficient};
+use distlock::{
+    DistLock, Event, GuardState, InsufficientReplicas, LockOptions, OnInsufficientReplicas,
+    Replication,
+};
 use distlock_tests::process::RedisServer;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::time::{Stopwatch, always, ms, within};
@@ -53,21 +56,21 @@ fn a_grant_is_on_as_many_replicas_as_were_asked_for() {
 fn so_many_of_more_replicas_are_enough_and_more_than_there_are_never() {
     let servers = Replicated::start(2);
     let lock = |policy: &str| client(&servers, &impatient(policy)).mutex("a").unwrap();
-    let said = shortfall(lock("3").try_lock());
+    let said = insufficient(lock("3").try_lock());
     assert!(said.contains("2 of 3"), "{said}");
     drop(lock("2").try_lock().unwrap().unwrap());
     servers.cut(0);
-    let said = shortfall(lock("2").try_lock());
+    let said = insufficient(lock("2").try_lock());
     assert!(said.contains("1 of 2"), "{said}");
     drop(lock("1").try_lock().unwrap().unwrap());
     servers.cut(1);
-    let said = shortfall(lock("1").try_lock());
+    let said = insufficient(lock("1").try_lock());
     assert!(said.contains("0 of 1"), "{said}");
     drop(lock("off").try_lock().unwrap().unwrap());
 }
 
 #[test]
-fn a_shortfall_leaves_nothing_on_the_master_and_on_the_replicas() {
+fn insufficient_replicas_leaves_nothing_on_the_master_and_on_the_replicas() {
     in_each_trouble(|(trouble, begins, ends)| {
         let mut servers = Replicated::start(2);
         let client = client(&servers, &impatient("2"));
@@ -75,7 +78,7 @@ fn a_shortfall_leaves_nothing_on_the_master_and_on_the_replicas() {
         drop(lock.lock().unwrap());
         servers.must_be_in_sync();
         begins(&mut servers);
-        let said = shortfall(within(Duration::from_secs(2), || lock.try_lock()));
+        let said = insufficient(within(Duration::from_secs(2), || lock.try_lock()));
         assert!(said.contains("1 of 2") && said.contains("given back"), "{trouble}: {said}");
         // Nothing was in doubt, so there is not even a tombstone.
         assert_eq!(servers.master.probe().keys("*"), [COUNTER], "{trouble}, before it is told");
@@ -89,7 +92,7 @@ fn a_shortfall_leaves_nothing_on_the_master_and_on_the_replicas() {
 }
 
 #[test]
-fn a_shortfall_is_waited_out_until_the_replica_is_back() {
+fn insufficient_replicas_is_waited_out_until_the_replica_is_back() {
     in_each_trouble(|(trouble, begins, ends)| {
         let mut servers = Replicated::start(2);
         let lock = client(&servers, &impatient("2")).mutex("a").unwrap();
@@ -107,38 +110,38 @@ fn a_shortfall_is_waited_out_until_the_replica_is_back() {
 }
 
 #[test]
-fn a_wait_that_ends_in_a_shortfall_says_so_and_is_never_busy() {
+fn a_wait_that_ends_in_insufficient_replicas_says_so_and_is_never_busy() {
     let servers = Replicated::start(1);
     servers.cut(0);
     let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
     let took = Stopwatch::start();
-    shortfall(within(Duration::from_secs(3), || lock.try_lock_for(ms(1_000))));
+    insufficient(within(Duration::from_secs(3), || lock.try_lock_for(ms(1_000))));
     assert!(took.elapsed() >= ms(1_000), "{:?}", took.elapsed());
-    let strict = client(&servers, &format!("{}&on_shortfall=fail", impatient("1")));
+    let strict = client(&servers, &format!("{}&on_insufficient_replicas=fail", impatient("1")));
     let lock_strictly = strict.mutex("a").unwrap();
     // One attempt.
-    shortfall(within(Duration::from_millis(1_500), || lock_strictly.try_lock_for(LONG)));
+    insufficient(within(Duration::from_millis(1_500), || lock_strictly.try_lock_for(LONG)));
     assert!(!lock.is_locked().unwrap());
 }
 
 #[test]
-fn a_shortfall_that_is_accepted_is_held_and_told() {
+fn insufficient_replicas_that_is_accepted_is_held_and_told() {
     let servers = Replicated::start(2);
     let (tell, told) = mpsc::channel();
     let tell = parking_lot::Mutex::new(tell);
     let handler = move |event: &Event| {
-        if let Event::ShortfallAccepted { token, shortfall, .. } = event {
-            let _nobody_listens = tell.lock().send((*token, *shortfall));
+        if let Event::InsufficientReplicasAccepted { token, insufficient, .. } = event {
+            let _nobody_listens = tell.lock().send((*token, *insufficient));
         }
     };
-    let settings = format!("{}&on_shortfall=accept&watchdog=3s", impatient("2"));
+    let settings = format!("{}&on_insufficient_replicas=accept&watchdog=3s", impatient("2"));
     let client = builder(&servers, &settings).events(Arc::new(handler)).connect().unwrap();
     let lock = client.mutex("a").unwrap();
     servers.cut(0);
     let guard = lock.try_lock().unwrap().unwrap();
     for what in ["the grant", "the first renewal", "the second renewal"] {
         let told = told.recv_timeout(LONG).unwrap();
-        assert_eq!(told, (guard.fencing_token(), Shortfall::new(1, 2)), "{what}");
+        assert_eq!(told, (guard.fencing_token(), InsufficientReplicas::new(1, 2)), "{what}");
         assert!(guard.state() == GuardState::Held && guard.is_valid(), "{what}");
     }
     guard.unlock().unwrap();
@@ -150,12 +153,14 @@ fn a_lock_may_have_another_policy_than_its_client() {
     servers.cut(0);
     let time = ms(200);
     let one = LockOptions::new().replication(Replication::replicas(1).timeout(time));
-    let accepted = Replication::replicas(1).timeout(time).on_shortfall(OnShortfall::Accept);
+    let accepted = Replication::replicas(1)
+        .timeout(time)
+        .on_insufficient_replicas(OnInsufficientReplicas::Accept);
     let lax = client(&servers, "").mutex("a").unwrap();
     drop(lax.try_lock().unwrap().unwrap());
-    shortfall(lax.try_lock_with(&one));
+    insufficient(lax.try_lock_with(&one));
     let strict = client(&servers, &impatient("1")).mutex("a").unwrap();
-    shortfall(strict.try_lock());
+    insufficient(strict.try_lock());
     let off = LockOptions::new().replication(Replication::off());
     drop(strict.try_lock_with(&off).unwrap().unwrap());
     drop(strict.try_lock_with(&LockOptions::new().replication(accepted)).unwrap().unwrap());
