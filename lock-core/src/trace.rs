@@ -158,7 +158,7 @@ fn record(event: &Event) {
             debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
         }
         Event::BusyWithoutExpiry { lock } => {
-            warn!(target: "distlock", %lock, "held without an end")
+            warn!(target: "distlock", %lock, "held without an end");
         }
         Event::Paused { lock, left, why } => {
             warn!(target: "distlock", %lock, ?left, why = %chain(why), "the store grants nothing yet: waiting");

@@ -229,7 +229,7 @@ mod tests {
             ("DISTLOCK_KEEP", "2h"),
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
-            ("DISTLOCK_ON_SHORTFALL", "fail"),
+            ("DISTLOCK_ON_INSUFFICIENT_REPLICAS", "fail"),
             ("DISTLOCK_UNCONFIRMED_RENEWALS", "keep"),
         ];
         assert_eq!(set.len(), OPTIONS.len());

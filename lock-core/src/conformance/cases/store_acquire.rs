@@ -48,7 +48,7 @@ pub(crate) fn busy_says_for_how_long(subject: &dyn Subject) {
             assert!(left.is_none_or(is_right), "{left:?} of 10 s are left");
         }
         Answer::RolledBack(RollbackCause::Held(left)) => {
-            assert!(left.is_none_or(is_right), "{left:?}")
+            assert!(left.is_none_or(is_right), "{left:?}");
         }
         other => panic!("a held lock: {other:?}"),
     }
