@@ -233,7 +233,7 @@ impl Format {
     ) {
         match &self.0 {
             Kind::Owned(format) => {
-                format.submit_release(link, acquisition, closing, by, lingers, done)
+                format.submit_release(link, acquisition, closing, by, lingers, done);
             }
             Kind::Unowned(format) => {
                 done(link.exchange(by, |link| format.release(link, acquisition, by)));
