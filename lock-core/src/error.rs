@@ -1,8 +1,9 @@
 //! [`Error`]: one opaque error for the whole house.
 //!
-//! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news about safety,
-//! *unavailable* means that the store could not be asked (and *lack of acknowledgements* that its replicas could not), and *misuse* and *configuration* are to be mended in the
-//! caller's code and settings.
+//! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news
+//! about safety, *unavailable* means that the store could not be asked (and *lack of
+//! acknowledgements* that its replicas could not), and *misuse* and *configuration* are to be
+//! mended in the caller's code and settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;
@@ -13,18 +14,21 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lease ended while the caller thought it held the lock. Another holder may have been inside meanwhile.
+    /// The lease ended while the caller thought it held the lock. Another holder may have been
+    /// inside meanwhile.
     Lost,
     /// The lock is still ours, but less is left of its lease than the caller needs.
     Ending,
-    /// This thread holds nothing that could be released: misuse, Java's `IllegalMonitorStateException`.
+    /// This thread holds nothing that could be released: misuse, Java's
+    /// `IllegalMonitorStateException`.
     NotHeld,
     /// An [`Interrupt`](crate::Interrupt) fired while waiting.
     Interrupted,
-    /// The store could not be asked, or not in time. Nothing is known about the lock; this never means "busy".
+    /// The store could not be asked, or not in time. Nothing is known about the lock; this never
+    /// means "busy".
     Unavailable,
-    /// The store granted it, and too few replicas confirmed that in time ([`Replication`](crate::Replication)). It was taken
-    /// back.
+    /// The store granted it, and too few replicas confirmed that in time
+    /// ([`Replication`](crate::Replication)). It was taken back.
     InsufficientReplicas,
     /// Something under the key is not a lock in this wire format.
     ForeignFormat,
@@ -38,8 +42,9 @@ pub enum ErrorKind {
 
 /// Why a call of this library failed.
 ///
-/// Cheap to clone. The text says what was attempted, on which lock, and what is known now; the source, if there is
-/// one, says what the operating system or the server answered. No password ever stands in it.
+/// Cheap to clone. The text says what was attempted, on which lock, and what is known now; the
+/// source, if there is one, says what the operating system or the server answered. No password ever
+/// stands in it.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -52,8 +57,8 @@ struct Inner {
     members: Vec<MemberResult>,
 }
 
-/// What one of several came to that were asked together: a lock among those of a [`MultiLock`](crate::MultiLock), or a node
-/// of a quorum.
+/// What one of several came to that were asked together: a lock among those of a
+/// [`MultiLock`](crate::MultiLock), or a node of a quorum.
 #[derive(Clone, Debug)]
 pub struct MemberResult {
     name: String,
@@ -104,8 +109,8 @@ impl MemberResult {
 }
 
 impl Error {
-    /// An error of this kind. `message` is lower case, without a full stop, and says what to do about it where that
-    /// is known.
+    /// An error of this kind. `message` is lower case, without a full stop, and says what to do
+    /// about it where that is known.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
@@ -135,8 +140,8 @@ impl Error {
         Self::new(ErrorKind::Unavailable, message)
     }
 
-    /// An error of something that several were asked for: `what`, and what each of them came to. `done` says what it
-    /// means that one did as it was asked.
+    /// An error of something that several were asked for: `what`, and what each of them came to.
+    /// `done` says what it means that one did as it was asked.
     #[must_use]
     pub fn of_several(kind: ErrorKind, what: &str, done: &str, members: Vec<MemberResult>) -> Self {
         let each = members.iter().map(|member| {
@@ -149,7 +154,8 @@ impl Error {
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
-        // What the failures themselves say stands in the text already; their cause goes on the chain.
+        // What the failures themselves say stands in the text already; their cause goes on the
+        // chain.
         let source =
             members.iter().filter_map(MemberResult::error).find_map(|it| it.0.source.clone());
         Self(Arc::new(Inner { kind, lock: None, message, source, members }))
@@ -157,15 +163,16 @@ impl Error {
 
     /// The same error with what caused it.
     ///
-    /// `Debug` shows the text of the cause, so give it none that quotes what may be a password. The errors of `toml` do:
-    /// take only their `message()`.
+    /// `Debug` shows the text of the cause, so give it none that quotes what may be a password. The
+    /// errors of `toml` do: take only their `message()`.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.0).source = Some(Arc::new(source));
         self
     }
 
-    /// The same error with more at the end of its text, behind a semicolon: what follows from it, or what to do.
+    /// The same error with more at the end of its text, behind a semicolon: what follows from it,
+    /// or what to do.
     #[must_use]
     pub fn adding(mut self, more: &str) -> Self {
         let message = &mut Arc::make_mut(&mut self.0).message;
@@ -200,8 +207,8 @@ impl Error {
         self.0.lock.as_ref()
     }
 
-    /// Of an error of several locks, or nodes of a quorum, that were asked as one, what each of them came to, in the order in which they were
-    /// given. Empty for all other errors.
+    /// Of an error of several locks, or nodes of a quorum, that were asked as one, what each of
+    /// them came to, in the order in which they were given. Empty for all other errors.
     #[must_use]
     pub fn members(&self) -> &[MemberResult] {
         &self.0.members

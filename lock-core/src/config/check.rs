@@ -11,7 +11,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with every setting that cannot be in it, each with its value and its limits.
+    /// [`Error::is_configuration`] with every setting that cannot be in it, each with its value and
+    /// its limits.
     pub fn check(&self) -> Result<(), Error> {
         let beyond_limits = OPTIONS.iter().filter_map(|option| self.complaint(option));
         let wrong: Vec<_> = self.unreadable.iter().cloned().chain(beyond_limits).collect();

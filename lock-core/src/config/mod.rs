@@ -29,13 +29,14 @@ use std::time::Duration;
 
 /// Every setting of a client.
 ///
-/// One URL is enough: `scheme://user:password@host:port/path?option=value`. The same options can stand in a file and in
-/// the environment, and be set by name with the setters here. What comes later wins: first the defaults, then the URL
-/// ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature `toml`; its lines win over the options of its
-/// URL), then the environment ([`with_env`](Self::with_env)), then the setters.
+/// One URL is enough: `scheme://user:password@host:port/path?option=value`. The same options can
+/// stand in a file and in the environment, and be set by name with the setters here. What comes
+/// later wins: first the defaults, then the URL ([`from_url`](Self::from_url)) or a file
+/// (`from_file`, with the feature `toml`; its lines win over the options of its URL), then the
+/// environment ([`with_env`](Self::with_env)), then the setters.
 ///
-/// A program with a file of its own has a table in it that serde reads into this type, in any format. Durations are
-/// text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
+/// A program with a file of its own has a table in it that serde reads into this type, in any
+/// format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
 ///
 /// ```
 /// # extern crate lock_core as distlock;
@@ -74,11 +75,13 @@ pub struct Config {
     tokens: TokenPolicy,
     keep: Duration,
     replication: Replication,
-    /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
+    /// Options that no setting here is called by: for a third party's scheme, which names those
+    /// that it takes.
     extra: BTreeMap<String, Extra>,
     /// Environment variables that look like ours and are none.
     unknown_variables: Vec<String>,
-    /// What was said about values that could not be read: a setter does not fail, so `check` says it.
+    /// What was said about values that could not be read: a setter does not fail, so `check` says
+    /// it.
     unreadable: Vec<String>,
 }
 
@@ -86,8 +89,8 @@ pub struct Config {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum TokenPolicy {
-    /// Tokens, from a counter that the store drops some time ([`Config::with_keep`]) after the time that it stands for, so that
-    /// millions of lock names leave nothing behind. The default.
+    /// Tokens, from a counter that the store drops some time ([`Config::with_keep`]) after the time
+    /// that it stands for, so that millions of lock names leave nothing behind. The default.
     #[default]
     Expire,
     /// Tokens, from a counter that stays: needed where Redisson's `RFencedLock` uses the same lock.
@@ -124,7 +127,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] says which part cannot be read and what would be accepted. No password stands in it.
+    /// [`Error::is_configuration`] says which part cannot be read and what would be accepted. No
+    /// password stands in it.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         let mut config = Self::default();
         config.take_url(url, &Place::Here)?;
@@ -146,8 +150,9 @@ impl Config {
         Ok(())
     }
 
-    /// Takes an option by its name. One in a file or in the environment is checked on the spot, as long as it is known
-    /// where it stands; the others with all the rest, by [`check`](Self::check).
+    /// Takes an option by its name. One in a file or in the environment is checked on the spot, as
+    /// long as it is known where it stands; the others with all the rest, by
+    /// [`check`](Self::check).
     fn take(&mut self, option: &str, value: &str, place: &Place) -> Result<(), Error> {
         self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
         match (place, self.complaint(option)) {
@@ -156,8 +161,9 @@ impl Config {
         }
     }
 
-    /// Sets an option by its name in a URL: for those of a scheme, which have no setter of their own (`tls_ca`), and
-    /// for programs that are given settings as text. A name that neither this type nor the scheme knows is refused by
+    /// Sets an option by its name in a URL: for those of a scheme, which have no setter of their
+    /// own (`tls_ca`), and for programs that are given settings as text. A name that neither this
+    /// type nor the scheme knows is refused by
     /// [`ClientBuilder::connect`](crate::ClientBuilder::connect), a value that cannot be read by
     /// [`check`](Self::check).
     #[must_use]
@@ -182,57 +188,58 @@ impl Config {
         self
     }
 
-    /// A file that the password is read from at each new connection, so that it may be changed while the program runs. One
-    /// line end at its end is not of the password. Default: none; the password stands in the URL, if there is one.
+    /// A file that the password is read from at each new connection, so that it may be changed
+    /// while the program runs. One line end at its end is not of the password. Default: none; the
+    /// password stands in the URL, if there is one.
     #[must_use]
     pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.password_file = Some(path.into());
         self
     }
 
-    /// The provider of the credentials, asked at each new connection: for tokens that expire, and passwords that are rotated.
-    /// Default: none; user and password are those of the URL.
+    /// The provider of the credentials, asked at each new connection: for tokens that expire, and
+    /// passwords that are rotated. Default: none; user and password are those of the URL.
     #[must_use]
     pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
         self.credentials = Some(Provider(provider));
         self
     }
 
-    /// The lease of a watched lock, and so the longest that a lock outlives a holder that died. Renewed at a third of
-    /// it. Default: 30 s, as Redisson has it.
+    /// The lease of a watched lock, and so the longest that a lock outlives a holder that died.
+    /// Renewed at a third of it. Default: 30 s, as Redisson has it.
     #[must_use]
     pub fn with_watchdog(mut self, lease: Duration) -> Self {
         self.watchdog = lease;
         self
     }
 
-    /// A fixed lease for locks that are taken without one: the watchdog leaves those alone, and each ends after this time
-    /// unless it is given back before. Formats that do not know who holds a lock have no other. Default: none, locks are
-    /// watched.
+    /// A fixed lease for locks that are taken without one: the watchdog leaves those alone, and
+    /// each ends after this time unless it is given back before. Formats that do not know who holds
+    /// a lock have no other. Default: none, locks are watched.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// For how long `lock()`, which waits without end, puts up with a store that cannot be reached before it says so.
-    /// Default: one lease.
+    /// For how long `lock()`, which waits without end, puts up with a store that cannot be reached
+    /// before it says so. Default: one lease.
     #[must_use]
     pub fn with_outage_limit(mut self, limit: Duration) -> Self {
         self.outage_limit = Some(limit);
         self
     }
 
-    /// For how long at a stretch a lock passes from thread to thread of this client, without a word to the store, before
-    /// others have a go at it; zero: it never does. Default: 5 ms.
+    /// For how long at a stretch a lock passes from thread to thread of this client, without a word
+    /// to the store, before others have a go at it; zero: it never does. Default: 5 ms.
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
         self
     }
 
-    /// How long making a connection may take, with everything that belongs to it (name, handshake, password). Default:
-    /// 2 s.
+    /// How long making a connection may take, with everything that belongs to it (name, handshake,
+    /// password). Default: 2 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -267,24 +274,27 @@ impl Config {
         self
     }
 
-    /// Whether locks carry fencing tokens, and how long their counter stays. Default: [`TokenPolicy::Expire`].
+    /// Whether locks carry fencing tokens, and how long their counter stays. Default:
+    /// [`TokenPolicy::Expire`].
     #[must_use]
     pub fn with_tokens(mut self, tokens: TokenPolicy) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// For how long the counter of a lock's tokens is kept after the time that it stands for. Tokens go on growing when it is gone, by
-    /// the server's clock: this is by how much that may be set back meanwhile. It costs about 150 bytes for each name that
-    /// was used within that time. The same for all clients of a quorum. Default: an hour.
+    /// For how long the counter of a lock's tokens is kept after the time that it stands for.
+    /// Tokens go on growing when it is gone, by the server's clock: this is by how much that may be
+    /// set back meanwhile. It costs about 150 bytes for each name that was used within that time.
+    /// The same for all clients of a quorum. Default: an hour.
     #[must_use]
     pub fn with_keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
         self
     }
 
-    /// How many replicas must confirm a grant before it counts, for how long they are waited for, and what is done if they
-    /// do not: the settings `replicas`, `replication_timeout` and `on_insufficient_replicas` in one. Default: [`Replication::off`].
+    /// How many replicas must confirm a grant before it counts, for how long they are waited for,
+    /// and what is done if they do not: the settings `replicas`, `replication_timeout` and
+    /// `on_insufficient_replicas` in one. Default: [`Replication::off`].
     #[must_use]
     pub fn with_replication(mut self, replication: Replication) -> Self {
         self.replication = replication;

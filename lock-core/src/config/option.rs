@@ -1,4 +1,5 @@
-//! Settings by name: what a URL, a file, the environment and [`Config::with_option`] have in common.
+//! Settings by name: what a URL, a file, the environment and [`Config::with_option`] have in
+//! common.
 
 use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
@@ -115,8 +116,8 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses options that nothing reads, and variables that are one of ours with a slip in it. `also` are the options
-    /// that the scheme takes.
+    /// Refuses options that nothing reads, and variables that are one of ours with a slip in it.
+    /// `also` are the options that the scheme takes.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
         self.refuse_misspelt_variables(also)?;
         let Some((unknown, extra)) =
@@ -143,7 +144,8 @@ pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a s
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease where it stands in milliseconds.
+    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease where it stands
+    // in milliseconds.
     let milliseconds = value.strip_suffix("ms").filter(|digits| is_number(digits));
     if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {
         return Ok(Duration::from_millis(milliseconds));

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The holds on several locks that were taken as one: a tree, whose leaves are holds on single locks.
+/// The holds on several locks that were taken as one: a tree, whose leaves are holds on single
+/// locks.
 ///
 /// It is as good as so many of them as are needed. Which are lost is final, so that is, too.
 pub(crate) struct Several {
@@ -212,8 +213,8 @@ impl fmt::Debug for Several {
     }
 }
 
-/// How many members may yet be lost, and who is told when one more is. It goes when the last member's listener goes,
-/// and the one that is to be told with it: that closes its channel.
+/// How many members may yet be lost, and who is told when one more is. It goes when the last
+/// member's listener goes, and the one that is to be told with it: that closes its channel.
 struct Tally(Mutex<(usize, Option<Listener>)>);
 
 impl Tally {

@@ -135,7 +135,8 @@ impl Group {
         let hold = hold.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
-                "this thread has no detached hold on these locks together: a guard unlocks its own, and what was locked one by one is unlocked one by one",
+                "this thread has no detached hold on these locks together: a guard unlocks its \
+                own, and what was locked one by one is unlocked one by one",
             )
             .on(&self.name)
         })?;
@@ -186,8 +187,8 @@ pub(super) struct Members {
     pub(super) locks: Vec<Arc<dyn DistLock>>,
     /// In which order they are tried.
     pub(super) order: Vec<usize>,
-    /// Until when each of them counts as ailing, in nanoseconds of the clock: it could not be asked a while ago. Written and
-    /// read by whoever takes the lock; nothing hangs on its being exact.
+    /// Until when each of them counts as ailing, in nanoseconds of the clock: it could not be asked
+    /// a while ago. Written and read by whoever takes the lock; nothing hangs on its being exact.
     ailing: Vec<AtomicU64>,
 }
 
@@ -204,7 +205,8 @@ impl Members {
     pub(super) fn majority(locks: Vec<Arc<dyn DistLock>>) -> Result<Self, Error> {
         if locks.len() < 3 {
             return Err(Error::misuse(format!(
-                "a majority needs at least three locks, and these are {}: of one or two it is all of them, which is a `MultiLock`",
+                "a majority needs at least three locks, and these are {}: of one or two it is all \
+                of them, which is a `MultiLock`",
                 locks.len()
             )));
         }
@@ -217,7 +219,8 @@ impl Members {
         for leaf in parts.iter().flat_map(Parts::leaves) {
             if !seen.insert((leaf.engine.client, &leaf.entry.name)) {
                 return Err(Error::misuse(
-                    "it is given twice: taken twice it protects nothing more, and of a majority it would be two votes",
+                    "it is given twice: taken twice it protects nothing more, and of a majority it \
+                    would be two votes",
                 )
                 .on(&leaf.entry.name));
             }
@@ -327,8 +330,8 @@ impl Members {
     }
 }
 
-/// What kind of failure several failures are together: a loss if there is one among them, because that is news of
-/// safety; otherwise the first.
+/// What kind of failure several failures are together: a loss if there is one among them, because
+/// that is news of safety; otherwise the first.
 pub(super) fn worst(results: &[MemberResult]) -> ErrorKind {
     let mut kinds = results.iter().filter_map(MemberResult::error).map(Error::kind);
     let first = kinds.next().unwrap_or(ErrorKind::Unavailable);

@@ -71,7 +71,8 @@ impl Three {
         self.clients.iter().chain(&self.others)
     }
 
-    /// How many threads of the clients look after what is held. They sleep on the clock when there is nothing to do.
+    /// How many threads of the clients look after what is held. They sleep on the clock when there
+    /// is nothing to do.
     fn threads(&self) -> usize {
         self.everybody().map(|client| client.0.threads()).sum()
     }
@@ -105,7 +106,8 @@ impl Three {
         }
     }
 
-    /// Until the thread of the test sleeps in the queue for that lock: a try stands there, too, but does not sleep.
+    /// Until the thread of the test sleeps in the queue for that lock: a try stands there, too, but
+    /// does not sleep.
     fn until_waiting_for(&self, n: usize) {
         self.until("it waits for one", SECOND / 1000, || {
             let is_queued = self.clients[n].waiting(NAMES[n]).unwrap() == 1;

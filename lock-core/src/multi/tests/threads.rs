@@ -13,8 +13,8 @@ fn clients() -> [Client; 3] {
     })
 }
 
-/// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On the way each member's
-/// token must grow.
+/// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On
+/// the way each member's token must grow.
 fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
     let clients = clients();
     let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
