@@ -215,8 +215,7 @@ impl Place<'_> {
         let head = state.queue.front().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
         // A head that stands back asks right after: until then the lock may be free.
-        let stands_back =
-            head.filter(|head| !head.contending).and(state.turns.stand_back(None));
+        let stands_back = head.filter(|head| !head.contending).and(state.turns.stand_back(None));
         let timeout = self.engine.settings.command_timeout;
         let Some(by) = asks_until.or(stands_back.map(|until| until + timeout)) else {
             return Known::Nothing;
