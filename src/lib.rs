@@ -41,10 +41,10 @@ pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
     CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
     Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions,
-    Loss, LossCause, MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment,
-    MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, Outcome, OwnedGuard,
-    OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret, Signal,
-    SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
+    Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend,
+    MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas,
+    OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret,
+    Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 
 // Its examples are compiled with those of the README.
@@ -132,7 +132,7 @@ pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
 /// [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
-    let schemes = Schemes::none().with(MemoryScheme);
+    let schemes = Schemes::empty().with(MemoryScheme);
     #[cfg(feature = "redis")]
     let schemes = schemes
         .with(lock_redis::RedisScheme::new())

@@ -113,7 +113,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::is_misuse`] if the name is not one.
-    pub fn waiting<N>(&self, name: N) -> Result<usize, Error>
+    pub fn queue_length<N>(&self, name: N) -> Result<usize, Error>
     where
         N: TryInto<LockName>,
         Error: From<N::Error>,
@@ -139,7 +139,7 @@ impl Client {
     ///
     /// [`Error::is_unavailable`] if something is still in doubt then. It is tried on in the
     /// background, and leases end whatever may be left. [`Error::is_misuse`] in a forked child.
-    pub fn settle(&self, wait: Duration) -> Result<(), Error> {
+    pub fn wait_for_cleanup(&self, wait: Duration) -> Result<(), Error> {
         self.0.settle(wait)
     }
 
@@ -299,7 +299,7 @@ impl ClientBuilder {
                 (config, backend)
             }
             (Some(config), None) => {
-                let schemes = self.schemes.unwrap_or_else(|| Schemes::none().with(MemoryScheme));
+                let schemes = self.schemes.unwrap_or_else(|| Schemes::empty().with(MemoryScheme));
                 let backend = schemes.open(&config, &context)?;
                 (config, backend)
             }

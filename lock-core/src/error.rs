@@ -18,7 +18,7 @@ pub enum ErrorKind {
     /// inside meanwhile.
     Lost,
     /// The lock is still ours, but less is left of its lease than the caller needs.
-    Ending,
+    LeaseTooShort,
     /// This thread holds nothing that could be released: misuse, Java's
     /// `IllegalMonitorStateException`.
     NotHeld,
@@ -62,13 +62,13 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct MemberResult {
     name: String,
-    outcome: Outcome,
+    outcome: MemberOutcome,
 }
 
 /// What it came to.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum MemberOutcome {
     /// It did what was asked. Where the whole failed, it was undone.
     Done,
     /// Somebody else had it.
@@ -82,7 +82,7 @@ pub enum Outcome {
 impl MemberResult {
     /// What the one of this name came to.
     #[must_use]
-    pub fn new(name: impl Into<String>, outcome: Outcome) -> Self {
+    pub fn new(name: impl Into<String>, outcome: MemberOutcome) -> Self {
         Self { name: name.into(), outcome }
     }
 
@@ -94,7 +94,7 @@ impl MemberResult {
 
     /// What it came to.
     #[must_use]
-    pub fn outcome(&self) -> &Outcome {
+    pub fn outcome(&self) -> &MemberOutcome {
         &self.outcome
     }
 
@@ -102,8 +102,8 @@ impl MemberResult {
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match &self.outcome {
-            Outcome::Failed(error) => Some(error),
-            Outcome::Done | Outcome::Busy | Outcome::NotAsked => None,
+            MemberOutcome::Failed(error) => Some(error),
+            MemberOutcome::Done | MemberOutcome::Busy | MemberOutcome::NotAsked => None,
         }
     }
 }
@@ -143,14 +143,19 @@ impl Error {
     /// An error of something that several were asked for: `what`, and what each of them came to.
     /// `done` says what it means that one did as it was asked.
     #[must_use]
-    pub fn of_several(kind: ErrorKind, what: &str, done: &str, members: Vec<MemberResult>) -> Self {
+    pub fn from_members(
+        kind: ErrorKind,
+        what: &str,
+        done: &str,
+        members: Vec<MemberResult>,
+    ) -> Self {
         let each = members.iter().map(|member| {
             let name = member.name();
             match member.outcome() {
-                Outcome::Done => format!("\"{name}\" {done}"),
-                Outcome::Busy => format!("\"{name}\" was busy"),
-                Outcome::NotAsked => format!("\"{name}\" was not asked"),
-                Outcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
+                MemberOutcome::Done => format!("\"{name}\" {done}"),
+                MemberOutcome::Busy => format!("\"{name}\" was busy"),
+                MemberOutcome::NotAsked => format!("\"{name}\" was not asked"),
+                MemberOutcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
@@ -174,7 +179,7 @@ impl Error {
     /// The same error with more at the end of its text, behind a semicolon: what follows from it,
     /// or what to do.
     #[must_use]
-    pub fn adding(mut self, more: &str) -> Self {
+    pub fn with_hint(mut self, more: &str) -> Self {
         let message = &mut Arc::make_mut(&mut self.0).message;
         message.push_str("; ");
         message.push_str(more);
@@ -222,8 +227,8 @@ impl Error {
 
     /// The lock is still ours, but too little is left of its lease.
     #[must_use]
-    pub fn is_ending(&self) -> bool {
-        self.kind() == ErrorKind::Ending
+    pub fn is_lease_too_short(&self) -> bool {
+        self.kind() == ErrorKind::LeaseTooShort
     }
 
     /// This thread holds nothing to release.

@@ -217,7 +217,7 @@ impl fmt::Debug for Held {
 pub(crate) fn must_be_left(left: Duration, time: Duration, lock: &LockName) -> Result<(), Error> {
     if left < time {
         return Err(Error::new(
-            ErrorKind::Ending,
+            ErrorKind::LeaseTooShort,
             format!(
                 "{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or \
                 stop here"
@@ -291,7 +291,7 @@ macro_rules! guard_methods {
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_ending`] if less is left.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_lease_too_short`] if less is left.
         pub fn ensure(&self, time: Duration) -> Result<(), Error> {
             self.0.ensure(time)
         }

@@ -61,7 +61,7 @@ pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, TokenPolicy};
 pub use counters::Counters;
 pub use engine::acquisition::GuardState;
-pub use error::{Error, ErrorKind, MemberResult, Outcome};
+pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
 pub use event::{Event, EventHandler, WarningKind};
 pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;

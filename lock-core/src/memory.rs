@@ -62,7 +62,7 @@ struct Counter {
 }
 
 /// How long an unused name's counter is kept.
-const KEEP: Duration = Config::DEFAULT_KEEP;
+const KEEP: Duration = Config::DEFAULT_TOKEN_RETENTION;
 
 /// The fewest names between two searches for what is over; the search is spread over as many
 /// insertions.

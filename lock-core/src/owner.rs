@@ -71,7 +71,7 @@ impl OwnerId {
 
     /// Whether this is the owner that a store wrote as `text`.
     #[must_use]
-    pub fn is(&self, text: &OwnerText) -> bool {
+    pub fn matches(&self, text: &OwnerText) -> bool {
         self.to_string() == text.as_str()
     }
 }
@@ -136,6 +136,6 @@ mod tests {
         assert_eq!(whole.len(), 36 + 2);
         assert!(!format!("{owner:?}").contains(&whole[..36]));
         assert!(!format!("{:?}", OwnerText::new(&whole)).contains(&whole[..36]));
-        assert!(owner.is(&OwnerText::new(&whole)));
+        assert!(owner.matches(&OwnerText::new(&whole)));
     }
 }

@@ -63,7 +63,7 @@ pub struct Schemes(Vec<Arc<dyn Scheme>>);
 impl Schemes {
     /// None at all.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 

@@ -40,15 +40,16 @@ impl Config {
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
                 format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
             }),
-            "keep" => {
-                let good = Self::SHORTEST_KEEP..=Self::LONGEST_KEEP;
-                (!good.contains(&self.keep) || !self.keep.subsec_nanos().is_multiple_of(1_000_000))
-                    .then(|| {
-                        format!(
-                            "keep {:?} is not between 2m and 365days, in whole milliseconds",
-                            self.keep
-                        )
-                    })
+            "token_retention" => {
+                let good = Self::SHORTEST_TOKEN_RETENTION..=Self::LONGEST_TOKEN_RETENTION;
+                (!good.contains(&self.token_retention)
+                    || !self.token_retention.subsec_nanos().is_multiple_of(1_000_000))
+                .then(|| {
+                    format!(
+                        "token_retention {:?} is not between 2m and 365days, in whole milliseconds",
+                        self.token_retention
+                    )
+                })
             }
             "connect_timeout" => timeout(option, self.connect_timeout),
             "command_timeout" => timeout(option, self.command_timeout),

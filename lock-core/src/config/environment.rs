@@ -1,6 +1,6 @@
 //! Settings from the environment.
 
-use super::option::{OPTIONS, Place};
+use super::option::{OPTIONS, Source};
 use super::{Config, similar};
 use crate::error::Error;
 use crate::event::WarningKind;
@@ -63,7 +63,7 @@ impl Config {
             value.into_string().map(Some).map_err(no_text)
         };
         match (text(URL)?, url) {
-            (Some(url), _) => self.take_url(&url, &Place::Named(URL.to_owned()))?,
+            (Some(url), _) => self.take_url(&url, &Source::Named(URL.to_owned()))?,
             (None, Needed::No) => {}
             (None, Needed::Yes) => {
                 return Err(Error::configuration(format!(
@@ -75,7 +75,7 @@ impl Config {
         for option in OPTIONS {
             let name = variable_of(option);
             if let Some(value) = text(&name)? {
-                self.take(option, &value, &Place::Named(name))?;
+                self.take(option, &value, &Source::Named(name))?;
             }
         }
         Ok(self)
@@ -290,7 +290,7 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
-            ("DISTLOCK_KEEP", "2h"),
+            ("DISTLOCK_TOKEN_RETENTION", "2h"),
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_INSUFFICIENT_REPLICAS", "fail"),

@@ -2,7 +2,7 @@
 //! their own.
 
 use super::Config;
-use super::option::Place;
+use super::option::Source;
 use crate::error::Error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
                 Scalar::Number(number) => number.to_string(),
                 Scalar::Truth(truth) => truth.to_string(),
             };
-            config.set(&option, &value, &Place::Here).map_err(Error::configuration)?;
+            config.set(&option, &value, &Source::Here).map_err(Error::configuration)?;
         }
         Ok(config)
     }
@@ -40,7 +40,7 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
 
 #[cfg(feature = "toml")]
 mod own {
-    use super::{Config, Error, NO_URL, Place};
+    use super::{Config, Error, NO_URL, Source};
     use std::path::Path;
     use toml::de::{DeTable, DeValue};
 
@@ -81,7 +81,7 @@ mod own {
 
     fn read(text: &str, file: &str) -> Result<Config, Error> {
         let line = |at: usize| text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
-        let place = |at: usize| Place::Named(format!("{file}line {}", line(at) + 1));
+        let place = |at: usize| Source::Named(format!("{file}line {}", line(at) + 1));
         // The error of `toml` shows the whole line, with the password in it, so only its message is
         // taken.
         let table = DeTable::parse(text).map_err(|error| {
@@ -105,7 +105,7 @@ mod own {
         Ok(config)
     }
 
-    fn scalar(key: &str, value: &DeValue<'_>, place: &Place) -> Result<String, Error> {
+    fn scalar(key: &str, value: &DeValue<'_>, place: &Source) -> Result<String, Error> {
         let kind = match value {
             DeValue::String(text) => return Ok(text.to_string()),
             DeValue::Boolean(truth) => return Ok(truth.to_string()),

@@ -20,7 +20,7 @@ use crate::replication::Replication;
 use address::Address;
 use credentials::Provider;
 use file::Scalar;
-use option::{Extra, Place};
+use option::{SchemeOption, Source};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,11 +73,11 @@ pub struct Config {
     client_name: Option<String>,
     prefix: String,
     tokens: TokenPolicy,
-    keep: Duration,
+    token_retention: Duration,
     replication: Replication,
     /// Options that no setting here is called by: for a third party's scheme, which names those
     /// that it takes.
-    extra: BTreeMap<String, Extra>,
+    scheme_options: BTreeMap<String, SchemeOption>,
     /// Environment variables that look like ours and are none.
     unknown_variables: Vec<String>,
     /// What was said about values that could not be read: a setter does not fail, so `check` says
@@ -89,7 +89,7 @@ pub struct Config {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum TokenPolicy {
-    /// Tokens, from a counter that the store drops some time ([`Config::with_keep`]) after the time
+    /// Tokens, from a counter that the store drops some time ([`Config::with_token_retention`]) after the time
     /// that it stands for, so that millions of lock names leave nothing behind. The default.
     #[default]
     Expire,
@@ -115,11 +115,11 @@ impl Config {
     /// The default number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
     /// The default time for which a counter of tokens is kept.
-    pub const DEFAULT_KEEP: Duration = Duration::from_secs(60 * 60);
+    pub const DEFAULT_TOKEN_RETENTION: Duration = Duration::from_secs(60 * 60);
     /// The shortest such time: stores may take up to a minute of it off.
-    pub const SHORTEST_KEEP: Duration = Duration::from_secs(2 * 60);
+    pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(2 * 60);
     /// The longest such time.
-    pub const LONGEST_KEEP: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    pub const LONGEST_TOKEN_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     /// The most exclusive connections.
     pub const LARGEST_POOL: u32 = 10_000;
 
@@ -131,12 +131,12 @@ impl Config {
     /// password stands in it.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         let mut config = Self::default();
-        config.take_url(url, &Place::Here)?;
+        config.take_url(url, &Source::Here)?;
         Ok(config)
     }
 
     /// Takes the address and the options of a URL.
-    fn take_url(&mut self, url: &str, place: &Place) -> Result<(), Error> {
+    fn take_url(&mut self, url: &str, place: &Source) -> Result<(), Error> {
         let (address, options) = Address::parse(url).map_err(|wrong| place.refuse(&wrong))?;
         let mut seen: Vec<String> = Vec::new();
         for (option, value) in options {
@@ -153,11 +153,11 @@ impl Config {
     /// Takes an option by its name. One in a file or in the environment is checked on the spot, as
     /// long as it is known where it stands; the others with all the rest, by
     /// [`check`](Self::check).
-    fn take(&mut self, option: &str, value: &str, place: &Place) -> Result<(), Error> {
+    fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
         match (place, self.complaint(option)) {
-            (Place::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
-            (Place::Here, _) | (_, None) => Ok(()),
+            (Source::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
+            (Source::Here, _) | (_, None) => Ok(()),
         }
     }
 
@@ -168,7 +168,7 @@ impl Config {
     /// [`check`](Self::check).
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
-        if let Err(wrong) = self.set(name, value, &Place::Here) {
+        if let Err(wrong) = self.set(name, value, &Source::Here) {
             self.unreadable.push(wrong);
         }
         self
@@ -287,8 +287,8 @@ impl Config {
     /// set back meanwhile. It costs about 150 bytes for each name that was used within that time.
     /// The same for all clients of a quorum. Default: an hour.
     #[must_use]
-    pub fn with_keep(mut self, keep: Duration) -> Self {
-        self.keep = keep;
+    pub fn with_token_retention(mut self, retention: Duration) -> Self {
+        self.token_retention = retention;
         self
     }
 
@@ -361,10 +361,10 @@ impl Config {
         self.outage_limit.unwrap_or(self.watchdog)
     }
 
-    /// See [`with_keep`](Self::with_keep).
+    /// See [`with_token_retention`](Self::with_token_retention).
     #[must_use]
-    pub fn keep(&self) -> Duration {
-        self.keep
+    pub fn token_retention(&self) -> Duration {
+        self.token_retention
     }
 
     /// See [`with_hand_off`](Self::with_hand_off).
@@ -415,9 +415,10 @@ impl Config {
         self.replication
     }
 
-    /// Options that are none of this type's settings: a third party's scheme reads its own here.
-    pub fn extra(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.extra.iter().map(|(option, extra)| (option.as_str(), extra.value.reveal()))
+    /// The value of an option that is a scheme's own, such as `tls_ca`, and no setting of this type.
+    #[must_use]
+    pub fn scheme_option(&self, name: &str) -> Option<&str> {
+        self.scheme_options.get(name).map(|option| option.value.reveal())
     }
 }
 
@@ -432,7 +433,7 @@ impl Default for Config {
             lease: None,
             outage_limit: None,
             hand_off: Self::DEFAULT_HAND_OFF,
-            keep: Self::DEFAULT_KEEP,
+            token_retention: Self::DEFAULT_TOKEN_RETENTION,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,
             pool: Self::DEFAULT_POOL,
@@ -440,7 +441,7 @@ impl Default for Config {
             prefix: String::new(),
             tokens: TokenPolicy::default(),
             replication: Replication::off(),
-            extra: BTreeMap::new(),
+            scheme_options: BTreeMap::new(),
             unknown_variables: Vec::new(),
             unreadable: Vec::new(),
         }

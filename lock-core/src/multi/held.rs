@@ -4,7 +4,7 @@ use super::members::{Group, worst};
 use crate::clock::Moment;
 use crate::engine::Whole;
 use crate::engine::acquisition::{GuardState, Listener};
-use crate::error::{Error, MemberResult, Outcome};
+use crate::error::{Error, MemberOutcome, MemberResult};
 use crate::guard::{LockGuard, must_be_left};
 use crate::lease::LeaseTime;
 use crate::loss::Loss;
@@ -58,11 +58,11 @@ impl Several {
         let mut results = Vec::new();
         for (part, answer) in self.group.parts.iter().zip(answers) {
             let outcome = match answer {
-                None => Outcome::NotAsked,
-                Some(Err(error)) => Outcome::Failed(error),
+                None => MemberOutcome::NotAsked,
+                Some(Err(error)) => MemberOutcome::Failed(error),
                 Some(Ok(answer)) => {
                     good.push(answer);
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
             };
             results.push(MemberResult::new(part.name().as_str(), outcome));
@@ -71,7 +71,7 @@ impl Several {
             return Ok(good);
         }
         let kind = worst(&results);
-        Err(Error::of_several(kind, what, done, results).on(&self.group.name))
+        Err(Error::from_members(kind, what, done, results).on(&self.group.name))
     }
 
     /// What so many of these durations reach as are needed.

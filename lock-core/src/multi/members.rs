@@ -5,7 +5,7 @@ use crate::backend::LockInfo;
 use crate::clock::{Clock, Moment};
 use crate::engine::Alive;
 use crate::engine::entry::Entry;
-use crate::error::{Error, ErrorKind, MemberResult, Outcome};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
 use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
 use crate::lock::DistLock;
@@ -256,7 +256,7 @@ impl Members {
     }
 
     /// The members' names, each with what it came to.
-    pub(super) fn results(&self, outcomes: Vec<Outcome>) -> Vec<MemberResult> {
+    pub(super) fn results(&self, outcomes: Vec<MemberOutcome>) -> Vec<MemberResult> {
         let named = self.locks.iter().zip(outcomes);
         named.map(|(lock, outcome)| MemberResult::new(lock.name().as_str(), outcome)).collect()
     }
@@ -270,13 +270,13 @@ impl Members {
             outcomes.push(match lock.inspect() {
                 Ok(LockInfo { holder: Some(holder), .. }) => {
                     holders.push(holder);
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
                 Ok(_) => {
                     free += 1;
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
-                Err(error) => Outcome::Failed(error),
+                Err(error) => MemberOutcome::Failed(error),
             });
         }
         if holders.len() > self.spare() {
@@ -299,12 +299,12 @@ impl Members {
             outcomes.push(match lock.force_unlock() {
                 Ok(held) => {
                     was_held |= held;
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
-                Err(error) => Outcome::Failed(error),
+                Err(error) => MemberOutcome::Failed(error),
             });
         }
-        let done = outcomes.iter().filter(|it| matches!(it, Outcome::Done)).count();
+        let done = outcomes.iter().filter(|it| matches!(it, MemberOutcome::Done)).count();
         if done >= self.need() {
             return Ok(was_held);
         }
@@ -324,9 +324,9 @@ impl Members {
     }
 
     /// The error of a call in which too many failed.
-    fn failed(&self, what: &str, done: &str, outcomes: Vec<Outcome>) -> Error {
+    fn failed(&self, what: &str, done: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let results = self.results(outcomes);
-        Error::of_several(worst(&results), what, done, results).on(&self.group.name)
+        Error::from_members(worst(&results), what, done, results).on(&self.group.name)
     }
 }
 

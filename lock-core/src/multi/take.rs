@@ -4,7 +4,7 @@
 use super::held::Several;
 use super::members::{Leaf, Members, worst};
 use crate::clock::{Clock, Moment, Signal, Woken};
-use crate::error::{Error, ErrorKind, MemberResult, Outcome};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
@@ -65,7 +65,7 @@ struct Round {
     /// When the first lock was taken.
     first: Option<Moment>,
     guards: Vec<Option<LockGuard>>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<MemberOutcome>,
     /// Which was found busy last, and which could not be asked.
     busy: Option<usize>,
     unavailable: Option<usize>,
@@ -186,11 +186,11 @@ impl<'a> Taking<'a> {
                 self.members.set_ailing(at, None);
                 round.first.get_or_insert_with(|| self.clock.now());
                 round.guards[at] = Some(guard);
-                Outcome::Done
+                MemberOutcome::Done
             }
             Ok(None) => {
                 round.busy = Some(at);
-                Outcome::Busy
+                MemberOutcome::Busy
             }
             Err(error) if error.is_interrupted() => return Err(interrupted()),
             Err(error) => {
@@ -200,7 +200,7 @@ impl<'a> Taking<'a> {
                 } else {
                     round.refused[at] = true;
                 }
-                Outcome::Failed(error)
+                MemberOutcome::Failed(error)
             }
         };
         Ok(())
@@ -296,7 +296,7 @@ impl<'a> Taking<'a> {
         let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
         let kind =
             if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst(&decided) };
-        Error::of_several(kind, what, "was taken and given back", results)
+        Error::from_members(kind, what, "was taken and given back", results)
     }
 
     /// After something was given back: leaves it to whoever wants it, for a random time. Without
@@ -321,7 +321,7 @@ impl Round {
     fn new(members: usize, began: Moment) -> Self {
         let mut guards = Vec::new();
         guards.resize_with(members, || None);
-        let outcomes = vec![Outcome::NotAsked; members];
+        let outcomes = vec![MemberOutcome::NotAsked; members];
         let refused = vec![false; members];
         Self { began, first: None, guards, outcomes, busy: None, unavailable: None, refused }
     }
@@ -330,11 +330,11 @@ impl Round {
         let mut count = Count::default();
         for (outcome, is_refused) in self.outcomes.iter().zip(&self.refused) {
             match outcome {
-                Outcome::Done => count.taken += 1,
-                Outcome::Busy => count.busy += 1,
-                Outcome::Failed(_) if *is_refused => count.refused += 1,
-                Outcome::Failed(_) => count.unavailable += 1,
-                Outcome::NotAsked => {}
+                MemberOutcome::Done => count.taken += 1,
+                MemberOutcome::Busy => count.busy += 1,
+                MemberOutcome::Failed(_) if *is_refused => count.refused += 1,
+                MemberOutcome::Failed(_) => count.unavailable += 1,
+                MemberOutcome::NotAsked => {}
             }
         }
         count
@@ -364,7 +364,7 @@ impl Round {
                 // Where a lease cannot be extended it is as long as it is.
                 Err(error) if !error.is_unsupported() => {
                     self.refused[at] = !may_pass(at, &error);
-                    self.outcomes[at] = Outcome::Failed(error);
+                    self.outcomes[at] = MemberOutcome::Failed(error);
                     self.unavailable = Some(at);
                 }
                 _ => self.guards[at] = Some(short),
@@ -382,7 +382,7 @@ impl Round {
 
     /// What was taken here was lost before the others were: it is somebody else's now, or free.
     fn lost(&mut self, at: usize) {
-        self.outcomes[at] = Outcome::Busy;
+        self.outcomes[at] = MemberOutcome::Busy;
         self.busy = Some(at);
     }
 

@@ -6,7 +6,7 @@ use crate::engine::tests::recorded::{Fault, Recorded};
 use crate::engine::tests::{SECOND, eventually, sleeping};
 use crate::{
     Client, Clock, DistLock, Error, GuardState, Interrupt, LockOptions, LossCause, ManualClock,
-    Mutex, Outcome,
+    MemberOutcome, Mutex,
 };
 use std::sync::Arc;
 use std::thread;
@@ -110,7 +110,7 @@ impl Three {
     /// does not sleep.
     fn until_waiting_for(&self, n: usize) {
         self.until("it waits for one", SECOND / 1000, || {
-            let is_queued = self.clients[n].waiting(NAMES[n]).unwrap() == 1;
+            let is_queued = self.clients[n].queue_length(NAMES[n]).unwrap() == 1;
             is_queued && sleeping(&self.clock) > self.threads()
         });
     }
@@ -120,11 +120,11 @@ const NONE: [bool; 3] = [false; 3];
 
 /// What each member came to, in one letter.
 fn letters(error: &Error) -> String {
-    let letter = |outcome: &Outcome| match outcome {
-        Outcome::Done => 'd',
-        Outcome::Busy => 'b',
-        Outcome::NotAsked => '-',
-        Outcome::Failed(_) => 'f',
+    let letter = |outcome: &MemberOutcome| match outcome {
+        MemberOutcome::Done => 'd',
+        MemberOutcome::Busy => 'b',
+        MemberOutcome::NotAsked => '-',
+        MemberOutcome::Failed(_) => 'f',
     };
     error.members().iter().map(|it| letter(it.outcome())).collect()
 }

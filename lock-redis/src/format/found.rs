@@ -22,8 +22,8 @@ pub(super) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment)
     }
     let Some(found) = what_is_there(link, key, by) else { return failure };
     match failure {
-        Failure::Refused(error) => Failure::Refused(error.adding(&found)),
-        Failure::Unknown(error) => Failure::Unknown(error.adding(&found)),
+        Failure::Refused(error) => Failure::Refused(error.with_hint(&found)),
+        Failure::Unknown(error) => Failure::Unknown(error.with_hint(&found)),
         other => other,
     }
 }
