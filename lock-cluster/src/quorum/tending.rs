@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn two_memberships_of_one_epoch_admit_nobody_together() {
         let other = node("c", 2, ["a", "x", "c"]);
-        assert_eq!(todo(&[node("a", 2, SECOND), outside("d"), other]), None);
+        assert_eq!(todo(&[other, outside("d"), node("a", 2, SECOND)]), None);
     }
 
     #[test]
