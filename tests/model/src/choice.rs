@@ -133,8 +133,7 @@ impl Model for Choice {
                 state.losses += 1;
             }
             Action::IsReadmitted { acceptor } => {
-                state.acceptors[acceptor] =
-                    Acceptor { is_readmitted: true, ..Acceptor::default() };
+                state.acceptors[acceptor] = Acceptor { is_readmitted: true, ..Acceptor::default() };
             }
         }
         Some(state)
