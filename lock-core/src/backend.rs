@@ -132,6 +132,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
+    /// The same as [`inspect`](Backend::inspect) for a waiter, which looks often and acts on nothing it sees: one request
+    /// to the server that is known to keep the lock. A backend that asks others as well before it answers overrides this.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.inspect(name, by)
+    }
+
     /// Frees the lock whoever holds it, wakes the waiters, and says whether anybody held it. A value in another format
     /// is left alone and reported as [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
     ///

@@ -247,8 +247,10 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
 /// Which rule is missing in the server's access control list.
 fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> String {
     let user = server.user();
-    // So that every apostrophe that is left belongs to a quotation; and a quoted key may contain any word.
+    // So that every apostrophe that is left belongs to a quotation; and a quoted key, or the name of the user, may contain
+    // any word.
     let detail = answer.detail.replace("can't", "cannot");
+    let detail = detail.replacen(&format!("User {user} "), "User ", 1);
     let unquoted: String = detail.split('\'').step_by(2).collect();
     let (what, rules) = if unquoted.contains("channel") {
         let (what, name) = match asked {
@@ -458,6 +460,25 @@ mod tests {
             assert!(error.to_string().contains(says), "{text}: {error:?}");
             if !text.contains("WRONGTYPE") {
                 assert!(error.to_string().contains("h:1"), "{text}: {error:?}");
+            }
+        }
+    }
+
+    /// Since Redis 7 the server names the user, which may be called anything.
+    #[test]
+    fn name_of_the_user_is_not_read_as_what_is_forbidden() {
+        for user in ["monkey", "key", "channels", "o'key"] {
+            let server = Server::new(Place::tcp("h", 1), Some(user));
+            for prefix in ["NOPERM", "ERR ACL failure in script:"] {
+                for (forbidden, rule) in
+                    [("run the 'pexpire' command", "+pexpire`"), ("access the 'k' key", "~k ")]
+                {
+                    let text = format!("{prefix} User {user} has no permissions to {forbidden}");
+                    let answer = ServerError::parse(&text);
+                    let error = explain(&server, &answer, &Asked::Script(ACQUIRE, "k"));
+                    let rule = format!("`ACL SETUSER {user} {rule}");
+                    assert!(error.to_string().contains(&rule), "{error:?}");
+                }
             }
         }
     }

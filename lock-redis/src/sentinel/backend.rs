@@ -209,6 +209,11 @@ impl Backend for SentinelBackend {
         self.ask(by, look, |_| Effect::Nothing).map_err(on(name))
     }
 
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let format = &self.generations.format;
+        self.ask(by, |node| node.inspect(format, name, by), |_| Effect::Nothing).map_err(on(name))
+    }
+
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let format = &self.generations.format;
         let effect = |freed: &bool| if *freed { Effect::Something } else { Effect::Nothing };

@@ -241,7 +241,7 @@ impl Wait<'_> {
         let answered_by = self.engine.command_deadline();
         place.asks(answered_by);
         let by = self.at_most(answered_by);
-        match self.engine.ask(|backend| backend.inspect(&entry.name, by)) {
+        match self.engine.ask(|backend| backend.peek(&entry.name, by)) {
             Ok(LockInfo { holder: Some(holder) }) => {
                 if holder.remaining.is_none() {
                     self.tell_endless(entry);
