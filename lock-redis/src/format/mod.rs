@@ -51,7 +51,7 @@ use std::time::Duration;
 use unowned::Unowned;
 
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
-/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/FORMATS.md`.
+/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
 /// A wire format, with the settings that it depends on.
