@@ -10,7 +10,7 @@ const VAGUE: [&str; 5] = ["whoever", "somebody", "nobody", "everybody", "anybody
 /// The width that rustfmt is set to, which it does not apply to comments.
 const WIDTH: usize = 100;
 /// Lines that are wider today: mend them, and lower this.
-const TOO_WIDE: usize = 9_999;
+const TOO_WIDE: usize = 1_750;
 
 /// The names of the files in `docs`, without what benchmarks write.
 fn documents() -> Vec<String> {
@@ -61,7 +61,8 @@ fn is_too_wide(line: &str) -> bool {
 
 #[test]
 fn lines_are_no_wider_than_rustfmt_allows() {
-    let folders = ["src", "lock-core", "lock-redis", "lock-cluster", "tests", "examples", "benches"];
+    let folders =
+        ["src", "lock-core", "lock-redis", "lock-cluster", "tests", "examples", "benches"];
     let (mut wide, mut last) = (0, String::new());
     for file in sources(folders) {
         for (number, line) in read(&file).lines().enumerate() {
