@@ -1,8 +1,8 @@
 //! The marker of a quorum's node: which quorum it belongs to, who the members are, and the choice of the next ones. What it is
 //! for stands in `docs/DESIGN.md`, under "Who is a member of a quorum?".
 
+use crate::connection::ConnectionLike;
 use crate::format::{Owned, run, unexpected};
-use crate::link::Ask;
 use crate::reply::Reply;
 use crate::script::MARK;
 use crate::text::Text;
@@ -210,7 +210,7 @@ impl Owned {
     /// Asks the server of this `run_id`, or any if that is empty. Where it is another one, nothing was changed.
     pub(crate) fn mark(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         run_id: &str,
         step: &Step<'_>,
         by: Moment,
