@@ -230,7 +230,7 @@ impl Quorum {
             Some(Said::Paused(left, node)) => {
                 MemberOutcome::Failed(pauses(*left, node.as_deref().is_some_and(is_restarted)))
             }
-            Some(Said::Outside) => MemberOutcome::Failed(self.roll.outside(at)),
+            Some(Said::Outside) => MemberOutcome::Failed(self.roll.outside(at, &ballot.said_by())),
             None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let outcomes = outcomes.collect();
