@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 /// A sentinel that names the master that it is told to. Serves for as long as the test runs.
@@ -21,6 +22,8 @@ struct Says {
     /// The master's `run_id`, as if it had heard of it.
     run_id: Mutex<String>,
     listeners: Mutex<Vec<TcpStream>>,
+    /// How often it was asked about a master.
+    questions: AtomicU32,
 }
 
 impl Liar {
@@ -31,6 +34,7 @@ impl Liar {
             master: Mutex::new((master, epoch)),
             run_id: Mutex::default(),
             listeners: Mutex::default(),
+            questions: AtomicU32::new(0),
         });
         let serving = Arc::clone(&says);
         thread::spawn(move || {
@@ -69,6 +73,11 @@ impl Liar {
         }
     }
 
+    /// How often it was asked about a master.
+    pub(crate) fn questions(&self) -> u32 {
+        self.says.questions.load(Ordering::SeqCst)
+    }
+
     /// How many listen to its news of another master.
     pub(crate) fn listeners(&self) -> usize {
         self.says.listeners.lock().len()
@@ -83,6 +92,7 @@ impl Says {
             let (port, epoch_text) = (port.to_string(), epoch.to_string());
             let answer = match (request.word(0).as_str(), request.word(1).as_str()) {
                 ("SENTINEL", "MASTER") => {
+                    self.questions.fetch_add(1, Ordering::SeqCst);
                     let run_id = self.run_id.lock().clone();
                     let address = ["ip", "127.0.0.1", "port", &port];
                     let rest = ["runid", &run_id, "config-epoch", &epoch_text];

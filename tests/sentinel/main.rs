@@ -40,3 +40,6 @@ mod unconfirmed;
 
 // A master that was replaced and does not know.
 mod replaced_master;
+
+// What a waiter asks for, and of which server.
+mod waiting;

@@ -85,7 +85,7 @@ impl Engine {
             && self.lanes.has_doubts()
         {
             // What it says about the lock is of no interest, and if it cannot be asked, neither could be heard more.
-            let _answer = self.ask(|backend| backend.inspect(&name, by));
+            let _answer = self.ask(|backend| backend.peek(&name, by));
         }
     }
 }

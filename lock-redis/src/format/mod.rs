@@ -30,15 +30,15 @@ pub use unowned::Stops;
 #[cfg(test)]
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
+use crate::connection::{ConnectionLike, Server, SharedConnection};
 use crate::keys;
-use crate::link::{Ask, Server, SharedLink};
 use crate::marker::{Sight, Step};
 use crate::neighbour::Neighbour;
 use crate::propose::{Vote, Voting};
+use crate::pubsub::ChannelKind;
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
-use crate::subscriber::Channels;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release,
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport,
@@ -51,7 +51,7 @@ use std::time::Duration;
 use unowned::Unowned;
 
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
-/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/FORMATS.md`.
+/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
 /// A wire format, with the settings that it depends on.
@@ -172,10 +172,10 @@ impl Format {
     }
 
     /// The kind of the channels on which releases are told.
-    pub(crate) fn channels(&self) -> Channels {
+    pub(crate) fn channels(&self) -> ChannelKind {
         match &self.0 {
             Kind::Owned(format) => format.channels(),
-            Kind::Unowned(_) => Channels::Plain,
+            Kind::Unowned(_) => ChannelKind::Plain,
         }
     }
 
@@ -195,7 +195,7 @@ impl Format {
     /// See [`Backend::acquire`](lock_core::Backend::acquire). Goes on where `progress` says.
     pub(crate) fn acquire(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         progress: &mut Progress,
         by: Moment,
@@ -209,7 +209,7 @@ impl Format {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub(crate) fn release(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
@@ -224,7 +224,7 @@ impl Format {
     /// channel is one that nobody needs any more.
     pub(crate) fn submit_release(
         &self,
-        link: &SharedLink,
+        link: &SharedConnection,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
@@ -244,7 +244,7 @@ impl Format {
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
     pub(crate) fn renew(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
@@ -254,7 +254,7 @@ impl Format {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub(crate) fn inspect(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -267,7 +267,7 @@ impl Format {
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub(crate) fn force(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
@@ -280,7 +280,7 @@ impl Format {
     /// See [`Owned::propose`].
     pub(crate) fn propose(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         voting: &Voting<'_>,
         by: Moment,
@@ -291,12 +291,17 @@ impl Format {
     /// See [`Owned::mark`].
     pub(crate) fn mark(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         run_id: &str,
         step: &Step<'_>,
         by: Moment,
     ) -> Result<Sight, Failure> {
         self.owned("stand on a quorum")?.mark(link, run_id, step, by)
+    }
+
+    /// The key of a quorum node's marker.
+    pub(crate) fn marker_key(&self) -> String {
+        self.owned("stand on a quorum").map(|format| format.keys.marker()).unwrap_or_default()
     }
 
     /// For how long a counter of tokens is kept.
@@ -312,7 +317,7 @@ impl Format {
 /// Runs a script; an error that it answers with is a refusal.
 pub(crate) fn run(
     script: &'static Script,
-    link: &mut dyn Ask,
+    link: &mut dyn ConnectionLike,
     key: &str,
     keys: &[&[u8]],
     arguments: &[&[u8]],
@@ -329,17 +334,21 @@ pub(crate) fn run(
 
 /// The failure of a request that was answered with an error. A connection to a replica is of no use: its server may have
 /// been the master when it was made, and the server's name may stand for another one by now.
-pub(crate) fn refused(link: &mut dyn Ask, answer: &ServerError, asked: &Asked<'_>) -> Failure {
+pub(crate) fn refused(
+    link: &mut dyn ConnectionLike,
+    answer: &ServerError,
+    asked: &Asked<'_>,
+) -> Failure {
     let failure = refusal::refused(link.server(), answer, asked);
     if refusal::is_by_a_replica(failure.error()) {
-        link.end_for(failure.error());
+        link.close_with(failure.error());
     }
     failure
 }
 
 /// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
-pub(crate) fn unexpected(link: &mut dyn Ask, script: &Script) -> Failure {
-    link.condemn();
+pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {
+    link.close();
     strange(link.server(), &format!("the script `{}`", script.name()))
 }
 
@@ -350,7 +359,7 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
 /// What a script that releases says, which was told to publish on this channel. So many who may wait it could not count.
 pub(crate) fn released(
     server: &Server,
-    channels: Channels,
+    channels: ChannelKind,
     channel: impl FnOnce() -> String,
     reply: &Reply,
     unseen: u32,
@@ -358,7 +367,7 @@ pub(crate) fn released(
     match reply {
         Reply::Int(0) => Some(Release::Gone),
         Reply::Int(more @ 1..) => {
-            server.is_mended(WarningKind::NotPublished);
+            server.is_served(WarningKind::NotPublished, channel);
             let told = u32::try_from(more - 1).unwrap_or(u32::MAX);
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
@@ -376,10 +385,16 @@ pub(crate) fn released(
 }
 
 /// Tells that releases cannot be published.
-pub(crate) fn unpublished(server: &Server, why: &ServerError, channels: Channels, channel: &str) {
-    server.warn(WarningKind::NotPublished, || {
-        let asked = Asked::Publish(channels.publish(), channel);
-        let cause = refusal::explain(server, why, &asked);
+pub(crate) fn unpublished(
+    server: &Server,
+    why: &ServerError,
+    channels: ChannelKind,
+    channel: &str,
+) {
+    let asked = |channel| Asked::Publish(channels.publish(), channel);
+    let cause = refusal::cause_on_channel(server, why, channel, asked);
+    server.warn_of(WarningKind::NotPublished, cause, || {
+        let cause = refusal::explain(server, why, &asked(channel));
         format!(
             "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
         )

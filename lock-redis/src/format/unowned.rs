@@ -12,8 +12,8 @@ use super::polls::Polls;
 use super::progress::Progress;
 use super::timestamp::Timestamp;
 use super::{found, refused, strange};
+use crate::connection::{ConnectionLike, Request};
 use crate::keys::Keys;
-use crate::link::{Ask, Request};
 use crate::refusal::Asked;
 use crate::reply::Reply;
 use crate::script::Script;
@@ -79,7 +79,7 @@ impl Unowned {
 
     pub(super) fn acquire(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         progress: &mut Progress,
         by: Moment,
@@ -101,7 +101,7 @@ impl Unowned {
 
     pub(super) fn release(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Release, Failure> {
@@ -113,7 +113,7 @@ impl Unowned {
 
     pub(super) fn inspect(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -128,7 +128,7 @@ impl Unowned {
     /// what these formats are like.
     pub(super) fn force(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
@@ -140,7 +140,7 @@ impl Unowned {
 
     fn talk<T>(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
         talk: impl FnOnce(&mut Talk<'_>) -> Result<T, Failure>,
@@ -150,7 +150,7 @@ impl Unowned {
 
     fn go_on_talking<T>(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         progress: &mut Progress,
         by: Moment,
@@ -163,7 +163,7 @@ impl Unowned {
 
 /// Commands about one lock, one after the other.
 pub(super) struct Talk<'a> {
-    link: &'a mut dyn Ask,
+    link: &'a mut dyn ConnectionLike,
     name: &'a LockName,
     pub(super) key: &'a str,
     by: Moment,
@@ -249,7 +249,7 @@ impl Talk<'_> {
         let (replies, outcome) = self.link.call_many(&requests, self.by);
         if let Err(error) = outcome {
             // Also where nothing was sent: the next one's commands would be queued behind ours.
-            self.link.condemn();
+            self.link.close();
             return Err(error.into());
         }
         // An error of a command that was not even queued says more than that of `EXEC`, which comes of it.
@@ -364,7 +364,7 @@ impl Talk<'_> {
 
     /// The server answered, but not as to this command.
     pub(super) fn unexpected(&mut self, command: &str) -> Failure {
-        self.link.condemn();
+        self.link.close();
         strange(self.link.server(), &format!("the command {command}"))
     }
 }
