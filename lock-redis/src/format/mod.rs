@@ -299,6 +299,11 @@ impl Format {
         self.owned("stand on a quorum")?.mark(link, run_id, step, by)
     }
 
+    /// The key of a quorum node's marker.
+    pub(crate) fn marker_key(&self) -> String {
+        self.owned("stand on a quorum").map(|format| format.keys.marker()).unwrap_or_default()
+    }
+
     /// For how long a counter of tokens is kept.
     #[must_use]
     pub fn keep(&self) -> Duration {

@@ -221,7 +221,7 @@ fn three_attempts_to_a_depth() {
 }
 
 #[test]
-fn the_naive_protocol_is_refuted() {
+fn naive_protocol_is_refuted() {
     let naive = Quorum { protocol: Protocol::Naive, skew: 1, ..plain() };
     refuted("counters that are written back", naive);
 }
@@ -232,7 +232,7 @@ fn flawed(flaw: Flaw, model: Quorum) {
 }
 
 #[test]
-fn without_the_marker_it_is_refuted() {
+fn protocol_without_the_marker_is_refuted() {
     flawed(Flaw::NoMarker, forgetful());
 }
 
@@ -249,7 +249,7 @@ fn every_rule_of_a_node_is_needed() {
 
 /// That takes three attempts, and too many steps to look for the shortest way.
 #[test]
-fn a_release_gives_back_nothing_that_is_somebody_elses() {
+fn late_release_lowers_no_token_of_the_next_owner() {
     let sound = Quorum { attempts: 3, ..ranges() };
     assert_eq!(walks(&sound, 0..20_000), None, "the seed of a walk that ends with a fault");
     let rules = Rules { flaw: Flaw::GivesBackLate, ..sound.rules };
@@ -261,7 +261,7 @@ fn a_release_gives_back_nothing_that_is_somebody_elses() {
 fn every_rule_of_a_client_is_needed() {
     flawed(Flaw::Minority, Quorum { rounds: 1, latest: 2, skew: 0, ..plain() });
     flawed(Flaw::NoLeaseCheck, Quorum { rounds: 1, latest: 2, skew: 0, ..plain() });
-    flawed(Flaw::CountsOldRounds, Quorum { latest: 2, ..plain() });
+    flawed(Flaw::CountsOldRounds, Quorum { latest: 2, skew: 1, ..plain() });
 }
 
 fn walks(model: &Quorum, seeds: Range<u64>) -> Option<u64> {
@@ -279,7 +279,7 @@ fn walks(model: &Quorum, seeds: Range<u64>) -> Option<u64> {
 #[test]
 fn everything_together_at_random() {
     let model = Quorum::everything();
-    const WALKS: u64 = 100_000;
+    const WALKS: u64 = 40_000;
     let (fault, time) = timed(|| walks(&model, 0..WALKS));
     assert_eq!(fault, None, "the seed of a walk that ends with a fault");
     println!("{WALKS} walks of 150 steps: {time:.1?}");
