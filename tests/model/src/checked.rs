@@ -241,13 +241,13 @@ fn three_attempts_to_a_depth() {
 }
 
 #[test]
-fn the_naive_protocol_is_refuted() {
+fn naive_protocol_is_refuted() {
     let naive = Quorum { protocol: Protocol::Naive, skew: 1, ..plain() };
     refuted("counters that are written back", naive);
 }
 
 #[test]
-fn without_the_marker_it_is_refuted() {
+fn protocol_without_the_marker_is_refuted() {
     let rules = Rules { flaw: Flaw::NoMarker, ..forgetful().rules };
     refuted("no marker", Quorum { rules, ..forgetful() });
 }
@@ -264,7 +264,7 @@ fn every_rule_of_a_node_is_needed() {
 
 /// That takes three attempts, and too many steps to look for the shortest way.
 #[test]
-fn a_release_gives_back_nothing_that_is_somebody_elses() {
+fn late_release_lowers_no_token_of_the_next_owner() {
     let sound = Quorum { attempts: 3, ..ranges() };
     assert_eq!(walks(&sound, 0..20_000), None, "the seed of a walk that ends with a fault");
     let rules = Rules { flaw: Flaw::GivesBackLate, ..sound.rules };
