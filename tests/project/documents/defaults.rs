@@ -23,7 +23,7 @@ fn value(config: &Config, setting: &str) -> String {
         "prefix" if config.prefix().is_empty() => "nothing".to_owned(),
         "prefix" => format!("`{}`", config.prefix()),
         "tokens" => format!("`{:?}`", config.tokens()).to_lowercase(),
-        "keep" => duration(config.keep()),
+        "token_retention" => duration(config.token_retention()),
         "replicas" => config.replication().count().to_string(),
         "replication_timeout" => duration(config.replication().time()),
         "on_insufficient_replicas" => {
