@@ -1,3 +1,19 @@
+// The links of README.md, for docs.rs: of two definitions the first counts.
+//! [`Backend`]: crate::Backend
+//! [algorithms]: https://docs.rs/crate/distlock/latest/source/docs/ALGORITHMS.md
+//! [contributing]: https://docs.rs/crate/distlock/latest/source/CONTRIBUTING.md
+//! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
+//! [design]: https://docs.rs/crate/distlock/latest/source/docs/DESIGN.md
+//! [formats]: https://docs.rs/crate/distlock/latest/source/docs/FORMATS.md
+//! [guarantees]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md
+//! [guarantees-replicas]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#replicas
+//! [interop]: https://docs.rs/crate/distlock/latest/source/docs/INTEROP.md
+//! [measured]: https://docs.rs/crate/distlock/latest/source/docs/MEASURED.md
+//! [migrating]: https://docs.rs/crate/distlock/latest/source/docs/MIGRATING.md
+//! [operations]: https://docs.rs/crate/distlock/latest/source/docs/OPERATIONS.md
+//! [performance]: https://docs.rs/crate/distlock/latest/source/docs/PERFORMANCE.md
+//! [testing]: https://docs.rs/crate/distlock/latest/source/docs/TESTING.md
+//!
 #![doc = include_str!("../README.md")]
 //!
 //! # The map

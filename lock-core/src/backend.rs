@@ -13,7 +13,8 @@
 //! closed with [`Tombstone::Leave`]. It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] holdings at a
 //! time, once at a time for each lane that the backend itself named, for as long as it is answered quickly. While an
 //! answer does not come it calls it for *other* holdings of that lane, from other threads: four calls are under way at
-//! most, and a call that waits for another one delays what it renews. A holding is in two of them only if its holder
+//! most, and a call that waits for another one delays what it renews. Renewals that replicas must confirm have calls of
+//! their own, four at most besides: a replica that lags delays no renewal that does not need it. A holding is in two of them only if its holder
 //! extends it, too. It stops renewing before it releases. The last thing that it calls, once, is
 //! [`leave`](Backend::leave).
 //!
@@ -70,15 +71,6 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// See [`Failure`].
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
-
-    /// The same as [`acquire`](Backend::acquire) for a caller that has more to send before it waits for any answer:
-    /// returns when the request has left, and tells `done` what came of it, exactly once.
-    ///
-    /// What is said of [`submit_release`](Backend::submit_release) holds here, too. Answers that nobody waits for are
-    /// read along with the answer to what is asked next; the caller sees to it that something is.
-    fn submit_acquire(&self, attempt: &Attempt<'_>, by: Moment, done: OnAcquired) {
-        done(self.acquire(attempt, by));
-    }
 
     /// Extends the leases of `batch`, each on its own: what goes wrong with one must not touch the others.
     ///
@@ -186,9 +178,6 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
 /// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].
 pub type OnReleased = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
-
-/// Who is told what came of an attempt that nobody waits for: see [`Backend::submit_acquire`].
-pub type OnAcquired = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
 
 /// One attempt to take a lock.
 #[derive(Clone, Copy, Debug)]
@@ -313,13 +302,22 @@ pub struct Pause {
     pub left: Duration,
     /// Why, for a caller that does not wait so long.
     pub why: Error,
+    /// Whether it may end at any time: enough others can grant it that only gave no answer this time.
+    pub may_end_sooner: bool,
 }
 
 impl Pause {
     /// For so long yet, and for this reason.
     #[must_use]
     pub fn new(left: Duration, why: Error) -> Self {
-        Self { left, why }
+        Self { left, why, may_end_sooner: false }
+    }
+
+    /// The same, which may end at any time.
+    #[must_use]
+    pub fn may_end_sooner(mut self, may_end_sooner: bool) -> Self {
+        self.may_end_sooner = may_end_sooner;
+        self
     }
 }
 

@@ -14,8 +14,9 @@
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
 //!
-//! Renewals and releases that fail for one cause make one record, another every ten seconds with how many more there were,
-//! and one when it is over: an outage befalls all locks of a client at once.
+//! What befalls all locks of a client at once makes one record for each cause, another every ten
+//! seconds with how many more there were, and one when it is over: renewals and releases that fail,
+//! a store that grants nothing for a time, too few replicas.
 //!
 //! Lock names are in them, owners and secrets never.
 
@@ -62,7 +63,14 @@ impl EventHandler for Traced {
     }
 }
 
-/// What has failed and is not over, by what and why.
+/// What is wrong, as it is recorded. It befalls many locks at once, and is recorded together.
+const RENEWAL: &str = "a renewal failed";
+const RELEASE: &str = "a release failed";
+const PAUSE: &str = "the store grants nothing yet: waiting";
+const ACCEPTED: &str = "too few replicas confirmed it: accepted";
+const DEGRADED: &str = "held without the replicas that were asked for";
+
+/// What is wrong and not over, by what and why.
 #[derive(Default)]
 struct Failures(HashMap<(&'static str, String), Failure>);
 
@@ -74,7 +82,7 @@ struct Failure {
     /// How often since it was recorded, and in all.
     unrecorded: u64,
     times: u64,
-    /// The locks whose renewals fail by it, and that are not renewed, released or lost yet.
+    /// The locks that it befell, and of which no event has said that it is over.
     locks: HashSet<LockName>,
 }
 
@@ -82,63 +90,81 @@ impl Failures {
     fn record(&mut self, event: &Event, now: Moment) {
         match event {
             Event::RenewalFailed { lock, error, .. } => {
-                self.failed("a renewal failed", lock, error, now, true);
+                self.failed(RENEWAL, lock, (cause(error), chain(error)), now, true);
             }
             Event::ReleaseFailed { lock, error } => {
-                self.failed("a release failed", lock, error, now, false);
+                self.failed(RELEASE, lock, (cause(error), chain(error)), now, false);
             }
-            Event::Renewed { lock, .. }
-            | Event::Released { lock, .. }
-            | Event::Acquired { lock, .. }
-            | Event::Lost { lock, .. } => self.ended(Some(lock), now),
-            _ => self.ended(None, now),
+            // Its text says how much time is left, which is new each time.
+            Event::Paused { lock, why, .. } => {
+                self.failed(PAUSE, lock, (String::new(), chain(why)), now, true);
+            }
+            Event::InsufficientReplicasAccepted { lock, insufficient, .. } => {
+                let why = insufficient.to_string();
+                self.failed(ACCEPTED, lock, (why.clone(), why), now, false);
+            }
+            Event::Degraded { lock, insufficient } => {
+                let why = insufficient.to_string();
+                self.failed(DEGRADED, lock, (why.clone(), why), now, true);
+            }
+            Event::Renewed { lock, .. } => self.ended(Some(lock), &[RENEWAL], now),
+            Event::Acquired { lock, .. } => self.ended(Some(lock), &[RENEWAL, PAUSE], now),
+            Event::Restored { lock } => self.ended(Some(lock), &[DEGRADED], now),
+            Event::Released { lock, .. } | Event::Lost { lock, .. } => {
+                self.ended(Some(lock), &[RENEWAL, PAUSE, DEGRADED], now);
+            }
+            _ => self.ended(None, &[], now),
         }
     }
 
-    /// Of a renewal it is known when that is over: the lock says so.
+    /// `why` tells causes apart, and is the text of the first record. `ends_with_lock`: an event of
+    /// the lock says when it is over.
     fn failed(
         &mut self,
         what: &'static str,
         lock: &LockName,
-        error: &Error,
+        (cause, text): (String, String),
         now: Moment,
-        is_renewal: bool,
+        ends_with_lock: bool,
     ) {
-        self.ended(None, now);
-        let mut key = (what, cause(error));
+        self.ended(None, &[], now);
+        let mut key = (what, cause);
         if self.0.len() >= MOST_CAUSES && !self.0.contains_key(&key) {
             key.1 = OTHER_CAUSES.to_owned();
         }
         if let Some(failure) = self.0.get_mut(&key) {
-            if is_renewal {
+            if ends_with_lock {
                 failure.locks.insert(lock.clone());
             }
             failure.last = now;
             failure.times += 1;
             failure.unrecorded += 1;
             if now >= failure.recorded + INTERVAL {
-                let (times, why) = (failure.unrecorded, &key.1);
-                warn!(target: "distlock", times, error = %why, "{what}, and goes on failing");
+                let times = failure.unrecorded;
+                warn!(target: "distlock", times, why = %text, "{what}, and that goes on");
                 failure.recorded = now;
                 failure.unrecorded = 0;
             }
             return;
         }
-        warn!(target: "distlock", %lock, error = %chain(error), "{what}");
-        let locks = is_renewal.then(|| lock.clone()).into_iter().collect();
+        warn!(target: "distlock", %lock, why = %text, "{what}");
+        let locks = ends_with_lock.then(|| lock.clone()).into_iter().collect();
         let (since, last, recorded) = (now, now, now);
         let failure = Failure { since, last, recorded, unrecorded: 0, times: 1, locks };
         self.0.insert(key, failure);
     }
 
-    /// Nothing is wrong with this lock any more, or it is lost.
-    fn ended(&mut self, lock: Option<&LockName>, now: Moment) {
+    /// These are over for this lock; all are that no lock was befallen by for long.
+    fn ended(&mut self, lock: Option<&LockName>, whats: &[&'static str], now: Moment) {
         self.0.retain(|(what, why), failure| {
-            let was_there = lock.is_some_and(|lock| failure.locks.remove(lock));
-            let is_over = was_there && failure.locks.is_empty() || now >= failure.last + QUIET;
-            if is_over && failure.times > 1 {
+            let was_there =
+                whats.contains(what) && lock.is_some_and(|lock| failure.locks.remove(lock));
+            let is_quiet =
+                now >= failure.last + QUIET && (failure.locks.is_empty() || *what != DEGRADED);
+            let is_over = was_there && failure.locks.is_empty() || is_quiet;
+            if is_over && (failure.times > 1 || *what == DEGRADED) {
                 let (times, lasted) = (failure.times, failure.last.since(failure.since));
-                info!(target: "distlock", times, ?lasted, error = %why, "{what}: over");
+                info!(target: "distlock", times, ?lasted, %why, "{what}: over");
             }
             !is_over
         });
@@ -160,9 +186,6 @@ fn record(event: &Event) {
         Event::BusyWithoutExpiry { lock } => {
             warn!(target: "distlock", %lock, "held without an end");
         }
-        Event::Paused { lock, left, why } => {
-            warn!(target: "distlock", %lock, ?left, why = %chain(why), "the store grants nothing yet: waiting");
-        }
         Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
         Event::Renewed { lock, left } => trace!(target: "distlock", %lock, ?left, "renewed"),
         Event::RenewalsUsedUp { lock, left } => {
@@ -171,14 +194,8 @@ fn record(event: &Event) {
         Event::InsufficientReplicasTakenBack { lock, insufficient } => {
             warn!(target: "distlock", %lock, %insufficient, "too few replicas confirmed it: taken back");
         }
-        Event::InsufficientReplicasAccepted { lock, token, insufficient } => {
-            warn!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %insufficient, "too few replicas confirmed it: accepted");
-        }
-        Event::Degraded { lock, insufficient } => {
-            warn!(target: "distlock", %lock, %insufficient, "held without the replicas that were asked for");
-        }
         Event::Restored { lock } => {
-            info!(target: "distlock", %lock, "held with the replicas that were asked for");
+            debug!(target: "distlock", %lock, "held with the replicas that were asked for");
         }
         Event::Lost { lock, token, loss } => {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
@@ -191,7 +208,11 @@ fn record(event: &Event) {
             warn!(target: "distlock", %lock, "released, most likely by a request that went unanswered");
         }
         // One record for all locks that it befalls.
-        Event::RenewalFailed { .. } | Event::ReleaseFailed { .. } => {}
+        Event::RenewalFailed { .. }
+        | Event::ReleaseFailed { .. }
+        | Event::Paused { .. }
+        | Event::InsufficientReplicasAccepted { .. }
+        | Event::Degraded { .. } => {}
         Event::Warning { kind, message } => {
             warn!(target: "distlock", ?kind, "{message}");
         }
@@ -244,7 +265,10 @@ pub(crate) fn ended<T, E: Display>(span: &tracing::Span, result: &Result<Option<
 
 #[cfg(test)]
 mod tests {
-    use crate::{Client, Clock, DistLock, LockOptions};
+    use super::Failures;
+    use crate::InsufficientReplicas;
+    use crate::event::Event;
+    use crate::{Client, Clock, DistLock, Error, LockName, LockOptions, Moment};
     use parking_lot::Mutex;
     use std::io::Write;
     use std::sync::Arc;
@@ -263,6 +287,47 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_befalls_all_locks_makes_one_record_until_it_is_over() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        let name = |n: u64| LockName::new(&format!("x{n}")).unwrap();
+        let insufficient = InsufficientReplicas::new(0, 1);
+        let events: [fn(LockName, InsufficientReplicas, u64) -> Event; 3] = [
+            |lock, insufficient, _| Event::Degraded { lock, insufficient },
+            |lock, insufficient, _| Event::InsufficientReplicasAccepted {
+                lock,
+                token: None,
+                insufficient,
+            },
+            |lock, _, n| {
+                let left = Duration::from_secs(n);
+                Event::Paused { lock, left, why: Error::unavailable(format!("{n} s to go")) }
+            },
+        ];
+        tracing::subscriber::with_default(subscriber, || {
+            let mut failures = Failures::default();
+            let at = |n: u64| Moment::from_nanos(1_000_000_000 + n);
+            for event in events {
+                for n in 0..1_000 {
+                    failures.record(&event(name(n), insufficient, n), at(n));
+                    // A renewal that counts without replicas is one.
+                    let renewed = Event::Renewed { lock: name(n), left: Duration::ZERO };
+                    failures.record(&renewed, at(n));
+                }
+            }
+            for n in 0..1_000 {
+                failures.record(&Event::Restored { lock: name(n) }, at(2_000));
+            }
+        });
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
+        let count = |level: &str| text.lines().filter(|line| line.contains(level)).count();
+        assert_eq!((count("WARN"), count("INFO")), (3, 1), "{text}");
+        assert!(text.contains("times=1000") && text.contains("asked for: over"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a server's errors mean. The one place that turns them into ours, each with what to do about it.
 
-use crate::link::Server;
+use crate::link::{Cause, Server};
 use crate::reply::ServerError;
 use crate::script::Script;
 use lock_core::backend::Failure;
@@ -71,6 +71,37 @@ pub(crate) fn will_not(answer: &ServerError) -> bool {
             | "MISCONF"
             | "NOREPLICAS"
     )
+}
+
+/// By what a refusal to serve a channel is told apart from other refusals: the same for all
+/// channels that one rule of the access control list would allow.
+pub(crate) fn cause_on_channel<'a>(
+    server: &Server,
+    answer: &ServerError,
+    channel: &'a str,
+    asked: impl FnOnce(&'a str) -> Asked<'a>,
+) -> Cause {
+    let family = channel.split_inclusive(':').next().unwrap_or(channel);
+    let change = explain(server, answer, &asked(family)).to_string();
+    let is_about_channel = is_about_channel(server, answer);
+    Cause { change, channel: is_about_channel.then(|| channel.to_owned()) }
+}
+
+/// Whether it is the channel that is not allowed, and not the command.
+fn is_about_channel(server: &Server, answer: &ServerError) -> bool {
+    let detail = without_arguments(answer).detail;
+    unquoted(&without_user(server, &detail)).contains("channel")
+}
+
+/// What an error says without the name of our user, which may be any word.
+fn without_user(server: &Server, detail: &str) -> String {
+    detail.replacen(&format!("User {} ", server.user()), "User ", 1)
+}
+
+/// What an error says outside of quotations: a quoted key may contain any word.
+fn unquoted(detail: &str) -> String {
+    // So that every apostrophe that is left belongs to a quotation.
+    detail.replace("can't", "cannot").split('\'').step_by(2).collect()
 }
 
 /// What the error means, and what to do about it.
@@ -247,11 +278,8 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
 /// Which rule is missing in the server's access control list.
 fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> String {
     let user = server.user();
-    // So that every apostrophe that is left belongs to a quotation; and a quoted key, or the name of the user, may contain
-    // any word.
-    let detail = answer.detail.replace("can't", "cannot");
-    let detail = detail.replacen(&format!("User {user} "), "User ", 1);
-    let unquoted: String = detail.split('\'').step_by(2).collect();
+    let detail = without_user(server, &answer.detail).replace("can't", "cannot");
+    let unquoted = unquoted(&detail);
     let (what, rules) = if unquoted.contains("channel") {
         let (what, name) = match asked {
             Asked::Subscribe(channel) | Asked::Publish(_, channel) => {

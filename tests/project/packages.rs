@@ -16,6 +16,11 @@ fn cargo(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The files that are published of a package, one a line.
+pub(crate) fn files_of(package: &str) -> String {
+    cargo(&["package", "--list", "--allow-dirty", "--package", package])
+}
+
 /// With the crate `ctrlc` in its tree, whose features are united, a program's own handler of Ctrl-C
 /// would run on SIGTERM, too, and no longer end it.
 #[test]
@@ -32,7 +37,7 @@ fn a_program_keeps_its_signals() {
 #[test]
 fn each_crate_is_published_with_its_licences_and_without_its_tests() {
     for package in PUBLISHED {
-        let files = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
+        let files = files_of(package);
         let files: Vec<_> = files.lines().collect();
         for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] {
             assert!(files.contains(&file), "{package} has no {file}: {files:#?}");

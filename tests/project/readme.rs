@@ -1,7 +1,9 @@
 //! The README keeps its word: its commands exist and do what it says.
 
+use crate::packages;
 use distlock::DistLock;
 use distlock_tests::child::Example;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -36,14 +38,8 @@ fn its_first_command_needs_nothing_and_is_done_in_a_minute() {
 }
 
 #[test]
-fn every_file_it_links_to_is_there() {
-    for file in [
-        "README.md",
-        "CONTRIBUTING.md",
-        "benches/README.md",
-        "docs/GUARANTEES.md",
-        "docs/INTEROP.md",
-    ] {
+fn every_file_that_other_documents_link_to_is_there() {
+    for file in ["CONTRIBUTING.md", "benches/README.md", "docs/GUARANTEES.md", "docs/INTEROP.md"] {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let folder = root().join(file).parent().unwrap().to_owned();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -52,6 +48,80 @@ fn every_file_it_links_to_is_there() {
                 assert!(folder.join(link).exists(), "{file} links to {link}, which is not there");
             }
         }
+    }
+}
+
+/// The definitions of reference links, as in `[label]: target`.
+fn definitions(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).collect()
+}
+
+/// The labels of the reference links in a Markdown text, as in `[label]` and `[words][label]`.
+fn references(text: &str) -> BTreeSet<String> {
+    let text: String = text.split("```").step_by(2).collect();
+    let (mut prose, mut spans) = (String::new(), text.split('`'));
+    // A bracket in code is none of a link; code in brackets may be a label.
+    while let Some(words) = spans.next() {
+        prose += words;
+        let code = spans.next().unwrap_or_default();
+        if words.ends_with('[') {
+            prose += &format!("`{code}`");
+        }
+    }
+    let parts: Vec<_> = prose.split(']').collect();
+    let closed = parts.windows(2).filter(|pair| !pair[1].starts_with(['(', '[', ':']));
+    closed.filter_map(|pair| Some(pair[0].rsplit_once('[')?.1.to_owned())).collect()
+}
+
+/// Whether a Markdown file has a heading that this fragment leads to.
+fn has_heading(file: &Path, fragment: &str) -> bool {
+    let text = fs::read_to_string(file).unwrap();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let slugs = headings.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().replace(' ', "-")
+    });
+    slugs.into_iter().any(|slug| slug == fragment)
+}
+
+/// `src/lib.rs` includes the README: there its relative links lead nowhere, so each has a definition
+/// of its own for docs.rs, which takes the first of two.
+#[test]
+fn each_link_leads_somewhere_on_github_and_on_docs_rs() {
+    const SOURCE: &str = "https://docs.rs/crate/distlock/latest/source/";
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let (before, _) = library.split_once("#![doc = include_str!(\"../README.md\")]").unwrap();
+    let before = before.replace("//! ", "");
+    let (on_github, on_docs_rs) = (definitions(&readme), definitions(&before));
+    let labels = |of: &BTreeMap<&str, &str>| of.keys().map(|label| (*label).to_owned()).collect();
+    let (github, docs_rs): (Vec<String>, Vec<String>) = (labels(&on_github), labels(&on_docs_rs));
+    assert_eq!(references(&readme).into_iter().collect::<Vec<_>>(), github, "used, and defined");
+    assert_eq!(github, docs_rs, "README.md, and src/lib.rs");
+    let published = packages::files_of("distlock");
+    for (label, target) in on_github {
+        let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+        assert!(root().join(file).is_file(), "[{label}] leads to {file}, which is not there");
+        let leads = fragment.is_empty() || has_heading(&root().join(file), fragment);
+        assert!(leads, "[{label}] leads to #{fragment}, which {file} does not have");
+        match on_docs_rs[label].strip_prefix(SOURCE) {
+            Some(path) => {
+                assert_eq!(path, target, "[{label}] in src/lib.rs");
+                let is_published = published.lines().any(|published| published == file);
+                assert!(is_published, "[{label}]: {file} is not in the package");
+            }
+            None => assert!(on_docs_rs[label].starts_with("crate::"), "[{label}] in src/lib.rs"),
+        }
+    }
+    for inline in readme.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        let leads = inline.strip_prefix('#').map_or(inline.starts_with("https://"), |fragment| {
+            has_heading(&root().join("README.md"), fragment)
+        });
+        assert!(
+            leads,
+            "({inline}) is not good on docs.rs: define it at the end, and in src/lib.rs"
+        );
     }
 }
 

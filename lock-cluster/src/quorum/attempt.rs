@@ -235,10 +235,11 @@ impl Quorum {
         });
         let outcomes = outcomes.collect();
         match self.pause(&round, said) {
-            Some((left, why)) => RollbackCause::Paused(Pause::new(
-                left,
-                self.of_all(ErrorKind::Unavailable, &why, outcomes),
-            )),
+            Some((left, why)) => {
+                let why = self.of_all(ErrorKind::Unavailable, &why, outcomes);
+                let may_end_sooner = can_win_with_silent_nodes(&round, said);
+                RollbackCause::Paused(Pause::new(left, why).may_end_sooner(may_end_sooner))
+            }
             None => RollbackCause::Failed(self.unavailable("grant it", outcomes)),
         }
     }
@@ -333,6 +334,18 @@ fn undo(core: &Core, ballot: &Ballot, question: &Question) {
     }
 }
 
+/// Whether the nodes that vote are a majority with those that gave no answer this time.
+fn can_win_with_silent_nodes(round: &Round, said: &[Option<Said>]) -> bool {
+    let is_silent = |said: &&Option<Said>| match said {
+        None => true,
+        Some(Said::Failed(failure)) => failure.error().is_unavailable(),
+        Some(_) => false,
+    };
+    let silent = said.iter().filter(is_silent).count();
+    let votes = round.granted + round.stale + round.busy;
+    votes > 0 && votes + silent >= majority(said.len())
+}
+
 fn is_restarted(node: &Standing) -> bool {
     node.run_id != node.node
 }
@@ -340,4 +353,24 @@ fn is_restarted(node: &Standing) -> bool {
 fn pauses(left: Duration, is_restarted: bool) -> Error {
     let why = if is_restarted { "was started again" } else { "became a node just now" };
     Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_may_end_sooner_if_silent_nodes_make_a_majority() {
+        let paused = || Some(Said::Paused(Duration::from_secs(9), None));
+        let refused = || Some(Said::Failed(Failure::Refused(Error::configuration("no"))));
+        let vote = || Some(Said::Granted { with_tokens: true });
+        let can_win = |said: &[Option<Said>], granted| {
+            let round = Round { nodes: said.len(), granted, ..Round::default() };
+            can_win_with_silent_nodes(&round, said)
+        };
+        assert!(can_win(&[vote(), paused(), None], 1), "one missed answer");
+        assert!(!can_win(&[vote(), paused(), refused()], 1), "it will say the same again");
+        assert!(!can_win(&[vote(), paused(), paused()], 1));
+        assert!(!can_win(&[None, None, paused()], 0), "nobody votes yet");
+    }
 }

@@ -46,11 +46,11 @@ impl Kin {
         if let Some(alive) = known.get(&kin.differs).and_then(Weak::upgrade) {
             return Ok(Client(alive, kin));
         }
-        let set = |config, (option, value): (&String, &String)| {
-            crate::Config::with_option(config, option, value)
+        let set = |config: crate::Config, (option, value): (&String, &String)| {
+            config.with_option(option, value)
         };
-        let alive =
-            origin.clone().configure(|config| kin.differs.iter().fold(config, set)).open()?;
+        let varied = |config| kin.differs.iter().fold(config, set).without_unknown_variables();
+        let alive = origin.clone().configure(varied).open()?;
         known.retain(|_, known| known.strong_count() > 0);
         known.insert(kin.differs.clone(), Arc::downgrade(&alive));
         Ok(Client(alive, kin))

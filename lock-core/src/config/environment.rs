@@ -25,7 +25,7 @@ impl Config {
     pub fn from_env() -> Result<Self, Error> {
         Self::default()
             .overlaid(|name| std::env::var_os(name), Needed::Yes)
-            .map(|config| config.noting(std::env::vars_os().map(|(name, _)| name)))
+            .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
     /// Lets the environment win over what was set before: the URL in `DISTLOCK_URL`, if it is set, replaces the address,
@@ -36,14 +36,15 @@ impl Config {
     /// A variable that begins with `DISTLOCK_` and is none of these is named when the client is made: one that is a setting's
     /// with a slip in it, or would be that of a scheme's option, is refused, any other is told as a
     /// [warning](crate::WarningKind::UnknownVariable). Not named are `DISTLOCK_NAME`, `DISTLOCK_TOKEN` and
-    /// `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service of this name (`DISTLOCK_SERVICE_HOST`).
+    /// `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service with such a name
+    /// (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] names the variable, and says what would be accepted.
     pub fn with_env(self) -> Result<Self, Error> {
         self.overlaid(|name| std::env::var_os(name), Needed::No)
-            .map(|config| config.noting(std::env::vars_os().map(|(name, _)| name)))
+            .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
     /// The same with other variables than this process's.
@@ -77,21 +78,29 @@ impl Config {
 }
 
 impl Config {
-    /// Notes the variables among these that look like ours and are none.
-    fn noting(mut self, names: impl Iterator<Item = OsString>) -> Self {
-        let is_ours = |name: &str| {
+    /// Notes the variables among these whose names begin with [`PREFIX`] and that nothing reads.
+    fn noting_unknown(mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Self {
+        let is_known = |name: &str| {
             name == URL
                 || OF_A_HOLDER.contains(&name)
                 || OPTIONS.iter().any(|option| variable_of(option) == name)
         };
-        let names = names.filter_map(|name| name.into_string().ok());
-        self.unknown_variables = names
-            .filter(|name| {
-                name.get(..PREFIX.len()).is_some_and(|it| it.eq_ignore_ascii_case(PREFIX))
-            })
-            .filter(|name| !is_ours(name) && !is_of_a_service(name))
-            .collect();
+        let has_prefix = |name: &str| {
+            name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+        };
+        let named = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let unknown = named.filter(|(name, value)| {
+            has_prefix(name) && !is_known(name) && !is_of_kubernetes(name, &value.to_string_lossy())
+        });
+        self.unknown_variables = unknown.map(|(name, _)| name).collect();
         self.unknown_variables.sort_unstable();
+        self
+    }
+
+    /// The same without what was noted of variables: for one more client of a configuration that was
+    /// checked and warned of already.
+    pub(crate) fn without_unknown_variables(mut self) -> Self {
+        self.unknown_variables.clear();
         self
     }
 
@@ -129,18 +138,21 @@ fn variable_of(option: &str) -> String {
     [PREFIX, &option.to_ascii_uppercase()].concat()
 }
 
-/// Whether Kubernetes sets it for a service that is called `distlock`.
-fn is_of_a_service(name: &str) -> bool {
-    let rest = name.strip_prefix(PREFIX).unwrap_or_default();
-    let port = |rest: &str| {
-        let mut parts = rest.split('_');
+/// Whether Kubernetes sets this variable for a service whose name begins with `distlock`, as in
+/// `DISTLOCK_REDIS_SERVICE_HOST` and `DISTLOCK_REDIS_PORT_6379_TCP_ADDR`.
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+    let is_url = || value.starts_with("tcp://") || value.starts_with("udp://");
+    let is_port = |after: &str| {
+        let mut parts = after.split('_');
         parts.next().is_some_and(|port| port.parse::<u16>().is_ok())
-            && parts.next().is_some_and(|kind| ["TCP", "UDP", "SCTP"].contains(&kind))
+            && parts.next().is_some_and(|protocol| PROTOCOLS.contains(&protocol))
     };
-    rest == "PORT"
-        || rest == "SERVICE_HOST"
-        || rest.strip_prefix("SERVICE_PORT").is_some_and(|it| it.is_empty() || it.starts_with('_'))
-        || rest.strip_prefix("PORT_").is_some_and(port)
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT") && is_url()
+        || name.split("_PORT_").skip(1).any(is_port)
 }
 
 /// Whether there must be a URL.
@@ -152,6 +164,8 @@ enum Needed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Client, Event};
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn overlaid(config: Config, set: &[(&str, &str)]) -> Result<Config, Error> {
@@ -177,7 +191,11 @@ mod tests {
     }
 
     fn noting(names: &[&str]) -> Config {
-        Config::default().noting(names.iter().map(OsString::from))
+        noting_values(names.iter().map(|name| (*name, "")))
+    }
+
+    fn noting_values<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Config {
+        Config::default().noting_unknown(set.map(|(name, value)| (name.into(), value.into())))
     }
 
     #[test]
@@ -195,21 +213,57 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_are_let_alone_and_those_that_nothing_reads_are_told() {
-        let services = [
-            "DISTLOCK_SERVICE_HOST",
-            "DISTLOCK_SERVICE_PORT",
-            "DISTLOCK_SERVICE_PORT_REDIS",
-            "DISTLOCK_PORT",
-            "DISTLOCK_PORT_6379_TCP",
-            "DISTLOCK_PORT_6379_TCP_ADDR",
-        ];
+    fn known_variables_are_not_noted_and_unknown_ones_are() {
         let holders = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE", "DISTLOCK_URL"];
-        let known = noting(&[&services[..], &holders, &["DISTLOCK_POOL", "PATH"]].concat());
+        let known = noting(&[&holders[..], &["DISTLOCK_POOL", "PATH"]].concat());
         assert_eq!(known.unknown_variables, [""; 0]);
         let unknown = noting(&["DISTLOCK_GREETING", "PATH", "DISTLOCK_PORT_X"]);
         assert_eq!(unknown.unknown_variables, ["DISTLOCK_GREETING", "DISTLOCK_PORT_X"]);
         unknown.refuse_unknown_options(&[]).unwrap();
+    }
+
+    #[test]
+    fn variables_of_kubernetes_services_are_not_noted() {
+        let of_a_service = |service: &str| {
+            [
+                ("SERVICE_HOST", "10.0.0.11"),
+                ("SERVICE_PORT", "6379"),
+                ("SERVICE_PORT_REDIS", "6379"),
+                ("PORT", "tcp://10.0.0.11:6379"),
+                ("PORT_6379_TCP", "tcp://10.0.0.11:6379"),
+                ("PORT_6379_TCP_PROTO", "tcp"),
+                ("PORT_6379_TCP_PORT", "6379"),
+                ("PORT_6379_TCP_ADDR", "10.0.0.11"),
+                ("PORT_53_UDP", "udp://10.0.0.11:53"),
+            ]
+            .map(|(name, value)| (format!("{service}_{name}"), value))
+        };
+        for service in ["DISTLOCK", "DISTLOCK_REDIS", "DISTLOCK_PORT_REDIS"] {
+            let set = of_a_service(service);
+            let config = noting_values(set.iter().map(|(name, value)| (name.as_str(), *value)));
+            assert_eq!(config.unknown_variables, [""; 0], "{service}");
+        }
+        let set = [("DISTLOCK_REDIS_PORT", "6379"), ("DISTLOCK_REDIS_PORT_6379", "x")];
+        let config = noting_values(set.into_iter());
+        assert_eq!(config.unknown_variables, set.map(|(name, _)| name));
+    }
+
+    #[test]
+    fn unknown_variable_is_warned_of_once_for_all_variants() {
+        let (sender, warnings) = crossbeam_channel::unbounded();
+        let handler = move |event: &Event| {
+            if let Event::Warning { kind: WarningKind::UnknownVariable, message } = event {
+                sender.send(message.clone()).unwrap();
+            }
+        };
+        let config = noting(&["DISTLOCK_GREETING"]);
+        let client = Client::builder().config(config).events(Arc::new(handler)).connect().unwrap();
+        let variants = ["2s", "3s"].map(|lease| client.with_option("watchdog", lease).unwrap());
+        drop((variants, client));
+        // The handlers' threads end with their clients, and the sender with the handlers.
+        let next = || warnings.recv_timeout(Duration::from_secs(60));
+        assert!(next().unwrap().contains("DISTLOCK_GREETING"));
+        assert_eq!(next(), Err(crossbeam_channel::RecvTimeoutError::Disconnected));
     }
 
     #[test]

@@ -22,7 +22,7 @@
 //! mod conformance {
 //!     lock_core::conformance_tests!(super::start());
 //! }
-//! # fn main() { lock_core::conformance::run_case("releases_on_drop", start()) }
+//! # fn main() { lock_core::conformance::run_case("dropped_guard_releases", start()) }
 //! ```
 //!
 //! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a

@@ -20,32 +20,32 @@ pub trait ReplicaSet {
 
 /// The cases that a store without replicas cannot run, each with the reason. All others it must.
 pub const NEEDS_REPLICAS: &[(&str, &str)] = &[
-    ("a_confirmed_grant_is_on_the_replicas", NONE),
-    ("a_grant_that_too_few_confirm_is_the_owners_and_says_so", NONE),
-    ("an_unconfirmed_grant_can_be_taken_back_completely", NONE),
-    ("the_number_told_is_how_many_confirmed", NONE),
-    ("a_repeated_attempt_is_confirmed_anew", NONE),
-    ("busy_needs_no_replicas", NONE),
-    ("an_unconfirmed_renewal_says_so", NONE),
-    ("a_renewal_that_changes_nothing_is_confirmed_too", NONE),
-    ("a_batch_is_confirmed_one_by_one", NONE),
-    ("without_a_policy_nobody_is_asked", NONE),
-    ("replicas_are_given_the_time_they_have", NONE),
-    ("replicas_are_given_no_more_time_than_the_call", NONE),
-    ("all_are_those_that_should_be_there", NONE),
-    ("insufficient_replicas_is_told_and_leaves_nothing", NONE),
-    ("a_waiter_outlasts_insufficient_replicas", NONE),
-    ("accepted_insufficient_replicas_is_held_and_told", NONE),
-    ("busy_is_a_value_under_a_policy", NONE),
-    ("an_unconfirmed_renewal_is_a_loss_in_time", NONE),
-    ("a_renewal_that_is_confirmed_again_goes_on", NONE),
-    ("a_lost_grant_is_confirmed_when_it_is_found", NONE),
+    ("confirmed_grant_is_on_replicas", NONE),
+    ("grant_without_enough_replicas_is_reported", NONE),
+    ("unconfirmed_grant_is_released_everywhere", NONE),
+    ("reported_count_is_confirming_replicas", NONE),
+    ("repeated_attempt_is_confirmed_again", NONE),
+    ("busy_answer_needs_no_replicas", NONE),
+    ("unconfirmed_renewal_is_reported", NONE),
+    ("renewal_without_change_is_confirmed", NONE),
+    ("batch_confirms_each_lock_independently", NONE),
+    ("request_without_policy_asks_no_replica", NONE),
+    ("late_replica_within_timeout_is_awaited", NONE),
+    ("replica_wait_ends_at_call_deadline", NONE),
+    ("all_replicas_means_every_listed_one", NONE),
+    ("insufficient_replicas_is_error_without_lock", NONE),
+    ("waiter_survives_insufficient_replicas", NONE),
+    ("accepted_insufficient_replicas_emits_event", NONE),
+    ("busy_lock_with_policy_is_a_value", NONE),
+    ("unconfirmed_renewals_end_in_loss", NONE),
+    ("renewal_confirmed_again_keeps_lock", NONE),
+    ("grant_with_lost_reply_is_confirmed", NONE),
 ];
 
 /// The cases that a store cannot run which counts the replicas that confirm, and does not know how
 /// many there should be.
 pub const NEEDS_A_LIST_OF_REPLICAS: &[(&str, &str)] = &[(
-    "all_are_those_that_should_be_there",
+    "all_replicas_means_every_listed_one",
     "it does not know how many there should be, so `all` is refused",
 )];
 

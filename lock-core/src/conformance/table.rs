@@ -11,178 +11,178 @@ macro_rules! __conformance_table {
     ($then:ident $with:tt) => {
         $crate::$then! { $with
             exclusion {
-                excludes_a_second_holder: AlwaysGrants,
-                a_free_lock_is_granted: NeverGrants,
-                busy_is_a_value: BusyIsAFailure,
-                other_thread_is_a_stranger: AlwaysGrants,
-                other_process_is_a_stranger: InspectSaysFree,
+                held_lock_excludes_second_holder: AlwaysGrants,
+                free_lock_is_granted: NeverGrants,
+                busy_lock_is_a_value_not_an_error: BusyIsAFailure,
+                other_thread_cannot_take_or_end_held_lock: AlwaysGrants,
+                other_client_cannot_take_or_end_held_lock: InspectSaysFree,
                 never_two_inside: AlwaysGrants core,
-                a_crowd_of_tries_leaves_nothing: ReleaseForgets,
-                force_unlock_frees_whoever_holds_it: ForceKeeps,
-                force_unlock_wakes_the_waiters: ForceWakesNobody core,
-                queries_agree_with_the_store: InspectSaysFree,
-                an_owned_guard_unlocks_on_another_thread: ReleaseForgets,
-                an_owned_mutex_is_never_reentrant: ReleaseForgets,
+                concurrent_tries_leave_no_lock_behind: ReleaseForgets,
+                force_unlock_frees_lock_of_any_holder: ForceKeeps,
+                force_unlock_wakes_waiter: ForceWakesNoWaiter core,
+                queries_agree_with_store: InspectSaysFree,
+                owned_guard_unlocks_on_other_thread: ReleaseForgets,
+                owned_mutex_is_not_reentrant: ReleaseForgets,
             }
             reentry {
-                nested_holds_count: ReleaseForgets core,
-                guards_may_go_in_any_order: AlwaysGrants,
+                nested_holds_are_counted: ReleaseForgets core,
+                nested_guards_unlock_in_any_order: AlwaysGrants,
                 detached_holds_end_by_unlock: ReleaseForgets,
-                reentry_keeps_the_token: TokenRepeats,
-                reentry_never_shortens: ShortLease,
-                reentry_with_a_longer_lease_extends: RenewalDoesNothing,
-                remaining_survives_nested_unlocks: ShortLease,
-                renewal_goes_on_after_reentry: RenewalDoesNothing,
-                a_fixed_lease_stays_fixed_inside: NeverExpires,
-                no_reentry_on_a_lost_hold: RenewalClaimsExtended,
+                reentry_keeps_token: TokenRepeats,
+                reentry_never_shortens_lease: ShortLease,
+                reentry_with_longer_lease_extends_it: RenewalDoesNothing,
+                nested_unlock_keeps_remaining_lease: ShortLease,
+                renewal_continues_after_reentry: RenewalDoesNothing,
+                reentry_does_not_renew_fixed_lease: NeverExpires,
+                reentry_after_loss_is_refused: RenewalClaimsExtended,
             }
             waiting {
-                wakes_waiters_promptly: ReleaseWakesNobody core,
-                every_waiter_has_its_turn: WakesOnlyItsOwn,
+                release_wakes_waiter_of_other_client: ReleaseWakesNoWaiter core,
+                every_waiter_gets_the_lock: WakesOnlyItsOwn,
                 local_waiters_are_served_in_order: AlwaysGrants,
-                wakes_local_waiters_promptly: ReleaseForgets,
-                the_next_in_line_takes_over: ReleaseForgets,
-                a_try_does_not_overtake: NeverGrants,
-                gives_up_at_its_deadline: WaitsForTheLock,
-                zero_wait_is_one_attempt: WaitsForTheLock,
-                huge_wait_does_not_overflow: ReleaseWakesNobody,
-                takes_a_lock_that_expires: NeverExpires,
-                survives_a_missed_wakeup: BusyExaggerates,
-                takes_a_lock_freed_at_the_deadline: NeverGrants,
-                an_interrupt_ends_the_wait: WaitsForTheLock,
-                a_plain_wait_is_not_interrupted: ReleaseWakesNobody,
-                an_interrupt_at_the_grant_leaves_nothing: ReleaseForgets,
+                release_wakes_local_waiter: ReleaseForgets,
+                next_waiter_replaces_interrupted_first: ReleaseForgets,
+                try_does_not_overtake_local_waiter: NeverGrants,
+                waiter_gives_up_at_deadline: AcquireWaits,
+                zero_wait_is_one_attempt: AcquireWaits,
+                huge_wait_does_not_overflow: ReleaseWakesNoWaiter,
+                waiter_takes_lock_whose_lease_ends: NeverExpires,
+                waiter_survives_missed_wakeup: BusyExaggerates,
+                waiter_takes_lock_freed_before_deadline: NeverGrants,
+                interrupt_ends_wait: AcquireWaits,
+                wait_without_interrupt_continues: ReleaseWakesNoWaiter,
+                interrupt_during_grant_leaves_no_lock: ReleaseForgets,
             }
             watchdog {
-                lease_expires_unrenewed: NeverExpires,
-                a_fixed_lease_is_not_renewed: NeverExpires,
-                watchdog_outlives_lease: RenewalSaysGone core,
-                watchdog_stops_on_unlock: ReleaseForgets,
-                one_lost_lock_leaves_the_others: RenewalClaimsExtended,
-                renewals_may_be_used_up: NeverExpires,
-                renewed_again_after_a_loss: RenewalDoesNothing,
-                extend_makes_the_lease_longer: RenewalDoesNothing,
-                renewal_leaves_a_longer_lease: RenewalShortens,
-                many_locks_are_kept_at_once: RenewalDoesNothing,
+                lease_without_renewal_expires: NeverExpires,
+                fixed_lease_is_not_renewed: NeverExpires,
+                watchdog_keeps_lock_beyond_lease: RenewalSaysGone core,
+                watchdog_stops_at_unlock: ReleaseForgets,
+                loss_of_one_lock_keeps_the_others: RenewalClaimsExtended,
+                last_allowed_renewal_ends_in_loss: NeverExpires,
+                lock_taken_again_after_loss_is_renewed: RenewalDoesNothing,
+                extend_lengthens_lease: RenewalDoesNothing,
+                watchdog_keeps_extended_lease: RenewalShortens,
+                many_locks_are_renewed_together: RenewalDoesNothing,
             }
             guard {
-                releases_on_drop: ReleaseForgets,
-                releases_on_panic: ReleaseForgets,
-                unlock_tells_what_became_of_it: ReleaseDenies,
-                late_release_does_not_free_the_next_holder: NeverExpires core,
-                stranger_cannot_release: FreesForStrangers,
-                lost_lease_is_reported: RenewalClaimsExtended,
-                verify_asks_the_store: InspectSaysFree,
-                verify_knows_its_own: InspectMisnames,
-                validity_ends_before_the_lease: ShortLease,
+                dropped_guard_releases: ReleaseForgets,
+                panic_releases: ReleaseForgets,
+                unlock_reports_release_or_loss: ReleaseDenies,
+                release_after_lease_end_keeps_next_holder: NeverExpires core,
+                unlock_after_loss_keeps_next_holder: ReleasesForOtherOwners,
+                loss_is_reported_to_holder: RenewalClaimsExtended,
+                verify_detects_deleted_lock: InspectSaysFree,
+                verify_detects_other_owner: InspectMisnames,
+                validity_ends_before_lease: ShortLease,
             }
             fencing {
-                fencing_grows: TokenRepeats,
-                fencing_grows_in_a_crowd: TokenRepeats,
-                a_late_holder_has_the_smaller_token: TokenRepeats,
-                fencing_grows_across_amnesia: TokensFromOne core,
+                fencing_token_grows_with_each_grant: TokenRepeats,
+                fencing_token_grows_under_contention: TokenRepeats,
+                late_holder_has_smaller_token: TokenRepeats,
+                fencing_token_grows_after_data_loss: TokensFromOne core,
             }
             network {
-                unreachable_is_not_busy: AlwaysGrants,
-                a_waiter_outlasts_an_outage: ReleaseForgets,
-                a_lost_grant_is_found_again: ResendIsBusy,
-                a_lost_release_is_no_loss: ReleaseForgets,
-                an_attempt_in_doubt_leaves_nothing: TombstoneKeepsTheLock,
-                a_late_copy_locks_for_nobody: TombstoneIgnored,
-                a_late_copy_of_a_used_lock_locks_for_nobody: TombstoneIgnored,
-                an_outage_within_the_lease_is_survived: RenewalDoesNothing,
-                an_outage_beyond_the_lease_is_a_loss: NeverExpires,
-                an_unlock_that_cannot_be_sent_is_told: NeverExpires,
-                a_release_before_the_watch_is_not_missed: ReleaseForgets,
-                waiting_leaves_no_watch_behind: ReleaseForgets,
+                unreachable_store_is_not_busy: AlwaysGrants,
+                waiter_survives_outage: ReleaseForgets,
+                grant_with_lost_reply_is_recognised: ResendIsBusy,
+                release_with_lost_reply_is_no_loss: ReleaseForgets,
+                attempt_with_unknown_outcome_is_undone: TombstoneKeepsTheLock,
+                late_copy_of_undone_attempt_takes_no_lock: TombstoneIgnored,
+                late_copy_of_released_attempt_takes_no_lock: TombstoneIgnored,
+                outage_within_lease_is_survived: RenewalDoesNothing,
+                outage_beyond_lease_is_a_loss: NeverExpires,
+                unlock_that_cannot_be_sent_is_an_error: NeverExpires,
+                release_before_watch_is_not_missed: ReleaseForgets,
+                ended_wait_leaves_no_watch: ReleaseForgets,
             }
             ending {
-                dropping_the_client_stops_threads: LeaksAThread core,
-                dropping_the_client_drops_the_backend: WatchKeepsTheBackend core,
-                a_dropped_client_gives_back_what_it_held: ReleaseForgets,
-                a_lock_of_an_ended_thread_frees: ReleaseForgets,
+                dropped_client_stops_threads: LeaksAThread core,
+                dropped_client_drops_backend: WatchKeepsTheBackend core,
+                dropped_client_releases_detached_hold: ReleaseForgets,
+                detached_hold_of_ended_thread_is_released: ReleaseForgets,
             }
             store_acquire {
-                a_free_name_is_granted_and_a_held_one_is_busy: AlwaysGrants,
-                a_lease_is_as_long_as_asked: ShortLease,
-                an_abandoned_lock_frees_after_its_lease: NeverExpires,
-                busy_says_for_how_long: BusyExaggerates core,
-                an_attempt_never_waits: WaitsForTheLock,
-                a_repeated_attempt_is_the_same_grant: ResendIsBusy,
-                a_repeated_attempt_keeps_its_token: ResendGetsNewToken core,
-                a_repeated_attempt_has_a_full_lease: ResendKeepsOldLease core,
-                a_repeated_attempt_never_shortens: ResendShortens core,
+                acquire_grants_free_name_and_refuses_held: AlwaysGrants,
+                granted_lease_is_as_long_as_asked: ShortLease,
+                abandoned_lock_is_free_after_lease: NeverExpires,
+                busy_answer_tells_remaining_lease: BusyExaggerates core,
+                acquire_never_waits: AcquireWaits,
+                repeated_attempt_is_the_same_grant: ResendIsBusy,
+                repeated_attempt_keeps_token: ResendGetsNewToken core,
+                repeated_attempt_has_full_lease: ResendKeepsOldLease core,
+                repeated_attempt_never_shortens_lease: ResendShortens core,
                 names_do_not_collide: NamesCollide core,
-                a_closed_owner_is_never_granted_again: TombstoneIgnored,
-                an_owner_that_holds_nothing_can_be_closed: TombstoneOnlyIfHeld,
-                a_tombstone_lives_for_a_lease: TombstoneFades core,
-                a_tombstone_closes_only_its_owner: TombstoneClosesAll core,
+                owner_with_tombstone_is_refused: TombstoneIgnored,
+                tombstone_is_left_for_owner_without_lock: TombstoneOnlyIfHeld,
+                tombstone_lasts_for_one_lease: TombstoneFades core,
+                tombstone_blocks_only_its_owner: TombstoneClosesAll core,
             }
             store_release {
-                a_release_frees_and_says_so: ReleaseDenies,
-                a_release_may_be_repeated: ReleaseAlwaysFreed,
-                a_stranger_cannot_release: FreesForStrangers,
-                a_release_after_the_lease_says_gone: ReleaseAlwaysFreed,
-                a_release_in_doubt_frees_too: TombstoneKeepsTheLock,
-                looking_changes_nothing: InspectExtends,
-                the_holder_is_named: InspectMisnames core,
-                the_remaining_time_runs_down: RemainingStandsStill core,
-                force_frees_whoever_holds_it: ForceKeeps,
-                force_on_a_free_lock_says_so: ForceAlwaysTrue core,
+                release_frees_lock_and_reports_it: ReleaseDenies,
+                repeated_release_reports_gone: ReleaseAlwaysFreed,
+                release_by_other_owner_is_refused: ReleasesForOtherOwners,
+                release_after_lease_end_reports_gone: ReleaseAlwaysFreed,
+                release_with_tombstone_frees_lock: TombstoneKeepsTheLock,
+                inspect_changes_nothing: InspectExtends,
+                inspect_names_holder: InspectMisnames core,
+                inspected_remaining_lease_decreases: RemainingStandsStill core,
+                force_release_frees_lock_of_any_owner: ForceKeeps,
+                force_release_of_free_lock_reports_it: ForceAlwaysTrue core,
             }
             store_renew {
-                a_renewal_extends: RenewalDoesNothing,
-                a_renewal_never_shortens: RenewalShortens core,
-                a_renewal_never_recreates: RenewalRevives,
-                a_renewal_of_what_is_gone_says_so: RenewalClaimsExtended core,
-                a_stranger_cannot_renew: RenewsForStrangers,
-                a_batch_is_renewed_one_by_one: BatchAborts core,
-                a_batch_is_answered_in_its_order: BatchOutOfOrder core,
-                a_full_batch_is_renewed_whole: BatchForgetsTheRest core,
+                renewal_extends_lease: RenewalDoesNothing,
+                renewal_never_shortens_lease: RenewalShortens core,
+                renewal_never_recreates_lock: RenewalRevives,
+                renewal_of_lost_lock_reports_gone: RenewalClaimsExtended core,
+                renewal_by_other_owner_is_refused: RenewsForOtherOwners,
+                batch_renews_each_lock_independently: BatchAborts core,
+                batch_is_answered_in_order: BatchOutOfOrder core,
+                full_batch_renews_every_lock: BatchTruncated core,
             }
             store_tokens {
                 every_grant_has_a_token: TokensMissing,
                 no_token_unless_asked_for: TokensUnasked core,
-                tokens_grow_however_the_lock_came_free: TokenRepeats,
-                tokens_grow_across_amnesia: TokensFromOne,
-                a_reserved_range_is_never_given_again: ReserveForgotten,
-                a_repeated_attempt_has_the_same_range: ResendGetsNewToken,
-                the_last_token_used_is_written_back: WriteBackIgnored core,
-                a_used_token_is_never_given_again: WriteBackTooLow,
-                a_late_write_back_is_ignored: WriteBackByStrangers core,
-                a_refused_attempt_leaves_the_holders_token: ResendGetsNewToken,
+                tokens_grow_after_each_kind_of_release: TokenRepeats,
+                tokens_grow_after_data_loss: TokensFromOne,
+                reserved_tokens_are_never_granted_again: ReserveForgotten,
+                repeated_attempt_has_same_token_range: ResendGetsNewToken,
+                release_writes_back_last_used_token: WriteBackIgnored core,
+                used_token_is_never_granted_again: WriteBackTooLow,
+                late_token_write_back_is_ignored: WriteBackByOtherOwners core,
+                refused_attempt_keeps_holders_token: ResendGetsNewToken,
             }
             store_replicas {
-                a_confirmed_grant_is_on_the_replicas: ConfirmsUnasked,
-                a_grant_that_too_few_confirm_is_the_owners_and_says_so: InsufficientReplicasUntold,
-                an_unconfirmed_grant_can_be_taken_back_completely: UnconfirmedStays,
-                the_number_told_is_how_many_confirmed: CountsWhoIsConnected,
-                a_repeated_attempt_is_confirmed_anew: ResendTrusted core,
-                busy_needs_no_replicas: BusyNeedsReplicas core,
-                an_unconfirmed_renewal_says_so: RenewalUnconfirmed,
-                a_renewal_that_changes_nothing_is_confirmed_too: RenewalTrusted,
-                a_batch_is_confirmed_one_by_one: BatchSharesItsPolicy core,
-                without_a_policy_nobody_is_asked: AlwaysAsksReplicas core,
-                replicas_are_given_the_time_they_have: NoPatienceWithReplicas core,
-                replicas_are_given_no_more_time_than_the_call: WaitsForReplicasTooLong core,
-                all_are_those_that_should_be_there: AllMeansWhoeverConfirms core,
+                confirmed_grant_is_on_replicas: ConfirmsUnasked,
+                grant_without_enough_replicas_is_reported: InsufficientReplicasUnreported,
+                unconfirmed_grant_is_released_everywhere: UnconfirmedStays,
+                reported_count_is_confirming_replicas: CountsConnectedReplicas,
+                repeated_attempt_is_confirmed_again: ResendNotConfirmed core,
+                busy_answer_needs_no_replicas: BusyNeedsReplicas core,
+                unconfirmed_renewal_is_reported: RenewalUnconfirmed,
+                renewal_without_change_is_confirmed: UnchangedRenewalNotConfirmed,
+                batch_confirms_each_lock_independently: BatchSharesItsPolicy core,
+                request_without_policy_asks_no_replica: AlwaysAsksReplicas core,
+                late_replica_within_timeout_is_awaited: ReplicaTimeoutIgnored core,
+                replica_wait_ends_at_call_deadline: ReplicasAwaitedBeyondDeadline core,
+                all_replicas_means_every_listed_one: AllMeansConfirmingReplicas core,
             }
             replication {
-                a_policy_is_refused_where_it_cannot_be_kept_and_only_there: ReplicasDenied core,
-                insufficient_replicas_is_told_and_leaves_nothing: InsufficientReplicasIsBusy,
-                a_waiter_outlasts_insufficient_replicas: UnconfirmedStays,
-                accepted_insufficient_replicas_is_held_and_told: InsufficientReplicasUntold,
-                busy_is_a_value_under_a_policy: BusyNeedsReplicas,
-                an_unconfirmed_renewal_is_a_loss_in_time: RenewalUnconfirmed,
-                a_renewal_that_is_confirmed_again_goes_on: RenewalDoesNothing,
-                a_lost_grant_is_confirmed_when_it_is_found: ResendTrusted,
+                unsupported_replication_policy_is_refused: ReplicasDenied core,
+                insufficient_replicas_is_error_without_lock: InsufficientReplicasIsBusy,
+                waiter_survives_insufficient_replicas: UnconfirmedStays,
+                accepted_insufficient_replicas_emits_event: InsufficientReplicasUnreported,
+                busy_lock_with_policy_is_a_value: BusyNeedsReplicas,
+                unconfirmed_renewals_end_in_loss: RenewalUnconfirmed,
+                renewal_confirmed_again_keeps_lock: RenewalDoesNothing,
+                grant_with_lost_reply_is_confirmed: ResendNotConfirmed,
             }
             store_watch {
-                a_release_by_anybody_wakes: WakesOnlyItsOwn,
-                a_release_by_force_wakes: ForceWakesNobody,
+                release_by_any_client_wakes_watch: WakesOnlyItsOwn,
+                force_release_wakes_watch: ForceWakesNoWaiter,
                 every_watcher_is_woken: WakesOnlyOne,
-                a_watch_begins_when_it_returns: WatchStartsLate,
-                a_dropped_watch_is_silent: WatchNeverEnds core,
+                watch_is_active_when_it_returns: WatchStartsLate,
+                dropped_watch_is_silent: WatchNeverEnds core,
             }
         }
     };
@@ -192,12 +192,12 @@ macro_rules! __conformance_table {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_list {
-    (() $($room:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
+    (() $($module:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
         &[$($(Case {
             name: stringify!($case),
             catches: Mutation::$mutation,
             is_core: !concat!("" $(, stringify!($core))?).is_empty(),
-            check: cases::$room::$case,
+            check: cases::$module::$case,
         },)*)*]
     };
 }
@@ -205,8 +205,8 @@ macro_rules! __conformance_list {
 /// The table as test functions.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __conformance_mount {
-    (($subject:expr) $($room:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
+macro_rules! __conformance_tests {
+    (($subject:expr) $($module:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
         $($(
             #[test]
             fn $case() {
@@ -219,8 +219,8 @@ macro_rules! __conformance_mount {
 /// The core cases of the table as test functions.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __conformance_mount_core {
-    (($subject:expr) $($room:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
+macro_rules! __conformance_core_tests {
+    (($subject:expr) $($module:ident { $($case:ident: $mutation:ident $($core:ident)?,)* })*) => {
         $($($(
             $crate::__conformance_test! { $core $case $subject }
         )?)*)*
@@ -247,7 +247,7 @@ macro_rules! __conformance_test {
 #[macro_export]
 macro_rules! conformance_tests {
     ($subject:expr $(,)?) => {
-        $crate::__conformance_table! { __conformance_mount ($subject) }
+        $crate::__conformance_table! { __conformance_tests ($subject) }
     };
 }
 
@@ -255,6 +255,6 @@ macro_rules! conformance_tests {
 #[macro_export]
 macro_rules! conformance_core_tests {
     ($subject:expr $(,)?) => {
-        $crate::__conformance_table! { __conformance_mount_core ($subject) }
+        $crate::__conformance_table! { __conformance_core_tests ($subject) }
     };
 }

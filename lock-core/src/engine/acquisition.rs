@@ -63,6 +63,9 @@ const OVER: u64 = 1;
 /// The most holds on one holding, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
+/// So many causes of failed renewals are told at most, until one succeeds.
+const MOST_CAUSES: usize = 8;
+
 /// What changes, beside what is read without a lock.
 pub(crate) struct Inner {
     /// The longest lease that was asked for so far.
@@ -76,6 +79,8 @@ pub(crate) struct Inner {
     pub(crate) overlong: bool,
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,
+    /// The causes that were told since then: two that alternate are told once each.
+    told_failures: Vec<Error>,
     /// Whether its last renewal counts without the replicas that were asked for.
     pub(crate) degraded: bool,
     loss: Option<Loss>,
@@ -126,10 +131,32 @@ impl Inner {
             renewing: false,
             overlong: false,
             last_failure: None,
+            told_failures: Vec::new(),
             degraded: false,
             loss: None,
             listeners: Vec::new(),
         }
+    }
+}
+
+impl Inner {
+    /// A renewal failed. Says whether that is to be told: once for each cause.
+    pub(crate) fn renewal_failed(&mut self, error: &Error) -> bool {
+        self.last_failure = Some(error.clone());
+        let is_same =
+            |told: &Error| (told.kind(), told.message()) == (error.kind(), error.message());
+        let is_news =
+            self.told_failures.len() < MOST_CAUSES && !self.told_failures.iter().any(is_same);
+        if is_news {
+            self.told_failures.push(error.clone());
+        }
+        is_news
+    }
+
+    /// A renewal did not fail: a failure after it is news.
+    pub(crate) fn renewal_succeeded(&mut self) {
+        self.last_failure = None;
+        self.told_failures = Vec::new();
     }
 }
 
@@ -429,6 +456,21 @@ pub(crate) fn closing(
 mod tests {
     use super::*;
     use crate::owner::ClientId;
+
+    #[test]
+    fn causes_that_alternate_are_told_once_each_until_a_renewal_succeeds() {
+        let mut inner = Inner::new(LeaseTime::new(Duration::from_secs(1)).unwrap(), None);
+        let told = |inner: &mut Inner, causes: &[&str]| {
+            let errors = causes.iter().map(|cause| Error::unavailable(*cause));
+            errors.filter(|error| inner.renewal_failed(error)).count()
+        };
+        assert_eq!(told(&mut inner, &["refused", "no answer", "refused", "no answer"]), 2);
+        inner.renewal_succeeded();
+        assert_eq!(told(&mut inner, &["refused"]), 1);
+        let new_each_time: Vec<_> = (0..100).map(|n| format!("after {n} ms")).collect();
+        let new_each_time: Vec<_> = new_each_time.iter().map(String::as_str).collect();
+        assert!(told(&mut inner, &new_each_time) < MOST_CAUSES);
+    }
 
     #[test]
     fn renewal_after_a_look_at_the_deadline_extends_nothing() {

@@ -49,8 +49,8 @@ pub(crate) struct EntryState {
     lost: Vec<Arc<Acquisition>>,
     queue: VecDeque<Waiter>,
     next_ticket: u64,
-    /// Why the head cannot ask the store, and since when. Written by the head, inherited by the next one.
-    outage: Option<(Moment, Error)>,
+    /// Written by the head, inherited by the next one.
+    outage: Option<StoreOutage>,
     /// When the store last answered a head, or granted it the lock.
     answered: Option<Moment>,
     /// Waiters whose deadline has passed, and that wait for the end of the head's request.
@@ -63,6 +63,15 @@ pub(crate) struct EntryState {
     /// may be the current one; the others were lost meanwhile, and were others' since.
     handed: Vec<(u64, Arc<Acquisition>)>,
     turns: Turns,
+}
+
+/// Why the head cannot take the lock from the store, although no other client has it.
+#[derive(Clone)]
+pub(crate) struct StoreOutage {
+    pub(crate) since: Moment,
+    pub(crate) error: Error,
+    /// When it ends, and not before: a [pause](crate::backend::Pause).
+    pub(crate) ends: Option<Moment>,
 }
 
 /// Somebody in the queue.
@@ -284,7 +293,11 @@ impl EntryState {
 
     /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
-        self.outage.as_ref().filter(|_| self.current.is_none()).map(|(_, error)| error.clone())
+        self.outage().map(|outage| outage.error.clone())
+    }
+
+    fn outage(&self) -> Option<&StoreOutage> {
+        self.outage.as_ref().filter(|_| self.current.is_none())
     }
 
     /// The head's request has ended; at `answered`, if the store has answered it.

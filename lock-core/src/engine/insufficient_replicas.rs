@@ -8,7 +8,7 @@ use super::Engine;
 use super::acquire::asking::{Next, Outage, pause};
 use super::acquire::{Plan, Wait};
 use super::acquisition::{Acquisition, closing};
-use super::entry::{Entry, Place};
+use super::entry::{Entry, Place, StoreOutage};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -53,7 +53,8 @@ impl Wait<'_> {
         }
         let since = *outage.since.get_or_insert(sent);
         // Nobody of this client could take it, and that is not "busy".
-        place.set_outage(Some((since, error.clone().on(&entry.name))));
+        let why = error.clone().on(&entry.name);
+        place.set_outage(Some(StoreOutage { since, error: why, ends: None }));
         outage.attempts += 1;
         let (now, limit) = (self.engine.clock.now(), self.limit(since));
         if now >= limit {

@@ -188,7 +188,7 @@ impl Engine {
             self.declare_lost(entry, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
         }
-        inner.last_failure = None;
+        inner.renewal_succeeded();
         // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
         inner.overlong &= lease < inner.lease;
         let mut suspended = false;
@@ -225,11 +225,7 @@ impl Engine {
             return;
         }
         let now = self.clock.now();
-        let is_news = inner
-            .last_failure
-            .as_ref()
-            .is_none_or(|last| (last.kind(), last.message()) != (error.kind(), error.message()));
-        inner.last_failure = Some(error.clone());
+        let is_news = inner.renewal_failed(&error);
         acquisition.set_suspended(&mut inner, true);
         let mut next = acquisition.valid_until();
         if let Some(watch) = &mut inner.watch {

@@ -4,7 +4,7 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::entry::Entry;
-use crate::clock::Signal;
+use crate::clock::{Signal, Woken};
 use crate::notices::Notices;
 use crate::sync::{Mutex, thread};
 use std::sync::{Arc, Weak};
@@ -18,21 +18,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 struct Recheck {
     engine: Weak<Engine>,
     run: Mutex<Run>,
+    /// Raised when it is asked for once more.
+    again: Arc<Signal>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Run {
     Idle,
     Running,
-    /// Asked for once more meanwhile.
+    /// Asked for once more meanwhile: what was verified before may be lost by now.
     Again,
 }
 
 impl Engine {
     /// Verifies what is held whenever the backend asks for it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
-        let recheck =
-            Arc::new(Recheck { engine: Weak::clone(&self.this), run: Mutex::new(Run::Idle) });
+        let (engine, run) = (Weak::clone(&self.this), Mutex::new(Run::Idle));
+        let recheck = Arc::new(Recheck { engine, run, again: Arc::default() });
         notices.on_recheck(Arc::new(move || recheck.start()));
     }
 
@@ -52,7 +54,8 @@ impl Recheck {
         let mut run = self.run.lock();
         if *run != Run::Idle {
             *run = Run::Again;
-            return;
+            drop(run);
+            return self.again.raise();
         }
         let ours = Arc::clone(self);
         // Without a thread the next renewal tells, as it does without a notice.
@@ -66,40 +69,55 @@ impl Recheck {
     }
 
     fn run(&self) {
+        let (mut left, mut pause) = (self.held(), FIRST_PAUSE);
         loop {
-            self.verify_all();
+            left.retain(|held| !self.is_asked_again() && self.is_left(held));
             let mut run = self.run.lock();
-            if *run == Run::Running {
-                *run = Run::Idle;
-                return;
+            match *run {
+                Run::Again => {
+                    *run = Run::Running;
+                    drop(run);
+                    (left, pause) = (self.held(), FIRST_PAUSE);
+                    continue;
+                }
+                _ if left.is_empty() => {
+                    *run = Run::Idle; // under the lock: the next notice starts another thread
+                    return;
+                }
+                _ => {}
             }
-            *run = Run::Running;
+            drop(run);
+            let Some(clock) = self.engine.upgrade().map(|engine| Arc::clone(&engine.clock)) else {
+                left.clear();
+                continue;
+            };
+            let _woken: Woken = clock.wait(&self.again, clock.now() + pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    fn verify_all(&self) {
-        let Some(engine) = self.engine.upgrade() else { return };
-        if !engine.abilities.owned || engine.is_forked() {
-            return;
-        }
-        let (mut left, mut pause) = (engine.held(), FIRST_PAUSE);
-        loop {
-            left.retain(|(entry, acquisition)| {
-                let outcome = (!acquisition.has_ended()).then(|| engine.verify(entry, acquisition));
-                outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))
-            });
-            if left.is_empty() {
-                return;
-            }
-            let until = engine.clock.now() + pause;
-            let _due = engine.clock.wait(&Arc::new(Signal::new()), until);
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+    fn held(&self) -> Vec<(Arc<Entry>, Arc<Acquisition>)> {
+        let engine = self.engine.upgrade();
+        let engine = engine.filter(|it| it.abilities.owned && !it.is_forked());
+        engine.map_or_else(Vec::new, |engine| engine.held())
+    }
+
+    fn is_asked_again(&self) -> bool {
+        *self.run.lock() == Run::Again
+    }
+
+    /// Verifies it; whether that is to be tried again, because the store could not be asked.
+    fn is_left(&self, (entry, acquisition): &(Arc<Entry>, Arc<Acquisition>)) -> bool {
+        let engine = self.engine.upgrade().filter(|_| !acquisition.has_ended());
+        let outcome = engine.map(|engine| engine.verify(entry, acquisition));
+        outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::tests::recorded::{Fault, Recorded};
+    use crate::engine::tests::{eventually, parked};
     use crate::{
         Backend, Client, Config, Context, DistLock, Error, LockOptions, LossCause, MemoryScheme,
         Notices, Scheme, Schemes,
@@ -121,6 +139,30 @@ mod tests {
             *self.0.lock() = context.notices.clone();
             MemoryScheme.open(config, context)
         }
+    }
+
+    #[test]
+    fn second_notice_is_served_before_the_first_is_settled() {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let notices = Notices::default();
+        client.0.verify_on(&notices);
+        let options = LockOptions::new().lease(Duration::from_secs(3_600));
+        let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
+        let locks = [take("x"), take("y")];
+        // Of the first two one cannot be asked about, and goes on to be in doubt.
+        store.fail_next("inspect", Fault::NotSent);
+        notices.verify_held();
+        parked(&clock, 2);
+        assert_eq!(store.count("inspect"), 2);
+        for guard in &locks {
+            store.store.lose(guard.name());
+        }
+        store.fail_next("inspect", Fault::NotSent);
+        notices.verify_held();
+        eventually("the one that was verified before is asked about again", || {
+            locks.iter().any(|guard| !guard.is_valid())
+        });
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
 }
 
 /// Waits until that many threads sleep on the clock, and none whose time has come.
-fn parked(clock: &ManualClock, threads: usize) {
+pub(crate) fn parked(clock: &ManualClock, threads: usize) {
     eventually("everybody sleeps", || sleeping(clock) >= threads);
 }
 

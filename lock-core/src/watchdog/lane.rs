@@ -50,6 +50,8 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Task {
     Renew,
+    /// Renewals that replicas must confirm: they wait, and must not make the others wait.
+    RenewConfirmed,
     CleanUp,
 }
 
@@ -60,6 +62,14 @@ pub(crate) struct RenewJob {
     pub(crate) lease: LeaseTime,
     /// Who waits for it; nobody if the watchdog asked.
     pub(crate) reply: Option<Arc<Reply>>,
+}
+
+impl RenewJob {
+    /// Which threads send it.
+    fn task(&self) -> Task {
+        let waits = !self.acquisition.replication.is_off();
+        if waits { Task::RenewConfirmed } else { Task::Renew }
+    }
 }
 
 /// Where a thread waits for its renewal.
@@ -113,8 +123,10 @@ impl Lanes {
                     continue;
                 }
             };
+            let task = job.task();
             let is_there = |job: &RenewJob| {
-                self.renewal_node(&job.acquisition.name).is_ok_and(|its| its == lane)
+                job.task() == task
+                    && self.renewal_node(&job.acquisition.name).is_ok_and(|its| its == lane)
             };
             // With one node, which is the rule, these are all.
             let mut together = if jobs.iter().all(is_there) {
@@ -123,7 +135,7 @@ impl Lanes {
                 jobs.extract_if(.., |job| is_there(job)).collect()
             };
             together.push(job);
-            let queued = self.submit(engine, lane, Task::Renew, |work| {
+            let queued = self.submit(engine, lane, task, |work| {
                 work.renewals.extend(together.drain(..));
             });
             match queued {
@@ -198,6 +210,7 @@ impl Lanes {
             thread::Builder::new()
                 .name(match task {
                     Task::Renew => format!("distlock-lane{}", lane.number()),
+                    Task::RenewConfirmed => format!("distlock-repl{}", lane.number()),
                     Task::CleanUp => format!("distlock-tidy{}", lane.number()),
                 })
                 .spawn(move || lanes.run(&queue, &engine))

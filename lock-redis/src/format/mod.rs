@@ -230,7 +230,7 @@ pub(crate) fn released(
     match reply {
         Reply::Int(0) => Some(Release::Gone),
         Reply::Int(more @ 1..) => {
-            server.is_mended(WarningKind::NotPublished);
+            server.is_served(WarningKind::NotPublished, channel);
             let told = u32::try_from(more - 1).unwrap_or(u32::MAX);
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
@@ -249,9 +249,10 @@ pub(crate) fn released(
 
 /// Tells that releases cannot be published.
 pub(crate) fn unpublished(server: &Server, why: &ServerError, channels: Channels, channel: &str) {
-    server.warn(WarningKind::NotPublished, || {
-        let asked = Asked::Publish(channels.publish(), channel);
-        let cause = refusal::explain(server, why, &asked);
+    let asked = |channel| Asked::Publish(channels.publish(), channel);
+    let cause = refusal::cause_on_channel(server, why, channel, asked);
+    server.warn_of(WarningKind::NotPublished, cause, || {
+        let cause = refusal::explain(server, why, &asked(channel));
         format!(
             "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
         )

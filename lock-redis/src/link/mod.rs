@@ -23,7 +23,9 @@ pub(crate) use asking::Asking;
 #[cfg(test)]
 pub(crate) use codec::parsed_by_crate;
 pub(crate) use codec::{DecodeError, Decoder, Encoder, Request, script_hash, with_text};
-pub(crate) use dial::{Bounds, Dialer, Identity, Kind, Login, Password, Secrets, Serial, Server};
+pub(crate) use dial::{
+    Bounds, Cause, Dialer, Identity, Kind, Login, Password, Secrets, Serial, Server,
+};
 pub(crate) use duplex::{Errand, Heard};
 pub(crate) use frames::Frames;
 pub(crate) use place::Place;

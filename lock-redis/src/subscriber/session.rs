@@ -225,18 +225,19 @@ impl Session {
         match incoming {
             Incoming::Message(channel) => board.heard(&channel),
             Incoming::Confirmed(subscription) => {
-                server.is_mended(WarningKind::NotSubscribed);
+                server.is_served(WarningKind::NotSubscribed, || subscription.channel.to_string());
                 board.confirmed(&subscription)
             }
             Incoming::Refused(subscription, error) => {
-                let asked = Asked::Subscribe(&subscription.channel);
-                let failure = refusal::refused(server, &error, &asked);
+                let channel = &subscription.channel;
+                let failure = refusal::refused(server, &error, &Asked::Subscribe(channel));
                 if !refusal::will_not(&error) || !board.is_polled(&subscription) {
                     return board.refused(&subscription, &failure);
                 }
                 let wakes = board.untold(&subscription);
                 drop(board);
-                server.warn(WarningKind::NotSubscribed, || {
+                let cause = refusal::cause_on_channel(server, &error, channel, Asked::Subscribe);
+                server.warn_of(WarningKind::NotSubscribed, cause, || {
                     format!(
                         "{server} does not tell of releases, so those who wait ask again and again: {} ({error})",
                         failure.error()
@@ -247,7 +248,9 @@ impl Session {
             Incoming::Published(kind, channel, answer) => {
                 drop(board);
                 match answer {
-                    Ok(()) => server.is_mended(WarningKind::NotPublished),
+                    Ok(()) => {
+                        server.is_served(WarningKind::NotPublished, || channel.to_string());
+                    }
                     Err(error) if refusal::will_not(&error) => {
                         unpublished(server, &error, kind, &channel);
                     }

@@ -85,13 +85,13 @@ fn dated_ahead() -> NotApplicable {
         "it counts in whole seconds, upwards, and so a lease may be longer than asked";
     let mut cannot = nameless();
     cannot.extend([
-        ("a_lease_is_as_long_as_asked", SECONDS),
-        ("busy_says_for_how_long", SECONDS),
-        ("queries_agree_with_the_store", SECONDS),
-        ("the_remaining_time_runs_down", SECONDS),
-        ("takes_a_lock_that_expires", SECONDS),
-        ("an_unlock_that_cannot_be_sent_is_told", SECONDS),
-        ("a_release_after_the_lease_says_gone", "its key stays when the lease is over"),
+        ("granted_lease_is_as_long_as_asked", SECONDS),
+        ("busy_answer_tells_remaining_lease", SECONDS),
+        ("queries_agree_with_store", SECONDS),
+        ("inspected_remaining_lease_decreases", SECONDS),
+        ("waiter_takes_lock_whose_lease_ends", SECONDS),
+        ("unlock_that_cannot_be_sent_is_an_error", SECONDS),
+        ("release_after_lease_end_reports_gone", "its key stays when the lease is over"),
     ]);
     cannot
 }
@@ -102,13 +102,13 @@ fn prolonged() -> NotApplicable {
         "whoever asks in vain gives the lock another lease, so it ends only if nobody asks";
     let mut cannot = nameless();
     let cases = [
-        "a_fixed_lease_stays_fixed_inside",
-        "an_abandoned_lock_frees_after_its_lease",
-        "busy_says_for_how_long",
-        "an_unlock_that_cannot_be_sent_is_told",
-        "late_release_does_not_free_the_next_holder",
-        "lease_expires_unrenewed",
-        "takes_a_lock_that_expires",
+        "reentry_does_not_renew_fixed_lease",
+        "abandoned_lock_is_free_after_lease",
+        "busy_answer_tells_remaining_lease",
+        "unlock_that_cannot_be_sent_is_an_error",
+        "release_after_lease_end_keeps_next_holder",
+        "lease_without_renewal_expires",
+        "waiter_takes_lock_whose_lease_ends",
     ];
     cannot.extend(cases.map(|case| (case, LOSERS)));
     cannot
@@ -121,7 +121,7 @@ fn not_owned() -> NotApplicable {
 /// Where the value is a time or a number.
 fn nameless() -> NotApplicable {
     let mut cannot = not_owned();
-    cannot.push(("the_holder_is_named", "its value does not say who holds the lock"));
+    cannot.push(("inspect_names_holder", "its value does not say who holds the lock"));
     cannot
 }
 
@@ -169,9 +169,9 @@ const PLAINLY: &str = "it takes a free lock by one plain SET, which minds no tom
 
 /// What a plain SET cannot: turn itself down.
 const NEEDS_TOMBSTONES: &[(&str, &str)] = &[
-    ("a_late_copy_locks_for_nobody", PLAINLY),
-    ("a_late_copy_of_a_used_lock_locks_for_nobody", PLAINLY),
-    ("a_closed_owner_is_never_granted_again", PLAINLY),
-    ("an_owner_that_holds_nothing_can_be_closed", PLAINLY),
-    ("a_tombstone_lives_for_a_lease", PLAINLY),
+    ("late_copy_of_undone_attempt_takes_no_lock", PLAINLY),
+    ("late_copy_of_released_attempt_takes_no_lock", PLAINLY),
+    ("owner_with_tombstone_is_refused", PLAINLY),
+    ("tombstone_is_left_for_owner_without_lock", PLAINLY),
+    ("tombstone_lasts_for_one_lease", PLAINLY),
 ];

@@ -138,3 +138,47 @@ fn what_is_allowed_again_is_done_again_and_warned_of_anew() {
         assert_eq!(probe.command_calls("publish"), published + 1);
     }
 }
+
+/// A rule of the access control list may name one channel: that its releases are published says
+/// nothing of another channel.
+#[test]
+fn each_cause_of_refused_publishing_is_warned_of_once() {
+    let server = RedisServer::start();
+    let (one, warned) = client(&server.url_as("me"));
+    let only_a = ["resetchannels", "&*{a}*"];
+    let rules = [(&only_a[..], "&redisson_lock__channel:*`"), (&["-publish"], "+publish`")];
+    for (rule, _) in rules {
+        server.probe().command(&[&USER[..], rule].concat());
+        for name in ["a", "b", "c"].repeat(3) {
+            one.mutex(name).unwrap().lock().unwrap().unlock().unwrap();
+        }
+    }
+    let is_told = || told(&warned, WarningKind::NotPublished);
+    let (_, last) = rules[1];
+    eventually("it is told", LONG, || is_told().iter().any(|message| message.contains(last)));
+    let messages = is_told();
+    assert_eq!(messages.len(), rules.len(), "{messages:?}");
+    for ((_, cause), message) in rules.iter().zip(&messages) {
+        assert!(message.contains(cause), "{messages:?}");
+    }
+}
+
+#[test]
+fn waiter_is_woken_although_only_another_channel_is_published() {
+    let server = RedisServer::start();
+    let rules = ["-publish", "(+publish &*{a}*)"];
+    server.probe().command(&[&USER[..], &rules].concat());
+    let [(one, _), (other, warned)] = [(); 2].map(|()| client(&server.url_as("me")));
+    let guard = one.mutex("b").unwrap().lock().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let lock = other.mutex("b").unwrap();
+            let guard = within(LONG / 2, || lock.try_lock_for(LONG).unwrap());
+            guard.expect("it asks again and again").unlock().unwrap();
+        });
+        eventually("it is told", LONG, || !told(&warned, WarningKind::NotPublished).is_empty());
+        other.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+        guard.unlock().unwrap();
+        waits.join().unwrap();
+    });
+}

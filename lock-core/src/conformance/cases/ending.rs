@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 /// When the last handle is gone, so are the threads: the engine's, and the backend's own.
-pub(crate) fn dropping_the_client_stops_threads(subject: &dyn Subject) {
+pub(crate) fn dropped_client_stops_threads(subject: &dyn Subject) {
     let (clock, name) = (Roll::new(clock()), fresh_name());
     elsewhere(|| {
         let context = Context::new(Arc::new(clock.clone()), ClientId::random());
@@ -33,7 +33,7 @@ pub(crate) fn dropping_the_client_stops_threads(subject: &dyn Subject) {
 }
 
 /// When the last handle is gone, the backend is dropped: nothing of its own keeps it alive.
-pub(crate) fn dropping_the_client_drops_the_backend(subject: &dyn Subject) {
+pub(crate) fn dropped_client_drops_backend(subject: &dyn Subject) {
     let name = fresh_name();
     let context = context();
     let backend = subject.backend(&context);
@@ -46,7 +46,7 @@ pub(crate) fn dropping_the_client_drops_the_backend(subject: &dyn Subject) {
 }
 
 /// What was left with a thread and never unlocked is given back when the client goes.
-pub(crate) fn a_dropped_client_gives_back_what_it_held(subject: &dyn Subject) {
+pub(crate) fn dropped_client_releases_detached_hold(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     take(&one).detach();
     assert!(is_busy(&other));
@@ -56,7 +56,7 @@ pub(crate) fn a_dropped_client_gives_back_what_it_held(subject: &dyn Subject) {
 
 /// A thread that ends with a lock still detached does not have it renewed: it is given back when it
 /// would be.
-pub(crate) fn a_lock_of_an_ended_thread_frees(subject: &dyn Subject) {
+pub(crate) fn detached_hold_of_ended_thread_is_released(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let lease = ms(3_000);
     let start = now();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 /// While one client holds a lock, no other gets it; afterwards another does.
-pub(crate) fn excludes_a_second_holder(subject: &dyn Subject) {
+pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
     assert!(subject.probe(one.name()).held);
@@ -21,7 +21,7 @@ pub(crate) fn excludes_a_second_holder(subject: &dyn Subject) {
 }
 
 /// A lock that nobody holds is granted, again and again, to whoever asks.
-pub(crate) fn a_free_lock_is_granted(subject: &dyn Subject) {
+pub(crate) fn free_lock_is_granted(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &one, &other, &one] {
         take(mutex).unlock().expect("it is ours");
@@ -30,7 +30,7 @@ pub(crate) fn a_free_lock_is_granted(subject: &dyn Subject) {
 }
 
 /// Busy is an answer: an error would send the caller to the network people.
-pub(crate) fn busy_is_a_value(subject: &dyn Subject) {
+pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _guard = take(&one);
     assert!(other.try_lock().expect("busy is no error").is_none());
@@ -40,7 +40,7 @@ pub(crate) fn busy_is_a_value(subject: &dyn Subject) {
 }
 
 /// Another thread of the same client neither gets nor ends what one thread holds.
-pub(crate) fn other_thread_is_a_stranger(subject: &dyn Subject) {
+pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     take(&one).detach();
     assert!(one.is_held_by_current_thread());
@@ -56,7 +56,7 @@ pub(crate) fn other_thread_is_a_stranger(subject: &dyn Subject) {
 }
 
 /// Another client is another process: it neither gets, ends nor counts what this one holds.
-pub(crate) fn other_process_is_a_stranger(subject: &dyn Subject) {
+pub(crate) fn other_client_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
     assert!(other.is_locked().expect("the store answers"), "it sees that somebody holds it");
@@ -95,7 +95,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
 
 /// A crowd that only tries: as many get in as unlock, and what is held afterwards is kept by the
 /// watchdog.
-pub(crate) fn a_crowd_of_tries_leaves_nothing(subject: &dyn Subject) {
+pub(crate) fn concurrent_tries_leave_no_lock_behind(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
     let (lock, entered) = (mutex(&client, &name), AtomicU64::new(0));
@@ -122,7 +122,7 @@ pub(crate) fn a_crowd_of_tries_leaves_nothing(subject: &dyn Subject) {
 
 /// Force ends whoever's holding, and says whether there was one; the holder learns of it when it
 /// unlocks.
-pub(crate) fn force_unlock_frees_whoever_holds_it(subject: &dyn Subject) {
+pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
     assert!(other.force_unlock().expect("the store answers"), "it was held");
@@ -134,7 +134,7 @@ pub(crate) fn force_unlock_frees_whoever_holds_it(subject: &dyn Subject) {
 }
 
 /// Whoever waits for a lock that is freed by force is woken.
-pub(crate) fn force_unlock_wakes_the_waiters(subject: &dyn Subject) {
+pub(crate) fn force_unlock_wakes_waiter(subject: &dyn Subject) {
     let [one, other, force] = mutexes(subject);
     take_with(&one, &fixed(long())).detach();
     thread::scope(|scope| {
@@ -153,7 +153,7 @@ pub(crate) fn force_unlock_wakes_the_waiters(subject: &dyn Subject) {
 }
 
 /// What the handle says of the lock is what the store says.
-pub(crate) fn queries_agree_with_the_store(subject: &dyn Subject) {
+pub(crate) fn queries_agree_with_store(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &other] {
         assert!(!mutex.is_locked().expect("the store answers"));
@@ -171,7 +171,7 @@ pub(crate) fn queries_agree_with_the_store(subject: &dyn Subject) {
 
 /// A guard with an owner of its own is one more stranger, and goes to another thread to be unlocked
 /// there.
-pub(crate) fn an_owned_guard_unlocks_on_another_thread(subject: &dyn Subject) {
+pub(crate) fn owned_guard_unlocks_on_other_thread(subject: &dyn Subject) {
     let name = fresh_name();
     let (here, there) = (client(subject), client(subject));
     let owned = here.owned_mutex(&name).expect("a good name");
@@ -182,7 +182,7 @@ pub(crate) fn an_owned_guard_unlocks_on_another_thread(subject: &dyn Subject) {
 }
 
 /// A handle with owners of its own is never reentrant: each guard is a holder.
-pub(crate) fn an_owned_mutex_is_never_reentrant(subject: &dyn Subject) {
+pub(crate) fn owned_mutex_is_not_reentrant(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
     let owned = client.owned_mutex(&name).expect("a good name");

@@ -9,7 +9,7 @@ use parking_lot::Mutex as Cell;
 use std::thread;
 
 /// Every holder's token is larger than its predecessor's, however that one went.
-pub(crate) fn fencing_grows(subject: &dyn Subject) {
+pub(crate) fn fencing_token_grows_with_each_grant(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let mut tokens = Vec::new();
     for mutex in [&one, &other, &one] {
@@ -28,7 +28,7 @@ pub(crate) fn fencing_grows(subject: &dyn Subject) {
 }
 
 /// Under contention, too, tokens grow in the order in which the holders were inside.
-pub(crate) fn fencing_grows_in_a_crowd(subject: &dyn Subject) {
+pub(crate) fn fencing_token_grows_under_contention(subject: &dyn Subject) {
     const ROUNDS: usize = 8;
     let seen: Cell<Vec<Shown>> = Cell::default();
     let clients: [Lock; 2] = mutexes(subject);
@@ -51,7 +51,7 @@ pub(crate) fn fencing_grows_in_a_crowd(subject: &dyn Subject) {
 
 /// A holder that was paused past its lease has a smaller token than its successor, and cannot know
 /// it from the store.
-pub(crate) fn a_late_holder_has_the_smaller_token(subject: &dyn Subject) {
+pub(crate) fn late_holder_has_smaller_token(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let late = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
@@ -60,7 +60,7 @@ pub(crate) fn a_late_holder_has_the_smaller_token(subject: &dyn Subject) {
 }
 
 /// Tokens go on growing for a store that has forgotten everything.
-pub(crate) fn fencing_grows_across_amnesia(subject: &dyn Subject) {
+pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
     let name = fresh_name();
     Line::open(subject).hold(&name, long());
     subject.lose(&name);

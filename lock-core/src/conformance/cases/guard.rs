@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// Dropping the guard frees the lock.
-pub(crate) fn releases_on_drop(subject: &dyn Subject) {
+pub(crate) fn dropped_guard_releases(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     drop(take(&one));
     assert!(!subject.probe(one.name()).held);
@@ -19,7 +19,7 @@ pub(crate) fn releases_on_drop(subject: &dyn Subject) {
 }
 
 /// A panic under the lock frees it, with a guard and in the closure form.
-pub(crate) fn releases_on_panic(subject: &dyn Subject) {
+pub(crate) fn panic_releases(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     // Without the panic hook: nobody is to read of a panic that is meant.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -38,7 +38,7 @@ pub(crate) fn releases_on_panic(subject: &dyn Subject) {
 
 /// An unlock that the store confirmed says so, and one of a lock that is gone says that it was
 /// lost.
-pub(crate) fn unlock_tells_what_became_of_it(subject: &dyn Subject) {
+pub(crate) fn unlock_reports_release_or_loss(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     take(&one).unlock().expect("it was ours, and is free");
     let guard = take(&one);
@@ -47,7 +47,7 @@ pub(crate) fn unlock_tells_what_became_of_it(subject: &dyn Subject) {
 }
 
 /// The late unlock of a holder whose lease has ended is refused, and its successor keeps the lock.
-pub(crate) fn late_release_does_not_free_the_next_holder(subject: &dyn Subject) {
+pub(crate) fn release_after_lease_end_keeps_next_holder(subject: &dyn Subject) {
     let [one, other, third] = mutexes(subject);
     let guard = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
@@ -59,7 +59,7 @@ pub(crate) fn late_release_does_not_free_the_next_holder(subject: &dyn Subject) 
 
 /// One whose holding was taken away behind its back, and given to another, frees nothing of that
 /// other's.
-pub(crate) fn stranger_cannot_release(subject: &dyn Subject) {
+pub(crate) fn unlock_after_loss_keeps_next_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
     subject.lose(one.name());
@@ -71,7 +71,7 @@ pub(crate) fn stranger_cannot_release(subject: &dyn Subject) {
 }
 
 /// A guard is told of the loss, with its cause, and refuses from then on; its token stays its own.
-pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
+pub(crate) fn loss_is_reported_to_holder(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
     assert_eq!(guard.state(), GuardState::Held);
@@ -89,7 +89,7 @@ pub(crate) fn lost_lease_is_reported(subject: &dyn Subject) {
 }
 
 /// `verify` asks the store, and believes it.
-pub(crate) fn verify_asks_the_store(subject: &dyn Subject) {
+pub(crate) fn verify_detects_deleted_lock(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(10_000)));
     let left = guard.verify().expect("it is ours");
@@ -101,7 +101,7 @@ pub(crate) fn verify_asks_the_store(subject: &dyn Subject) {
 }
 
 /// `verify` tells our own holding from another's.
-pub(crate) fn verify_knows_its_own(subject: &dyn Subject) {
+pub(crate) fn verify_detects_other_owner(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(long()));
     guard.verify().expect("it is ours");
@@ -111,7 +111,7 @@ pub(crate) fn verify_knows_its_own(subject: &dyn Subject) {
 }
 
 /// A guard never trusts its lease for longer than the store keeps it.
-pub(crate) fn validity_ends_before_the_lease(subject: &dyn Subject) {
+pub(crate) fn validity_ends_before_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(600)));
     loop {

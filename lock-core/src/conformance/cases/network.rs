@@ -26,7 +26,7 @@ fn fragile(subject: &dyn Subject, name: &crate::LockName) -> (Arc<FaultyBackend>
 }
 
 /// "Could not ask" is never "busy", and busy, once one can ask again, is busy.
-pub(crate) fn unreachable_is_not_busy(subject: &dyn Subject) {
+pub(crate) fn unreachable_store_is_not_busy(subject: &dyn Subject) {
     let [holder] = mutexes(subject);
     let (network, lock) = fragile(subject, holder.name());
     let guard = take(&holder);
@@ -42,7 +42,7 @@ pub(crate) fn unreachable_is_not_busy(subject: &dyn Subject) {
 }
 
 /// A waiter bears an outage that ends before its deadline does.
-pub(crate) fn a_waiter_outlasts_an_outage(subject: &dyn Subject) {
+pub(crate) fn waiter_survives_outage(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     network.cut();
@@ -56,7 +56,7 @@ pub(crate) fn a_waiter_outlasts_an_outage(subject: &dyn Subject) {
 }
 
 /// An acquire whose answer was lost is repeated, recognised, and held once.
-pub(crate) fn a_lost_grant_is_found_again(subject: &dyn Subject) {
+pub(crate) fn grant_with_lost_reply_is_recognised(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     network.lose_acquire_answers(2);
@@ -67,7 +67,7 @@ pub(crate) fn a_lost_grant_is_found_again(subject: &dyn Subject) {
 }
 
 /// A release whose answer was lost is repeated; that the second finds nothing is no loss.
-pub(crate) fn a_lost_release_is_no_loss(subject: &dyn Subject) {
+pub(crate) fn release_with_lost_reply_is_no_loss(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     let guard = take(&lock);
@@ -79,7 +79,7 @@ pub(crate) fn a_lost_release_is_no_loss(subject: &dyn Subject) {
 
 /// An attempt that ends without knowing its outcome is undone in the background, long before its
 /// lease ends.
-pub(crate) fn an_attempt_in_doubt_leaves_nothing(subject: &dyn Subject) {
+pub(crate) fn attempt_with_unknown_outcome_is_undone(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     network.lose_acquire_answers(u32::MAX);
@@ -91,7 +91,7 @@ pub(crate) fn an_attempt_in_doubt_leaves_nothing(subject: &dyn Subject) {
 }
 
 /// A copy of a request that was given up arrives late, and locks for nobody.
-pub(crate) fn a_late_copy_locks_for_nobody(subject: &dyn Subject) {
+pub(crate) fn late_copy_of_undone_attempt_takes_no_lock(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     network.lose_acquire_answers(u32::MAX);
@@ -104,7 +104,7 @@ pub(crate) fn a_late_copy_locks_for_nobody(subject: &dyn Subject) {
 }
 
 /// The same for a copy of a request that was repeated, granted, used and given back.
-pub(crate) fn a_late_copy_of_a_used_lock_locks_for_nobody(subject: &dyn Subject) {
+pub(crate) fn late_copy_of_released_attempt_takes_no_lock(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     network.lose_acquire_answers(1);
@@ -115,7 +115,7 @@ pub(crate) fn a_late_copy_of_a_used_lock_locks_for_nobody(subject: &dyn Subject)
 }
 
 /// An outage that ends before the lease does is survived: suspended meanwhile, then held as before.
-pub(crate) fn an_outage_within_the_lease_is_survived(subject: &dyn Subject) {
+pub(crate) fn outage_within_lease_is_survived(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     let guard = take_with(&lock, &watched(ms(1_000)));
@@ -130,7 +130,7 @@ pub(crate) fn an_outage_within_the_lease_is_survived(subject: &dyn Subject) {
 }
 
 /// An outage that lasts longer ends the holding by our own clock, and the store ends it by its.
-pub(crate) fn an_outage_beyond_the_lease_is_a_loss(subject: &dyn Subject) {
+pub(crate) fn outage_beyond_lease_is_a_loss(subject: &dyn Subject) {
     let [other] = mutexes(subject);
     let (network, lock) = fragile(subject, other.name());
     let guard = take_with(&lock, &watched(ms(500)));
@@ -147,7 +147,7 @@ pub(crate) fn an_outage_beyond_the_lease_is_a_loss(subject: &dyn Subject) {
 }
 
 /// A release that could not be sent is told, and the lease ends the lock.
-pub(crate) fn an_unlock_that_cannot_be_sent_is_told(subject: &dyn Subject) {
+pub(crate) fn unlock_that_cannot_be_sent_is_an_error(subject: &dyn Subject) {
     let [other] = mutexes(subject);
     let (network, lock) = fragile(subject, other.name());
     let guard = take_with(&lock, &fixed(ms(2_500)));
@@ -159,7 +159,7 @@ pub(crate) fn an_unlock_that_cannot_be_sent_is_told(subject: &dyn Subject) {
 
 /// A release between the answer "busy" and the beginning of the watch is told to nobody, and missed
 /// by nobody.
-pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
+pub(crate) fn release_before_watch_is_not_missed(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     let line = Line::open(subject);
@@ -176,7 +176,7 @@ pub(crate) fn a_release_before_the_watch_is_not_missed(subject: &dyn Subject) {
 
 /// When nobody waits any more, nothing is watched any more: after a grant, a deadline and an
 /// interrupt.
-pub(crate) fn waiting_leaves_no_watch_behind(subject: &dyn Subject) {
+pub(crate) fn ended_wait_leaves_no_watch(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = fragile(subject, &name);
     let holder = mutex(&client(subject), &name);

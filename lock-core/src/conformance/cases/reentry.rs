@@ -8,7 +8,7 @@ use crate::conformance::subject::Subject;
 use crate::guard::LockGuard;
 
 /// The count goes 0, 1, 2, 1, 0, and only the last unlock frees the lock.
-pub(crate) fn nested_holds_count(subject: &dyn Subject) {
+pub(crate) fn nested_holds_are_counted(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     assert_eq!(one.hold_count(), 0);
     let outer = take(&one);
@@ -26,7 +26,7 @@ pub(crate) fn nested_holds_count(subject: &dyn Subject) {
 }
 
 /// Guards may go in any order.
-pub(crate) fn guards_may_go_in_any_order(subject: &dyn Subject) {
+pub(crate) fn nested_guards_unlock_in_any_order(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let (first, second, third) = (take(&one), take(&one), take(&one));
     first.unlock().expect("it is ours");
@@ -57,7 +57,7 @@ pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
 }
 
 /// Nested guards carry the token of the first; the next holder's is larger.
-pub(crate) fn reentry_keeps_the_token(subject: &dyn Subject) {
+pub(crate) fn reentry_keeps_token(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let (outer, inner) = (take(&one), take_with(&one, &fixed(long())));
     let token = shown(&outer);
@@ -67,7 +67,7 @@ pub(crate) fn reentry_keeps_the_token(subject: &dyn Subject) {
 }
 
 /// A nested lock with a shorter lease leaves the longer one as it is.
-pub(crate) fn reentry_never_shortens(subject: &dyn Subject) {
+pub(crate) fn reentry_never_shortens_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _outer = take_with(&one, &fixed(ms(4_000)));
     let inner = take_with(&one, &fixed(short()));
@@ -78,7 +78,7 @@ pub(crate) fn reentry_never_shortens(subject: &dyn Subject) {
 }
 
 /// A nested lock with a longer lease makes the whole last longer.
-pub(crate) fn reentry_with_a_longer_lease_extends(subject: &dyn Subject) {
+pub(crate) fn reentry_with_longer_lease_extends_it(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let outer = take_with(&one, &fixed(ms(500)));
     let inner = take_with(&one, &fixed(ms(10_000)));
@@ -92,7 +92,7 @@ pub(crate) fn reentry_with_a_longer_lease_extends(subject: &dyn Subject) {
 }
 
 /// Three locks of ten seconds and two unlocks: the lease is still what it was.
-pub(crate) fn remaining_survives_nested_unlocks(subject: &dyn Subject) {
+pub(crate) fn nested_unlock_keeps_remaining_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guards: [LockGuard; 3] = std::array::from_fn(|_| take_with(&one, &fixed(ms(10_000))));
     let [first, second, third] = guards;
@@ -106,7 +106,7 @@ pub(crate) fn remaining_survives_nested_unlocks(subject: &dyn Subject) {
 }
 
 /// After a nested lock and unlock of one thread, another thread's lock is renewed as ever.
-pub(crate) fn renewal_goes_on_after_reentry(subject: &dyn Subject) {
+pub(crate) fn renewal_continues_after_reentry(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     elsewhere(|| {
         let (outer, inner) = (take_with(&one, &watched(short())), take(&one));
@@ -121,7 +121,7 @@ pub(crate) fn renewal_goes_on_after_reentry(subject: &dyn Subject) {
 
 /// A nested lock that asks for the watchdog does not start it for a lease that was to end by
 /// itself.
-pub(crate) fn a_fixed_lease_stays_fixed_inside(subject: &dyn Subject) {
+pub(crate) fn reentry_does_not_renew_fixed_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let outer = take_with(&one, &fixed(short()));
     let inner = take(&one);
@@ -133,7 +133,7 @@ pub(crate) fn a_fixed_lease_stays_fixed_inside(subject: &dyn Subject) {
 }
 
 /// Who has lost a lock and still has guards of it does not enter again as if nothing had happened.
-pub(crate) fn no_reentry_on_a_lost_hold(subject: &dyn Subject) {
+pub(crate) fn reentry_after_loss_is_refused(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
     subject.lose(one.name());

@@ -27,7 +27,7 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
 
 /// Where a store has no replicas, a policy is refused by name, and "all" where it does not know how
 /// many it should have. Nothing is locked then. Elsewhere every policy is taken.
-pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject: &dyn Subject) {
+pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
     assert!(!has_any || can != ReplicaSupport::Never, "it has replicas, and says that it has none");
@@ -53,7 +53,7 @@ pub(crate) fn a_policy_is_refused_where_it_cannot_be_kept_and_only_there(subject
 
 /// A lock that too few replicas confirmed is no lock, and not busy: it is given back before that is
 /// told.
-pub(crate) fn insufficient_replicas_is_told_and_leaves_nothing(subject: &dyn Subject) {
+pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
     let off = LockOptions::new().replication(Replication::off());
@@ -81,7 +81,7 @@ pub(crate) fn insufficient_replicas_is_told_and_leaves_nothing(subject: &dyn Sub
 }
 
 /// Whoever waits puts up with a replica that is away for a while.
-pub(crate) fn a_waiter_outlasts_insufficient_replicas(subject: &dyn Subject) {
+pub(crate) fn waiter_survives_insufficient_replicas(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, impatient(replicas.count()));
     let held_back = hold_back(replicas, 1);
@@ -97,7 +97,7 @@ pub(crate) fn a_waiter_outlasts_insufficient_replicas(subject: &dyn Subject) {
 }
 
 /// Whoever accepts too few acknowledgements holds the lock, and is told of each: at the grant, and at renewals.
-pub(crate) fn accepted_insufficient_replicas_is_held_and_told(subject: &dyn Subject) {
+pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
     let (tell, told) = mpsc::channel();
@@ -131,7 +131,7 @@ pub(crate) fn accepted_insufficient_replicas_is_held_and_told(subject: &dyn Subj
 }
 
 /// A lock that somebody else has is busy, whatever replicas there are.
-pub(crate) fn busy_is_a_value_under_a_policy(subject: &dyn Subject) {
+pub(crate) fn busy_lock_with_policy_is_a_value(subject: &dyn Subject) {
     let ([holder], replicas) = (mutexes(subject), replicas(subject));
     let lock = under(subject, holder.name(), impatient(replicas.count()));
     // Without a policy, which that of the subject's may not be.
@@ -145,7 +145,7 @@ pub(crate) fn busy_is_a_value_under_a_policy(subject: &dyn Subject) {
 
 /// A renewal that too few replicas confirm extends nothing: the lock is suspended, and lost at the
 /// end of the last lease that they have.
-pub(crate) fn an_unconfirmed_renewal_is_a_loss_in_time(subject: &dyn Subject) {
+pub(crate) fn unconfirmed_renewals_end_in_loss(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));
     let guard = take_with(&lock, &watched(ms(1_500)));
@@ -160,7 +160,7 @@ pub(crate) fn an_unconfirmed_renewal_is_a_loss_in_time(subject: &dyn Subject) {
 }
 
 /// When the replica is back within the lease, the lock is held as before.
-pub(crate) fn a_renewal_that_is_confirmed_again_goes_on(subject: &dyn Subject) {
+pub(crate) fn renewal_confirmed_again_keeps_lock(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));
     let guard = take_with(&lock, &watched(ms(3_000)));
@@ -174,7 +174,7 @@ pub(crate) fn a_renewal_that_is_confirmed_again_goes_on(subject: &dyn Subject) {
 
 /// A grant whose answer was lost is asked for again. What the first one wrote is no proof that
 /// replicas have it.
-pub(crate) fn a_lost_grant_is_confirmed_when_it_is_found(subject: &dyn Subject) {
+pub(crate) fn grant_with_lost_reply_is_confirmed(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));

@@ -8,7 +8,7 @@ use crate::conformance::fixture::{
 use crate::conformance::subject::Subject;
 
 /// A free name is granted; a held one is answered with `Busy`, which is no failure.
-pub(crate) fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subject) {
+pub(crate) fn acquire_grants_free_name_and_refuses_held(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     assert!(!subject.probe(&name).held);
     let owner = line.hold(&name, long());
@@ -20,7 +20,7 @@ pub(crate) fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subjec
 }
 
 /// The lease in the store is the one that was asked for: not longer, and hardly shorter.
-pub(crate) fn a_lease_is_as_long_as_asked(subject: &dyn Subject) {
+pub(crate) fn granted_lease_is_as_long_as_asked(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     line.hold(&name, ms(10_000));
     let left = subject.probe(&name).remaining.expect("it has a lease");
@@ -28,7 +28,7 @@ pub(crate) fn a_lease_is_as_long_as_asked(subject: &dyn Subject) {
 }
 
 /// An owner that never comes back is forgotten when its lease ends, and not before.
-pub(crate) fn an_abandoned_lock_frees_after_its_lease(subject: &dyn Subject) {
+pub(crate) fn abandoned_lock_is_free_after_lease(subject: &dyn Subject) {
     let name = fresh_name();
     let start = now();
     Line::open(subject).hold(&name, short());
@@ -38,7 +38,7 @@ pub(crate) fn an_abandoned_lock_frees_after_its_lease(subject: &dyn Subject) {
 }
 
 /// `Busy` says how long the holder's lease runs yet, so that waiters know when to look again.
-pub(crate) fn busy_says_for_how_long(subject: &dyn Subject) {
+pub(crate) fn busy_answer_tells_remaining_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     line.hold(&name, ms(10_000));
     let is_right = |left| left <= ms(10_001) && left > ms(8_000);
@@ -55,7 +55,7 @@ pub(crate) fn busy_says_for_how_long(subject: &dyn Subject) {
 }
 
 /// An attempt is answered at once, whether the lock is free or not: waiting is the engine's part.
-pub(crate) fn an_attempt_never_waits(subject: &dyn Subject) {
+pub(crate) fn acquire_never_waits(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     line.hold(&name, long());
     let start = now();
@@ -64,7 +64,7 @@ pub(crate) fn an_attempt_never_waits(subject: &dyn Subject) {
 }
 
 /// The same owner asks again, because the answer was lost: it is granted, and counted once.
-pub(crate) fn a_repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
+pub(crate) fn repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     for _ in 0..3 {
@@ -76,7 +76,7 @@ pub(crate) fn a_repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
 }
 
 /// A repeated attempt carries the token of the first.
-pub(crate) fn a_repeated_attempt_keeps_its_token(subject: &dyn Subject) {
+pub(crate) fn repeated_attempt_keeps_token(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.owner();
     let first = line.granted(&name, owner, long()).tokens.expect("tokens").first();
@@ -88,7 +88,7 @@ pub(crate) fn a_repeated_attempt_keeps_its_token(subject: &dyn Subject) {
 
 /// When a repeated attempt is granted, a full lease is left: the engine counts from the send that
 /// was answered.
-pub(crate) fn a_repeated_attempt_has_a_full_lease(subject: &dyn Subject) {
+pub(crate) fn repeated_attempt_has_full_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, ms(1_000));
     let_pass(ms(400));
@@ -99,7 +99,7 @@ pub(crate) fn a_repeated_attempt_has_a_full_lease(subject: &dyn Subject) {
 
 /// A repeated attempt with a shorter lease leaves the longer one: a late copy may arrive after a
 /// renewal.
-pub(crate) fn a_repeated_attempt_never_shortens(subject: &dyn Subject) {
+pub(crate) fn repeated_attempt_never_shortens_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, ms(10_000));
     line.granted(&name, owner, short());
@@ -142,7 +142,7 @@ pub(crate) fn names_do_not_collide(subject: &dyn Subject) {
 
 /// A closed owner is turned down, although it held the lock, used it and gave it back: what arrives
 /// late is a copy.
-pub(crate) fn a_closed_owner_is_never_granted_again(subject: &dyn Subject) {
+pub(crate) fn owner_with_tombstone_is_refused(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert_eq!(line.bury(&name, owner, long()), Release::Freed);
@@ -152,7 +152,7 @@ pub(crate) fn a_closed_owner_is_never_granted_again(subject: &dyn Subject) {
 
 /// An owner may be closed before its attempt arrives, or after it was released: it holds nothing,
 /// and stays closed.
-pub(crate) fn an_owner_that_holds_nothing_can_be_closed(subject: &dyn Subject) {
+pub(crate) fn tombstone_is_left_for_owner_without_lock(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (early, gone) = (line.owner(), line.hold(&name, long()));
     assert_eq!(line.release(&name, gone, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
@@ -163,7 +163,7 @@ pub(crate) fn an_owner_that_holds_nothing_can_be_closed(subject: &dyn Subject) {
 }
 
 /// A tombstone lives for a lease: as long as a late attempt could hold the lock.
-pub(crate) fn a_tombstone_lives_for_a_lease(subject: &dyn Subject) {
+pub(crate) fn tombstone_lasts_for_one_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.owner();
     let lease = ms(1_000);
@@ -173,7 +173,7 @@ pub(crate) fn a_tombstone_lives_for_a_lease(subject: &dyn Subject) {
 }
 
 /// A tombstone turns down its owner and nobody else.
-pub(crate) fn a_tombstone_closes_only_its_owner(subject: &dyn Subject) {
+pub(crate) fn tombstone_blocks_only_its_owner(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert_eq!(line.bury(&name, owner, long()), Release::Freed);

@@ -9,7 +9,7 @@ use crate::conformance::fixture::{
 use crate::conformance::subject::Subject;
 
 /// A release frees its own owner's holding and says so.
-pub(crate) fn a_release_frees_and_says_so(subject: &dyn Subject) {
+pub(crate) fn release_frees_lock_and_reports_it(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
@@ -18,7 +18,7 @@ pub(crate) fn a_release_frees_and_says_so(subject: &dyn Subject) {
 }
 
 /// A release is sent again when its answer was lost: the second finds nothing, and does nothing.
-pub(crate) fn a_release_may_be_repeated(subject: &dyn Subject) {
+pub(crate) fn repeated_release_reports_gone(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
@@ -31,7 +31,7 @@ pub(crate) fn a_release_may_be_repeated(subject: &dyn Subject) {
 }
 
 /// A release by an owner that does not hold the lock is answered `Gone`, and the holder keeps it.
-pub(crate) fn a_stranger_cannot_release(subject: &dyn Subject) {
+pub(crate) fn release_by_other_owner_is_refused(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert_eq!(line.release(&name, line.owner(), ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
@@ -42,7 +42,7 @@ pub(crate) fn a_stranger_cannot_release(subject: &dyn Subject) {
 }
 
 /// A release after the lease has ended is answered `Gone`.
-pub(crate) fn a_release_after_the_lease_says_gone(subject: &dyn Subject) {
+pub(crate) fn release_after_lease_end_reports_gone(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, short());
     eventually("the lease ends", patience(), || !subject.probe(&name).held);
@@ -50,7 +50,7 @@ pub(crate) fn a_release_after_the_lease_says_gone(subject: &dyn Subject) {
 }
 
 /// A release in doubt frees the lock like any other, and leaves its mark besides.
-pub(crate) fn a_release_in_doubt_frees_too(subject: &dyn Subject) {
+pub(crate) fn release_with_tombstone_frees_lock(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     let (bell, _watch) = line.watch(&name);
@@ -61,7 +61,7 @@ pub(crate) fn a_release_in_doubt_frees_too(subject: &dyn Subject) {
 }
 
 /// Looking changes nothing: neither who holds the lock nor for how long.
-pub(crate) fn looking_changes_nothing(subject: &dyn Subject) {
+pub(crate) fn inspect_changes_nothing(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     assert_eq!(line.inspect(&name), LockInfo::FREE);
     assert!(!subject.probe(&name).held, "a free lock stays free");
@@ -76,7 +76,7 @@ pub(crate) fn looking_changes_nothing(subject: &dyn Subject) {
 }
 
 /// The store says who holds the lock, to everybody alike.
-pub(crate) fn the_holder_is_named(subject: &dyn Subject) {
+pub(crate) fn inspect_names_holder(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     for eyes in [&line, &Line::open(subject)] {
@@ -87,7 +87,7 @@ pub(crate) fn the_holder_is_named(subject: &dyn Subject) {
 }
 
 /// What is left of the lease runs down.
-pub(crate) fn the_remaining_time_runs_down(subject: &dyn Subject) {
+pub(crate) fn inspected_remaining_lease_decreases(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     line.hold(&name, ms(10_000));
     let left = || line.inspect(&name).holder.expect("it is held").remaining.expect("it ends");
@@ -99,7 +99,7 @@ pub(crate) fn the_remaining_time_runs_down(subject: &dyn Subject) {
 }
 
 /// Force frees the lock whoever holds it, and says whether anybody did.
-pub(crate) fn force_frees_whoever_holds_it(subject: &dyn Subject) {
+pub(crate) fn force_release_frees_lock_of_any_owner(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert!(Line::open(subject).force_release(&name), "it was held");
@@ -109,7 +109,7 @@ pub(crate) fn force_frees_whoever_holds_it(subject: &dyn Subject) {
 }
 
 /// Force says of a free lock that nobody held it.
-pub(crate) fn force_on_a_free_lock_says_so(subject: &dyn Subject) {
+pub(crate) fn force_release_of_free_lock_reports_it(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     assert!(!line.force_release(&name));
     let owner = line.hold(&name, long());

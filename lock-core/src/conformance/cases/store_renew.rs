@@ -8,7 +8,7 @@ use crate::owner::OwnerId;
 use std::time::Duration;
 
 /// A renewal extends the lease to its full length from now, and says so.
-pub(crate) fn a_renewal_extends(subject: &dyn Subject) {
+pub(crate) fn renewal_extends_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, ms(1_000));
     let_pass(ms(400));
@@ -19,7 +19,7 @@ pub(crate) fn a_renewal_extends(subject: &dyn Subject) {
 }
 
 /// A renewal leaves a lease that is longer already: an older one may arrive after a younger one.
-pub(crate) fn a_renewal_never_shortens(subject: &dyn Subject) {
+pub(crate) fn renewal_never_shortens_lease(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, ms(10_000));
     assert_eq!(line.renew(&name, owner, short()), Renewal::Extended);
@@ -27,7 +27,7 @@ pub(crate) fn a_renewal_never_shortens(subject: &dyn Subject) {
 }
 
 /// A renewal that finds nothing says so and brings nothing back.
-pub(crate) fn a_renewal_never_recreates(subject: &dyn Subject) {
+pub(crate) fn renewal_never_recreates_lock(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let owner = line.hold(&name, long());
     assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
@@ -39,7 +39,7 @@ pub(crate) fn a_renewal_never_recreates(subject: &dyn Subject) {
 }
 
 /// A renewal of what is gone says so, whether it was released, lost, or is another's by now.
-pub(crate) fn a_renewal_of_what_is_gone_says_so(subject: &dyn Subject) {
+pub(crate) fn renewal_of_lost_lock_reports_gone(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let released = line.hold(&name, long());
     assert_eq!(line.release(&name, released, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
@@ -52,7 +52,7 @@ pub(crate) fn a_renewal_of_what_is_gone_says_so(subject: &dyn Subject) {
 }
 
 /// A renewal extends its own owner's holding and no other.
-pub(crate) fn a_stranger_cannot_renew(subject: &dyn Subject) {
+pub(crate) fn renewal_by_other_owner_is_refused(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     line.hold(&name, ms(1_000));
     assert_eq!(line.renew(&name, line.owner(), long()), Renewal::Gone);
@@ -60,7 +60,7 @@ pub(crate) fn a_stranger_cannot_renew(subject: &dyn Subject) {
 }
 
 /// In a batch, each is for itself: one that is gone leaves the others as they would be alone.
-pub(crate) fn a_batch_is_renewed_one_by_one(subject: &dyn Subject) {
+pub(crate) fn batch_renews_each_lock_independently(subject: &dyn Subject) {
     let line = Line::open(subject);
     let held = hold_many(&line, 5, ms(1_000));
     subject.lose(&held[2].0);
@@ -74,7 +74,7 @@ pub(crate) fn a_batch_is_renewed_one_by_one(subject: &dyn Subject) {
 }
 
 /// The answers stand in the order of the batch.
-pub(crate) fn a_batch_is_answered_in_its_order(subject: &dyn Subject) {
+pub(crate) fn batch_is_answered_in_order(subject: &dyn Subject) {
     let line = Line::open(subject);
     let held = hold_many(&line, 4, long());
     subject.lose(&held[3].0);
@@ -83,7 +83,7 @@ pub(crate) fn a_batch_is_answered_in_its_order(subject: &dyn Subject) {
 }
 
 /// As many as the engine may give at once are all renewed.
-pub(crate) fn a_full_batch_is_renewed_whole(subject: &dyn Subject) {
+pub(crate) fn full_batch_renews_every_lock(subject: &dyn Subject) {
     let line = Line::open(subject);
     let held = hold_many(&line, RENEW_BATCH, ms(5_000));
     let answers = line.renew_all(&held, long());

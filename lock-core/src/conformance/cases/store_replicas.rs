@@ -12,7 +12,7 @@ use crate::replication::{InsufficientReplicas, Replication};
 use std::thread;
 
 /// What is granted under a policy is on as many replicas as it asks for when the answer comes.
-pub(crate) fn a_confirmed_grant_is_on_the_replicas(subject: &dyn Subject) {
+pub(crate) fn confirmed_grant_is_on_replicas(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let owner = line.owner();
     grant(line.confirmed(&name, owner, long(), patient(replicas.count())));
@@ -24,7 +24,7 @@ pub(crate) fn a_confirmed_grant_is_on_the_replicas(subject: &dyn Subject) {
 
 /// With one replica too few the store has granted the lock all the same, with its token, and says
 /// what is missing.
-pub(crate) fn a_grant_that_too_few_confirm_is_the_owners_and_says_so(subject: &dyn Subject) {
+pub(crate) fn grant_without_enough_replicas_is_reported(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let (count, _held_back) = (replicas.count(), hold_back(replicas, 1));
     let owner = line.owner();
@@ -39,7 +39,7 @@ pub(crate) fn a_grant_that_too_few_confirm_is_the_owners_and_says_so(subject: &d
 
 /// It can be released as any other, and nothing of it is left: not in the store, and not on
 /// replicas that had it, or get it late.
-pub(crate) fn an_unconfirmed_grant_can_be_taken_back_completely(subject: &dyn Subject) {
+pub(crate) fn unconfirmed_grant_is_released_everywhere(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let held_back = hold_back(replicas, 1);
     let owner = line.owner();
@@ -59,7 +59,7 @@ pub(crate) fn an_unconfirmed_grant_can_be_taken_back_completely(subject: &dyn Su
 }
 
 /// However many confirm, that is the number told. Connected are all of them.
-pub(crate) fn the_number_told_is_how_many_confirmed(subject: &dyn Subject) {
+pub(crate) fn reported_count_is_confirming_replicas(subject: &dyn Subject) {
     let (line, replicas) = (Line::open(subject), replicas(subject));
     let more = Replication::replicas(replicas.count() + 1).timeout(ms(600));
     for missing in 0..=replicas.count() {
@@ -73,7 +73,7 @@ pub(crate) fn the_number_told_is_how_many_confirmed(subject: &dyn Subject) {
 
 /// The same owner asks again, and the store finds it as it should be and has nothing to write:
 /// replicas are asked all the same.
-pub(crate) fn a_repeated_attempt_is_confirmed_anew(subject: &dyn Subject) {
+pub(crate) fn repeated_attempt_is_confirmed_again(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let count = replicas.count();
     let held_back = hold_back(replicas, 1);
@@ -93,7 +93,7 @@ pub(crate) fn a_repeated_attempt_is_confirmed_anew(subject: &dyn Subject) {
 }
 
 /// That somebody else has it needs no confirmation, and nobody's absence makes a failure of it.
-pub(crate) fn busy_needs_no_replicas(subject: &dyn Subject) {
+pub(crate) fn busy_answer_needs_no_replicas(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let owner = line.hold(&name, long());
     let _held_back = hold_back(replicas, replicas.count());
@@ -103,7 +103,7 @@ pub(crate) fn busy_needs_no_replicas(subject: &dyn Subject) {
 }
 
 /// A renewal that too few replicas have says so; in the store it has extended the lease.
-pub(crate) fn an_unconfirmed_renewal_says_so(subject: &dyn Subject) {
+pub(crate) fn unconfirmed_renewal_is_reported(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let count = replicas.count();
     let held = [(name.clone(), line.hold(&name, ms(5_000)))];
@@ -119,7 +119,7 @@ pub(crate) fn an_unconfirmed_renewal_says_so(subject: &dyn Subject) {
 }
 
 /// A renewal that finds a longer lease has nothing to write: replicas are asked all the same.
-pub(crate) fn a_renewal_that_changes_nothing_is_confirmed_too(subject: &dyn Subject) {
+pub(crate) fn renewal_without_change_is_confirmed(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let count = replicas.count();
     let _held_back = hold_back(replicas, 1);
@@ -134,7 +134,7 @@ pub(crate) fn a_renewal_that_changes_nothing_is_confirmed_too(subject: &dyn Subj
 }
 
 /// In a batch, each is confirmed as its own policy asks, and what is gone is gone.
-pub(crate) fn a_batch_is_confirmed_one_by_one(subject: &dyn Subject) {
+pub(crate) fn batch_confirms_each_lock_independently(subject: &dyn Subject) {
     let (line, replicas) = (Line::open(subject), replicas(subject));
     let count = replicas.count();
     let held = hold_many(&line, 5, long());
@@ -150,7 +150,7 @@ pub(crate) fn a_batch_is_confirmed_one_by_one(subject: &dyn Subject) {
 }
 
 /// Who asks for no replicas does not wait for them, neither for a grant nor for a renewal.
-pub(crate) fn without_a_policy_nobody_is_asked(subject: &dyn Subject) {
+pub(crate) fn request_without_policy_asks_no_replica(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let _held_back = hold_back(replicas, replicas.count());
     let start = now();
@@ -161,7 +161,7 @@ pub(crate) fn without_a_policy_nobody_is_asked(subject: &dyn Subject) {
 }
 
 /// A replica that is behind, and catches up within its time, is waited for.
-pub(crate) fn replicas_are_given_the_time_they_have(subject: &dyn Subject) {
+pub(crate) fn late_replica_within_timeout_is_awaited(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let policy = patient(replicas.count());
     replicas.hold_back(1);
@@ -176,7 +176,7 @@ pub(crate) fn replicas_are_given_the_time_they_have(subject: &dyn Subject) {
 }
 
 /// The call ends by its deadline, however long its policy would wait.
-pub(crate) fn replicas_are_given_no_more_time_than_the_call(subject: &dyn Subject) {
+pub(crate) fn replica_wait_ends_at_call_deadline(subject: &dyn Subject) {
     let (line, name, replicas) = (Line::open(subject), fresh_name(), replicas(subject));
     let _held_back = hold_back(replicas, replicas.count());
     let lease = LeaseTime::new(long()).expect("a lease of ordinary length");
@@ -192,7 +192,7 @@ pub(crate) fn replicas_are_given_no_more_time_than_the_call(subject: &dyn Subjec
 }
 
 /// "All" are those that should be there, not those that are.
-pub(crate) fn all_are_those_that_should_be_there(subject: &dyn Subject) {
+pub(crate) fn all_replicas_means_every_listed_one(subject: &dyn Subject) {
     let (line, replicas) = (Line::open(subject), replicas(subject));
     let count = replicas.count();
     for missing in 1..=count {

@@ -31,7 +31,7 @@ pub(crate) fn no_token_unless_asked_for(subject: &dyn Subject) {
 }
 
 /// Tokens of a name grow, whichever way the lock came free and whoever takes it.
-pub(crate) fn tokens_grow_however_the_lock_came_free(subject: &dyn Subject) {
+pub(crate) fn tokens_grow_after_each_kind_of_release(subject: &dyn Subject) {
     let (one, other, name) = (Line::open(subject), Line::open(subject), fresh_name());
     let mut seen = Vec::new();
     for round in 0..8 {
@@ -56,7 +56,7 @@ pub(crate) fn tokens_grow_however_the_lock_came_free(subject: &dyn Subject) {
 }
 
 /// Tokens go on growing when the store has forgotten the lock and its counter.
-pub(crate) fn tokens_grow_across_amnesia(subject: &dyn Subject) {
+pub(crate) fn tokens_grow_after_data_loss(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let mut last = FencingToken::new(0);
     for _ in 0..4 {
@@ -70,7 +70,7 @@ pub(crate) fn tokens_grow_across_amnesia(subject: &dyn Subject) {
 }
 
 /// What was set aside for hand-offs is never given to anybody else.
-pub(crate) fn a_reserved_range_is_never_given_again(subject: &dyn Subject) {
+pub(crate) fn reserved_tokens_are_never_granted_again(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, FAR);
     assert_eq!(range.last().get() - range.first().get(), u64::from(FAR));
@@ -80,7 +80,7 @@ pub(crate) fn a_reserved_range_is_never_given_again(subject: &dyn Subject) {
 }
 
 /// A repeated attempt has the range of the first, not a second one.
-pub(crate) fn a_repeated_attempt_has_the_same_range(subject: &dyn Subject) {
+pub(crate) fn repeated_attempt_has_same_token_range(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, 7);
     let again = grant(line.attempt(&name, owner, long(), Tokens::Assign { reserve: 7 }));
@@ -89,7 +89,7 @@ pub(crate) fn a_repeated_attempt_has_the_same_range(subject: &dyn Subject) {
 
 /// The release writes back the last token used, so that the counter does not run ahead of the
 /// clock.
-pub(crate) fn the_last_token_used_is_written_back(subject: &dyn Subject) {
+pub(crate) fn release_writes_back_last_used_token(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, FAR);
     let used = FencingToken::new(range.first().get() + 2);
@@ -103,7 +103,7 @@ pub(crate) fn the_last_token_used_is_written_back(subject: &dyn Subject) {
 }
 
 /// What was used, up to the last, is never given again.
-pub(crate) fn a_used_token_is_never_given_again(subject: &dyn Subject) {
+pub(crate) fn used_token_is_never_granted_again(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, range) = hold(&line, &name, FAR);
     // So far ahead of the clock that the stored number alone decides what comes next.
@@ -117,7 +117,7 @@ pub(crate) fn a_used_token_is_never_given_again(subject: &dyn Subject) {
 }
 
 /// An owner that holds nothing any more writes nothing back: the counter is its successor's.
-pub(crate) fn a_late_write_back_is_ignored(subject: &dyn Subject) {
+pub(crate) fn late_token_write_back_is_ignored(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (late, first) = hold(&line, &name, 10);
     assert!(line.force_release(&name));
@@ -131,7 +131,7 @@ pub(crate) fn a_late_write_back_is_ignored(subject: &dyn Subject) {
 }
 
 /// An attempt that is turned down uses up no token of the holder's.
-pub(crate) fn a_refused_attempt_leaves_the_holders_token(subject: &dyn Subject) {
+pub(crate) fn refused_attempt_keeps_holders_token(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (owner, held) = hold(&line, &name, 0);
     let answer = line.attempt(&name, line.owner(), short(), Tokens::Assign { reserve: 3 });

@@ -5,7 +5,7 @@ use crate::conformance::fixture::{Line, eventually, fresh_name, let_pass, long, 
 use crate::conformance::subject::Subject;
 
 /// A release rings, whichever client it comes through.
-pub(crate) fn a_release_by_anybody_wakes(subject: &dyn Subject) {
+pub(crate) fn release_by_any_client_wakes_watch(subject: &dyn Subject) {
     let (line, other, name) = (Line::open(subject), Line::open(subject), fresh_name());
     let (bell, _watch) = line.watch(&name);
     for releasing in [&line, &other, &line] {
@@ -20,7 +20,7 @@ pub(crate) fn a_release_by_anybody_wakes(subject: &dyn Subject) {
 }
 
 /// A release by force rings, too.
-pub(crate) fn a_release_by_force_wakes(subject: &dyn Subject) {
+pub(crate) fn force_release_wakes_watch(subject: &dyn Subject) {
     let (line, other, name) = (Line::open(subject), Line::open(subject), fresh_name());
     let (bell, _watch) = line.watch(&name);
     line.hold(&name, long());
@@ -43,7 +43,7 @@ pub(crate) fn every_watcher_is_woken(subject: &dyn Subject) {
 
 /// From the moment `watch` returns, nothing is missed: the engine looks at the lock once more right
 /// after.
-pub(crate) fn a_watch_begins_when_it_returns(subject: &dyn Subject) {
+pub(crate) fn watch_is_active_when_it_returns(subject: &dyn Subject) {
     let line = Line::open(subject);
     for _ in 0..5 {
         let name = fresh_name();
@@ -56,7 +56,7 @@ pub(crate) fn a_watch_begins_when_it_returns(subject: &dyn Subject) {
 }
 
 /// A watch that was dropped is silent, also while others watch the same name.
-pub(crate) fn a_dropped_watch_is_silent(subject: &dyn Subject) {
+pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
     let (line, name) = (Line::open(subject), fresh_name());
     let (bell, watch) = line.watch(&name);
     let (other, _other_watch) = line.watch(&name);

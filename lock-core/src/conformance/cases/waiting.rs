@@ -22,7 +22,7 @@ use std::time::Duration;
 const ASLEEP: u64 = 150;
 
 /// A waiter is inside soon after the release, long before the holder's lease could have told it.
-pub(crate) fn wakes_waiters_promptly(subject: &dyn Subject) {
+pub(crate) fn release_wakes_waiter_of_other_client(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for _ in 0..3 {
         let guard = take(&holder);
@@ -43,7 +43,7 @@ pub(crate) fn wakes_waiters_promptly(subject: &dyn Subject) {
 }
 
 /// Waiters of several clients are all served, one after the other.
-pub(crate) fn every_waiter_has_its_turn(subject: &dyn Subject) {
+pub(crate) fn every_waiter_gets_the_lock(subject: &dyn Subject) {
     let clients: [Lock; 4] = mutexes(subject);
     let guard = take(&clients[0]);
     thread::scope(|scope| {
@@ -110,7 +110,7 @@ pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
 }
 
 /// From one thread of a client to the next it goes at once, not at their next look around.
-pub(crate) fn wakes_local_waiters_promptly(subject: &dyn Subject) {
+pub(crate) fn release_wakes_local_waiter(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take(&one);
     thread::scope(|scope| {
@@ -125,7 +125,7 @@ pub(crate) fn wakes_local_waiters_promptly(subject: &dyn Subject) {
 }
 
 /// When the first in line leaves without the lock, the second takes its place at once.
-pub(crate) fn the_next_in_line_takes_over(subject: &dyn Subject) {
+pub(crate) fn next_waiter_replaces_interrupted_first(subject: &dyn Subject) {
     let name = fresh_name();
     let line = Line::open(subject);
     let owner = line.hold(&name, long());
@@ -147,7 +147,7 @@ pub(crate) fn the_next_in_line_takes_over(subject: &dyn Subject) {
 }
 
 /// Who only tries does not overtake threads of the same client that wait.
-pub(crate) fn a_try_does_not_overtake(subject: &dyn Subject) {
+pub(crate) fn try_does_not_overtake_local_waiter(subject: &dyn Subject) {
     let name = fresh_name();
     Line::open(subject).hold(&name, ms(2_500));
     let queue = Queue::of(subject, &name);
@@ -167,7 +167,7 @@ pub(crate) fn a_try_does_not_overtake(subject: &dyn Subject) {
 }
 
 /// A wait that ends in vain ends at its deadline: not before, and hardly after.
-pub(crate) fn gives_up_at_its_deadline(subject: &dyn Subject) {
+pub(crate) fn waiter_gives_up_at_deadline(subject: &dyn Subject) {
     let (name, wait) = (fresh_name(), ms(400));
     // Held by a client that is gone: nobody will wake us.
     Line::open(subject).hold(&name, long());
@@ -212,7 +212,7 @@ pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
 }
 
 /// A waiter learns without any message that a dead holder's lease has ended.
-pub(crate) fn takes_a_lock_that_expires(subject: &dyn Subject) {
+pub(crate) fn waiter_takes_lock_whose_lease_ends(subject: &dyn Subject) {
     let name = fresh_name();
     let start = now();
     Line::open(subject).hold(&name, short());
@@ -223,7 +223,7 @@ pub(crate) fn takes_a_lock_that_expires(subject: &dyn Subject) {
 }
 
 /// A waiter that was told nothing looks again when the holder's lease must be over.
-pub(crate) fn survives_a_missed_wakeup(subject: &dyn Subject) {
+pub(crate) fn waiter_survives_missed_wakeup(subject: &dyn Subject) {
     let (name, lease) = (fresh_name(), ms(900));
     let start = now();
     Line::open(subject).hold(&name, lease);
@@ -239,7 +239,7 @@ pub(crate) fn survives_a_missed_wakeup(subject: &dyn Subject) {
 
 /// A waiter that was told nothing looks once more at its deadline, before it says that the lock was
 /// busy.
-pub(crate) fn takes_a_lock_freed_at_the_deadline(subject: &dyn Subject) {
+pub(crate) fn waiter_takes_lock_freed_before_deadline(subject: &dyn Subject) {
     let name = fresh_name();
     Line::open(subject).hold(&name, long());
     let lock = mutex(&client(subject), &name);
@@ -254,7 +254,7 @@ pub(crate) fn takes_a_lock_freed_at_the_deadline(subject: &dyn Subject) {
 }
 
 /// An interrupt ends the wait at once, and what it leaves is nothing.
-pub(crate) fn an_interrupt_ends_the_wait(subject: &dyn Subject) {
+pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
     let [holder, waiter, third] = mutexes(subject);
     let (guard, interrupt) = (take(&holder), Interrupt::new());
     thread::scope(|scope| {
@@ -272,7 +272,7 @@ pub(crate) fn an_interrupt_ends_the_wait(subject: &dyn Subject) {
 }
 
 /// The interrupt of one is not the interrupt of another: who waits without one waits on.
-pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
+pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
     let (name, lease) = (fresh_name(), ms(5_000));
     let line = Line::open(subject);
     let owner = line.hold(&name, lease);
@@ -295,7 +295,7 @@ pub(crate) fn a_plain_wait_is_not_interrupted(subject: &dyn Subject) {
 
 /// An interrupt that meets the grant half-way leaves either a guard or nothing: never a lock that
 /// is renewed for nobody.
-pub(crate) fn an_interrupt_at_the_grant_leaves_nothing(subject: &dyn Subject) {
+pub(crate) fn interrupt_during_grant_leaves_no_lock(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for round in 0..6 {
         let (guard, interrupt) = (take(&holder), Interrupt::new());

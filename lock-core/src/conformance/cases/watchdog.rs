@@ -12,7 +12,7 @@ use crate::options::LockOptions;
 use std::time::Duration;
 
 /// A lease that nobody renews ends by itself, and the next may enter.
-pub(crate) fn lease_expires_unrenewed(subject: &dyn Subject) {
+pub(crate) fn lease_without_renewal_expires(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &fixed(short()));
     assert!(is_busy(&other));
@@ -23,7 +23,7 @@ pub(crate) fn lease_expires_unrenewed(subject: &dyn Subject) {
 }
 
 /// The watchdog leaves a fixed lease alone, also where it keeps others.
-pub(crate) fn a_fixed_lease_is_not_renewed(subject: &dyn Subject) {
+pub(crate) fn fixed_lease_is_not_renewed(subject: &dyn Subject) {
     let client = client(subject);
     let (kept, ending) = (named("conformance:kept:"), named("conformance:ending:"));
     let _kept = take_with(&mutex(&client, &kept), &watched(short()));
@@ -34,7 +34,7 @@ pub(crate) fn a_fixed_lease_is_not_renewed(subject: &dyn Subject) {
 }
 
 /// A lock that the watchdog keeps outlives its lease, and once more.
-pub(crate) fn watchdog_outlives_lease(subject: &dyn Subject) {
+pub(crate) fn watchdog_keeps_lock_beyond_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
     stays_held(kept() * 2, || subject.probe(one.name()).held);
@@ -45,7 +45,7 @@ pub(crate) fn watchdog_outlives_lease(subject: &dyn Subject) {
 }
 
 /// After the unlock the watchdog brings nothing back.
-pub(crate) fn watchdog_stops_on_unlock(subject: &dyn Subject) {
+pub(crate) fn watchdog_stops_at_unlock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
     let_pass(kept());
@@ -55,7 +55,7 @@ pub(crate) fn watchdog_stops_on_unlock(subject: &dyn Subject) {
 }
 
 /// Of many locks that are renewed together, one that is lost takes none of the others along.
-pub(crate) fn one_lost_lock_leaves_the_others(subject: &dyn Subject) {
+pub(crate) fn loss_of_one_lock_keeps_the_others(subject: &dyn Subject) {
     let client = client(subject);
     let tag = named("").to_string();
     let names: Vec<_> = (0..8)
@@ -78,7 +78,7 @@ pub(crate) fn one_lost_lock_leaves_the_others(subject: &dyn Subject) {
 
 /// A lock that may be renewed so often is given up after that: the holder is told, and the lease
 /// ends.
-pub(crate) fn renewals_may_be_used_up(subject: &dyn Subject) {
+pub(crate) fn last_allowed_renewal_ends_in_loss(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     // Longer than elsewhere: the first renewal may have to open a connection, and if both came
     // late, the lease would simply have ended.
@@ -92,7 +92,7 @@ pub(crate) fn renewals_may_be_used_up(subject: &dyn Subject) {
 }
 
 /// After a loss, a new lock on the same name is renewed as ever.
-pub(crate) fn renewed_again_after_a_loss(subject: &dyn Subject) {
+pub(crate) fn lock_taken_again_after_loss_is_renewed(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(short()));
     subject.lose(one.name());
@@ -104,7 +104,7 @@ pub(crate) fn renewed_again_after_a_loss(subject: &dyn Subject) {
 }
 
 /// A holder may make its lease longer, in the store and for itself.
-pub(crate) fn extend_makes_the_lease_longer(subject: &dyn Subject) {
+pub(crate) fn extend_lengthens_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(500)));
     guard.extend(ms(10_000)).expect("it is ours");
@@ -116,7 +116,7 @@ pub(crate) fn extend_makes_the_lease_longer(subject: &dyn Subject) {
 }
 
 /// Renewals that ask for less leave a lease that was extended by hand.
-pub(crate) fn renewal_leaves_a_longer_lease(subject: &dyn Subject) {
+pub(crate) fn watchdog_keeps_extended_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(short()));
     guard.extend(ms(20_000)).expect("it is ours");
@@ -128,7 +128,7 @@ pub(crate) fn renewal_leaves_a_longer_lease(subject: &dyn Subject) {
 }
 
 /// Several locks of several threads are each kept, and each ends with its own unlock.
-pub(crate) fn many_locks_are_kept_at_once(subject: &dyn Subject) {
+pub(crate) fn many_locks_are_renewed_together(subject: &dyn Subject) {
     let client = client(subject);
     let names: Vec<_> = (0..20).map(|_| named("conformance:many:")).collect();
     let guards: Vec<_> =

@@ -40,7 +40,7 @@ mutations! {
         /// Says of a held lock that it will be so for an hour yet.
         BusyExaggerates,
         /// Waits in `acquire` until the lock is free.
-        WaitsForTheLock,
+        AcquireWaits,
         /// Turns down the repetition of an attempt that was granted.
         ResendIsBusy,
         /// Gives a repeated attempt another token.
@@ -50,7 +50,7 @@ mutations! {
         /// Sets the lease of a repeated attempt, also if that shortens it.
         ResendShortens,
         /// Frees what a stranger holds.
-        FreesForStrangers,
+        ReleasesForOtherOwners,
         /// Says that it has freed a lock, and keeps it.
         ReleaseForgets,
         /// Frees a lock and says that it was gone.
@@ -74,7 +74,7 @@ mutations! {
         /// Says `Extended` and does nothing.
         RenewalDoesNothing,
         /// Extends what a stranger holds.
-        RenewsForStrangers,
+        RenewsForOtherOwners,
         /// Says `Extended` of what is gone.
         RenewalClaimsExtended,
         /// Extends, and says that it is gone.
@@ -82,7 +82,7 @@ mutations! {
         /// Gives up a batch at the first that is gone.
         BatchAborts,
         /// Renews the first ten of a batch.
-        BatchForgetsTheRest,
+        BatchTruncated,
         /// Answers a batch back to front.
         BatchOutOfOrder,
         /// Grants without a token.
@@ -100,7 +100,7 @@ mutations! {
         /// Writes back one less than the last token used.
         WriteBackTooLow,
         /// Writes back for an owner that holds nothing any more.
-        WriteBackByStrangers,
+        WriteBackByOtherOwners,
         /// Says of every lock that it is free.
         InspectSaysFree,
         /// Says that somebody else holds the lock.
@@ -114,9 +114,9 @@ mutations! {
         /// Says of a free lock, too, that it was held.
         ForceAlwaysTrue,
         /// Wakes nobody at a release.
-        ReleaseWakesNobody,
+        ReleaseWakesNoWaiter,
         /// Wakes nobody at a release by force.
-        ForceWakesNobody,
+        ForceWakesNoWaiter,
         /// Wakes only those who watch through the same client.
         WakesOnlyItsOwn,
         /// Wakes only the first of those who watch.
@@ -136,21 +136,21 @@ mutations! {
         /// Says that enough replicas have confirmed, and asks none.
         ConfirmsUnasked,
         /// Counts replicas that are connected, whatever they have.
-        CountsWhoIsConnected,
+        CountsConnectedReplicas,
         /// Takes those replicas for all that confirm.
-        AllMeansWhoeverConfirms,
+        AllMeansConfirmingReplicas,
         /// Asks replicas, and grants the lock whatever they say.
-        InsufficientReplicasUntold,
+        InsufficientReplicasUnreported,
         /// Says of a grant that too few replicas confirmed that somebody else has the lock.
         InsufficientReplicasIsBusy,
         /// Says that it has taken back a grant that too few replicas confirmed, and keeps it.
         UnconfirmedStays,
         /// Takes the repetition of a grant for confirmed, because it wrote nothing.
-        ResendTrusted,
+        ResendNotConfirmed,
         /// Asks no replicas at renewals.
         RenewalUnconfirmed,
         /// Takes a renewal for confirmed that wrote nothing.
-        RenewalTrusted,
+        UnchangedRenewalNotConfirmed,
         /// Asks of each in a batch what the one asks that needs the most.
         BatchSharesItsPolicy,
         /// Asks replicas about a lock that somebody else has, and fails if they are too few.
@@ -158,8 +158,8 @@ mutations! {
         /// Waits for replicas also where nobody asked for them.
         AlwaysAsksReplicas,
         /// Counts at once who has confirmed, and gives nobody time.
-        NoPatienceWithReplicas,
+        ReplicaTimeoutIgnored,
         /// Waits for replicas beyond the end of the call.
-        WaitsForReplicasTooLong,
+        ReplicasAwaitedBeyondDeadline,
     }
 }

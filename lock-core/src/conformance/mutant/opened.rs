@@ -148,7 +148,7 @@ impl Opened {
         let key = self.key(&acquisition.name);
         let lease = acquisition.lease.duration();
         let full = self.end_of(lease, now);
-        let strangers_too = self.has(Mutation::RenewsForStrangers);
+        let strangers_too = self.has(Mutation::RenewsForOtherOwners);
         match state.held.get_mut(&key) {
             Some(held) if held.owner == acquisition.owner || strangers_too => {
                 match self.mutation {
@@ -224,7 +224,7 @@ impl Backend for Opened {
         loop {
             let answer = self.try_acquire(attempt)?;
             let busy = answer.is_busy();
-            if !busy || !self.has(Mutation::WaitsForTheLock) || self.clock.now() >= by {
+            if !busy || !self.has(Mutation::AcquireWaits) || self.clock.now() >= by {
                 return self.confirm(attempt, answer, is_repeated, by);
             }
             self.pause();
@@ -245,7 +245,7 @@ impl Backend for Opened {
                 let before = until(state);
                 let gone = answers.last() == Some(&Renewal::Gone);
                 answers.push(match self.mutation {
-                    Some(Mutation::BatchForgetsTheRest) if at >= 10 => Renewal::Extended,
+                    Some(Mutation::BatchTruncated) if at >= 10 => Renewal::Extended,
                     Some(Mutation::BatchAborts) if gone => Renewal::Gone,
                     _ => self.renew_one(state, &renewing.acquisition, now),
                 });
@@ -284,12 +284,12 @@ impl Backend for Opened {
                     let denies = self.has(Mutation::ReleaseDenies);
                     (if denies { Release::Gone } else { Release::Freed }, !keeps)
                 }
-                Some(_) if self.has(Mutation::FreesForStrangers) => {
+                Some(_) if self.has(Mutation::ReleasesForOtherOwners) => {
                     state.held.remove(&key);
                     (Release::Freed, true)
                 }
                 _ => {
-                    if self.has(Mutation::WriteBackByStrangers) {
+                    if self.has(Mutation::WriteBackByOtherOwners) {
                         self.write_back(state, &key, closing);
                     }
                     let lies = self.has(Mutation::ReleaseAlwaysFreed);
@@ -297,7 +297,7 @@ impl Backend for Opened {
                 }
             }
         });
-        if freed && !self.has(Mutation::ReleaseWakesNobody) {
+        if freed && !self.has(Mutation::ReleaseWakesNoWaiter) {
             self.wake(&key);
         }
         Ok(answer)
@@ -327,7 +327,7 @@ impl Backend for Opened {
             Some(Mutation::ForceKeeps) => state.held.contains_key(&key),
             _ => state.held.remove(&key).is_some(),
         });
-        if was_held && !self.has(Mutation::ForceWakesNobody) {
+        if was_held && !self.has(Mutation::ForceWakesNoWaiter) {
             self.wake(&key);
         }
         Ok(was_held || self.has(Mutation::ForceAlwaysTrue))

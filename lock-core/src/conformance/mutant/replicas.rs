@@ -56,8 +56,10 @@ impl Opened {
         let insufficient = InsufficientReplicas::new(count, needed);
         match (answer, self.mutation) {
             (answer, _) if count >= needed => Ok(answer),
-            (answer @ Answer::Granted(_), Some(Mutation::InsufficientReplicasUntold)) => Ok(answer),
-            (answer @ Answer::Granted(_), Some(Mutation::ResendTrusted)) if is_repeated => {
+            (answer @ Answer::Granted(_), Some(Mutation::InsufficientReplicasUnreported)) => {
+                Ok(answer)
+            }
+            (answer @ Answer::Granted(_), Some(Mutation::ResendNotConfirmed)) if is_repeated => {
                 Ok(answer)
             }
             (Answer::Granted(_), Some(Mutation::InsufficientReplicasIsBusy)) => {
@@ -90,7 +92,7 @@ impl Opened {
         let weighed = |(at, renewal): (usize, Renewal)| {
             let shared = self.has(Mutation::BatchSharesItsPolicy);
             let needed = if shared { most } else { needs[at] };
-            let is_trusted = self.has(Mutation::RenewalTrusted) && !changed[at];
+            let is_trusted = self.has(Mutation::UnchangedRenewalNotConfirmed) && !changed[at];
             match renewal {
                 Renewal::Extended if count < needed && !is_trusted => {
                     Renewal::Unacknowledged(InsufficientReplicas::new(count, needed))
@@ -105,7 +107,7 @@ impl Opened {
         match policy.count() {
             Replicas::Off => 0,
             Replicas::AtLeast(count) => count,
-            Replicas::All if self.has(Mutation::AllMeansWhoeverConfirms) => {
+            Replicas::All if self.has(Mutation::AllMeansConfirmingReplicas) => {
                 self.with(|state, _| state.replicate().max(1))
             }
             Replicas::All => COUNT,
@@ -118,9 +120,9 @@ impl Opened {
         let now = self.clock.now();
         let until = match self.mutation {
             Some(Mutation::ConfirmsUnasked) => return needed,
-            Some(Mutation::CountsWhoIsConnected) => return COUNT,
-            Some(Mutation::NoPatienceWithReplicas) => now,
-            Some(Mutation::WaitsForReplicasTooLong) => now + policy.time(),
+            Some(Mutation::CountsConnectedReplicas) => return COUNT,
+            Some(Mutation::ReplicaTimeoutIgnored) => now,
+            Some(Mutation::ReplicasAwaitedBeyondDeadline) => now + policy.time(),
             _ => (now + policy.time()).min(by),
         };
         loop {

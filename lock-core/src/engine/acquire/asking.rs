@@ -3,7 +3,7 @@
 use super::Wait;
 use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
 use crate::clock::{Moment, Woken};
-use crate::engine::entry::{Entry, EntryWake, Place};
+use crate::engine::entry::{Entry, EntryWake, Place, StoreOutage};
 use crate::engine::insufficient_replicas::Weighed;
 use crate::error::Error;
 use crate::sync::mutant;
@@ -272,7 +272,8 @@ impl Wait<'_> {
         let error = failure.into_error();
         let since = *outage.since.get_or_insert(sent);
         if error.is_unavailable() {
-            place.set_outage(Some((since, error.clone().on(&place.entry().name))));
+            let error = error.clone().on(&place.entry().name);
+            place.set_outage(Some(StoreOutage { since, error, ends: None }));
         }
         if is_unknown && !self.engine.abilities.owned {
             return Err(error.adding(PERHAPS));

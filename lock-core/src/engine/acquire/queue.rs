@@ -61,6 +61,9 @@ impl Wait<'_> {
             {
                 return self.leave(place, Err(error));
             }
+            if let Some(error) = self.plan.deadline.and_then(|at| place.paused_beyond(at)) {
+                return self.leave(place, Err(error));
+            }
             if self.plan.deadline.is_some_and(|deadline| now >= deadline) {
                 let answer = match place.known(self.plan.start, self.signal) {
                     Known::Busy => Ok(Queued::Late),

@@ -1,10 +1,10 @@
 //! After an attempt that several stores were asked for together, and that not enough of them granted.
 
 use super::Wait;
-use super::asking::{Next, Outage};
+use super::asking::{Next, Outage, pause};
 use crate::backend::{Failure, Pause, RollbackCause};
 use crate::clock::{Moment, Woken};
-use crate::engine::entry::{Entry, Place};
+use crate::engine::entry::{Entry, Place, StoreOutage};
 use crate::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,24 +48,27 @@ impl Wait<'_> {
         }
     }
 
-    /// The store grants nothing until a time that is known. A wait that ends before says so at once; the others are told why
-    /// and until when, and wait it out.
+    /// The store grants nothing until a time that is known. A wait that ends before says so at once, unless that may
+    /// end sooner; the others are told why and until when, and wait it out.
     fn paused(
         &mut self,
         place: &Place<'_>,
         entry: &Entry,
-        Pause { left, why }: Pause,
+        Pause { left, why, may_end_sooner }: Pause,
         outage: &mut Outage,
     ) -> Result<Next, Error> {
         let now = self.engine.clock.now();
-        if self.plan.deadline.is_some_and(|deadline| deadline < now + left) {
+        let end = now + left;
+        if self.plan.deadline.is_some_and(|at| if may_end_sooner { at <= now } else { at < end }) {
             return Err(why);
         }
         self.tell_paused(entry, left, &why);
-        // For waiters behind us whose wait ends meanwhile. It begins anew each time: no limit on outages is for this.
-        place.set_outage(Some((now, why.on(&entry.name))));
-        *outage = Outage { since: Some(now), attempts: 0 };
-        Ok(Next::Sleep(now + left.clamp(SHORTEST_DIVIDED, PAUSE_LOOK)))
+        // It begins anew each time: no limit on outages is for this.
+        let ends = (!may_end_sooner).then_some(end);
+        place.set_outage(Some(StoreOutage { since: now, error: why.on(&entry.name), ends }));
+        *outage = Outage { since: Some(now), attempts: outage.attempts + 1 };
+        let look = if may_end_sooner { pause(outage.attempts) } else { PAUSE_LOOK };
+        Ok(Next::Sleep(now + left.clamp(SHORTEST_DIVIDED, look)))
     }
 
     /// Several asked at the same time, and nobody got enough: each waits for a moment of its own.

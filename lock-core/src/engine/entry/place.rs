@@ -1,6 +1,6 @@
 //! [`Place`]: where somebody stands in the queue of an entry, and whose turn it is.
 
-use super::{Entry, EntryState, Wanted};
+use super::{Entry, EntryState, StoreOutage, Wanted};
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
 use crate::engine::Engine;
@@ -63,8 +63,13 @@ impl Place<'_> {
         let stand_back = state.turns.stand_back(deadline);
         match state.queue.front_mut() {
             Some(head) if head.ticket == self.ticket => {
-                if let Some(until) = stand_back.filter(|until| self.engine.clock.now() < *until) {
-                    return Turn::StandBack(until);
+                if let Some(until) = stand_back {
+                    let now = self.engine.clock.now();
+                    if now < until {
+                        return Turn::StandBack(until);
+                    }
+                    // Waiters that came meanwhile wait for this answer: see `known`.
+                    head.asks_until = Some(now + self.engine.settings.command_timeout);
                 }
                 head.contending = true;
                 state.turns.goes();
@@ -166,14 +171,21 @@ impl Place<'_> {
 
     /// Since when the store cannot be asked.
     pub(crate) fn outage_since(&self) -> Option<Moment> {
+        self.entry.lock().outage().map(|outage| outage.since)
+    }
+
+    /// Why the store grants nothing until after `deadline`, if that is so.
+    pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
         let state = self.entry.lock();
-        state.outage.as_ref().filter(|_| state.current.is_none()).map(|(since, _)| *since)
+        let outage = state.outage().filter(|it| it.ends.is_some_and(|ends| deadline < ends))?;
+        Some(outage.error.clone())
     }
 
     /// The store cannot be asked; or `None`, it has answered.
-    pub(crate) fn set_outage(&self, outage: Option<(Moment, Error)>) {
+    pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
         let mut state = self.entry.lock();
-        let is_new = state.outage.is_none();
+        let is_pause = |outage: &Option<StoreOutage>| outage.as_ref().map(|it| it.ends.is_some());
+        let is_new = is_pause(&state.outage) != is_pause(&outage);
         state.outage = outage;
         if state.outage.is_none() {
             return;
@@ -200,7 +212,12 @@ impl Place<'_> {
         if state.current.is_some() || state.answered.is_some_and(|at| at >= start) {
             return Known::Busy;
         }
-        let Some(by) = state.queue.front().and_then(|head| head.asks_until) else {
+        let head = state.queue.front().filter(|head| head.ticket != self.ticket);
+        let asks_until = head.and_then(|head| head.asks_until);
+        // A head that stands back asks right after: until then the lock may be free.
+        let stands_back = head.filter(|head| !head.contending).and(state.turns.stand_back(None));
+        let timeout = self.engine.settings.command_timeout;
+        let Some(by) = asks_until.or(stands_back.map(|until| until + timeout)) else {
             return Known::Nothing;
         };
         state.overdue.push(Arc::clone(signal));

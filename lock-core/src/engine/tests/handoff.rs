@@ -203,6 +203,34 @@ fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
 }
 
 #[test]
+fn follower_of_a_head_that_stands_back_is_not_told_busy() {
+    let (store, clock) = Recorded::new();
+    let _waits = another_waits(&store);
+    let (client, guard) = held(&store);
+    let first = waits(&client, LockOptions::new().wait(SECOND));
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    let soon = clock.now() + SECOND / 20;
+    eventually("the first stands back", || {
+        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+    });
+    let follower = waits(&client, LockOptions::new().wait(SECOND / 10_000));
+    store.cut("acquire", Fault::NotSent);
+    clock.advance(SECOND / 10_000);
+    // Its end has come. The first has not asked yet, and then hears nothing: the lock may be free.
+    eventually("all sleep", || follower.is_finished() || sleeping(&clock) >= 3);
+    while !follower.is_finished() {
+        eventually("they sleep", || follower.is_finished() || sleeping(&clock) > 0);
+        clock.advance(SECOND / 10_000);
+    }
+    let error = follower.join().unwrap().expect_err("it is no \"busy\"");
+    assert!(error.is_unavailable(), "{error}");
+    store.mend();
+    advance_until_done(&clock, 0, &first);
+    drop(first.join().unwrap().unwrap().expect("it is free"));
+}
+
+#[test]
 fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
     let (store, clock) = Recorded::new();
     let _waits = another_waits(&store);

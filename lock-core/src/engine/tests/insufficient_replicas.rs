@@ -167,6 +167,37 @@ fn a_renewal_that_too_few_replicas_have_leaves_the_validity_as_it_was() {
     eventually("what the store extended is given back", || is_free(&client));
 }
 
+#[test]
+fn renewal_without_replicas_is_sent_while_all_with_replicas_hang() {
+    let (store, clock) = replicated();
+    let client = client(&store, Replication::replicas(1));
+    let gate = store.gate.lock();
+    let take = |n: usize| client.mutex(format!("n{n}")).unwrap().lock().unwrap();
+    let needs: Vec<_> = (0..500).map(take).collect();
+    let off = LockOptions::new().replication(Replication::off());
+    let free = client.mutex("x").unwrap().lock_with(&off).unwrap();
+    store.cut("confirm", Fault::Hangs);
+    parked(&clock, 1);
+    clock.advance(10 * SECOND);
+    eventually("it is renewed", || free.remaining() > 28 * SECOND);
+    for stuck in 1..=4 {
+        eventually("a call hangs", || store.count("confirm") == stuck);
+        eventually("the next thread stands by", || stuck == 4 || sleeping(&clock) >= 3);
+        clock.advance(SECOND / 50);
+    }
+    for _period in 0..4 {
+        eventually("it is renewed", || free.remaining() > 28 * SECOND);
+        parked(&clock, 2);
+        clock.advance(5 * SECOND);
+        parked(&clock, 2);
+        clock.advance(5 * SECOND);
+    }
+    assert_eq!(store.count("confirm"), 4);
+    assert!(needs.iter().all(|guard| !guard.is_valid()));
+    store.mend();
+    drop(gate);
+}
+
 /// Of a lock that two replicas confirmed when it was granted, the events that say what its renewals count as.
 fn degraded_and_restored(
     policy: Replication,

@@ -280,6 +280,9 @@ impl Backend for Recorded {
                     }
                     answer => answer,
                 };
+                if !batch.iter().all(|one| one.replication.is_off()) {
+                    let _answer = self.asked("confirm", by, || Ok(()));
+                }
                 answers.into_iter().zip(batch).map(weighed).collect()
             }
             Err(failure) if failure.error().to_string().contains(MUTE) => Vec::new(),

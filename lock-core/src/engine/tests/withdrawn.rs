@@ -156,6 +156,49 @@ fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
 }
 
 #[test]
+fn follower_whose_wait_ends_within_a_pause_is_told_at_once() {
+    let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let head = client.mutex("x").unwrap();
+    let waiting = thread::spawn(move || head.lock().map(|guard| guard.unlock().unwrap()));
+    eventually("the head waits", || counters.count("paused") == 1 && sleeping(&clock) == 1);
+    let lock = client.mutex("x").unwrap();
+    let follower = thread::spawn(move || lock.try_lock_for(Duration::from_secs(5)).map(drop));
+    eventually("it is told, and no time passes", || follower.is_finished());
+    let error = follower.join().unwrap().unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("votes in"), "{error}");
+    advance_until_done(&clock, 0, &waiting);
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn pause_that_may_end_sooner_is_not_told_before_the_deadline() {
+    let sooner = || {
+        paused().map(|answer| match answer {
+            Answer::RolledBack(RollbackCause::Paused(pause)) => {
+                Answer::RolledBack(RollbackCause::Paused(pause.may_end_sooner(true)))
+            }
+            other => other,
+        })
+    };
+    for (answers, is_granted) in [(5, true), (60, false)] {
+        let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+        let answers = sooner().take(answers);
+        let (_store, client) = Scripted::on(Arc::new(clock.clone()), answers, counters);
+        let (lock, began) = (client.mutex("x").unwrap(), clock.now());
+        let asks = thread::spawn(move || lock.try_lock_for(5 * SECOND).map(|it| it.is_some()));
+        advance_until_done(&clock, 0, &asks);
+        match asks.join().unwrap() {
+            Ok(granted) => assert!(granted && is_granted),
+            Err(error) => {
+                assert!(!is_granted && error.to_string().contains("votes in"), "{error}");
+                assert!(clock.now().since(began) >= 5 * SECOND);
+            }
+        }
+    }
+}
+
+#[test]
 fn an_interrupt_ends_the_pause_of_those_who_were_divided() {
     let many = (0..100_000).map(|_| Answer::RolledBack(RollbackCause::SplitVote));
     let (_store, client) = Scripted::new(many);

@@ -35,9 +35,27 @@ pub(crate) struct Server {
     /// Who we are there. Written at each handshake.
     user: Mutex<Option<String>>,
     notices: Notices,
-    /// What was told, and not mended since; and whether there is any of it.
-    warned: Mutex<Vec<WarningKind>>,
+    /// The warnings that were reported and still apply; and whether there are any.
+    warned: Mutex<Vec<Reported>>,
     has_warned: AtomicBool,
+}
+
+/// A warning that was reported and still applies.
+#[derive(Debug)]
+struct Reported {
+    kind: WarningKind,
+    cause: String,
+    /// The channel that was refused, where the server allows some channels and not others.
+    channel: Option<String>,
+}
+
+/// Which warning of a kind it is. Each is reported once until it no longer applies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cause {
+    /// What the administrator has to change. Empty for a kind that has one cause only.
+    pub(crate) change: String,
+    /// The channel that was refused, where the server allows some channels and not others.
+    pub(crate) channel: Option<String>,
 }
 
 /// The bounds that a link is made with.
@@ -105,6 +123,9 @@ impl Server {
         let mut known = self.user.lock();
         if known.as_deref() != user {
             *known = user.map(str::to_owned);
+            // Permissions belong to a user: another user's refusals say nothing of this one.
+            self.is_mended(WarningKind::NotPublished);
+            self.is_mended(WarningKind::NotSubscribed);
         }
     }
 
@@ -117,27 +138,53 @@ impl Server {
         }
     }
 
-    /// Tells what should be mended there, once until it [is](Self::is_mended).
+    /// Reports a warning of a kind that has one cause, once until it [is mended](Self::is_mended).
     pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
+        self.warn_of(kind, Cause::default(), message);
+    }
+
+    /// Reports a warning, once for each cause until it no longer applies.
+    pub(crate) fn warn_of(
+        &self,
+        kind: WarningKind,
+        cause: Cause,
+        message: impl FnOnce() -> String,
+    ) {
         let mut warned = self.warned.lock();
-        if !warned.contains(&kind) {
-            warned.push(kind);
-            self.has_warned.store(true, Ordering::Relaxed);
-            drop(warned);
-            self.notices.warn(kind, message);
+        if warned.iter().any(|known| known.kind == kind && known.cause == cause.change) {
+            return;
+        }
+        warned.push(Reported { kind, cause: cause.change, channel: cause.channel });
+        self.has_warned.store(true, Ordering::Relaxed);
+        drop(warned);
+        self.notices.warn(kind, message);
+    }
+
+    /// Whether a warning of this kind was reported and still applies.
+    pub(crate) fn is_told_of(&self, kind: WarningKind) -> bool {
+        self.has_warned.load(Ordering::Relaxed)
+            && self.warned.lock().iter().any(|known| known.kind == kind)
+    }
+
+    /// No warning of this kind applies any more.
+    pub(crate) fn is_mended(&self, kind: WarningKind) {
+        self.retain_warnings(|known| known.kind != kind);
+    }
+
+    /// The server served this channel. The refusal of another channel still applies.
+    pub(crate) fn is_served(&self, kind: WarningKind, channel: impl FnOnce() -> String) {
+        if self.has_warned.load(Ordering::Relaxed) {
+            let served = channel();
+            self.retain_warnings(|known| {
+                known.kind != kind || known.channel.as_ref().is_some_and(|other| *other != served)
+            });
         }
     }
 
-    /// Whether that was told, and is so still.
-    pub(crate) fn is_told_of(&self, kind: WarningKind) -> bool {
-        self.has_warned.load(Ordering::Relaxed) && self.warned.lock().contains(&kind)
-    }
-
-    /// What may have been told of is so no longer.
-    pub(crate) fn is_mended(&self, kind: WarningKind) {
+    fn retain_warnings(&self, still_applies: impl FnMut(&Reported) -> bool) {
         if self.has_warned.load(Ordering::Relaxed) {
             let mut warned = self.warned.lock();
-            warned.retain(|told| *told != kind);
+            warned.retain(still_applies);
             self.has_warned.store(!warned.is_empty(), Ordering::Relaxed);
         }
     }
