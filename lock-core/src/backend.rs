@@ -139,7 +139,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// See [`Failure`].
-    fn verify(&self, acquisition: &AcquisitionId, by: Moment) -> Result<Option<HolderInfo>, Failure> {
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
         let holder = self.inspect(&acquisition.name, by)?.holder;
         Ok(holder.filter(|holder| acquisition.owner.is(&holder.owner)))
     }

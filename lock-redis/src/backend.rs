@@ -43,11 +43,7 @@ impl RedisBackend {
     ///
     /// The same.
     #[doc(hidden)]
-    pub fn with_format(
-        config: &Config,
-        context: &Context,
-        format: Format,
-    ) -> Result<Self, Error> {
+    pub fn with_format(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = scheme::address(config)?;
         let node = NodeSettings::new(config, database, context)?.followed(place)?;

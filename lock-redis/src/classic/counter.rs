@@ -1,8 +1,8 @@
 //! `counter`: `INCR`, and whoever gets 1 has the lock and gives it an expiry; a plain `DEL` frees it. The second form of the
 //! "Pattern: Locking with INCR" that went round, in the three ways in which it is written.
 
-use super::plain::{held, lease};
 use super::format::CommandSequence;
+use super::plain::{held, lease};
 use crate::reply::Reply;
 use crate::script::COUNT;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
@@ -40,8 +40,8 @@ impl Counter {
                     must_count(commands, &value)?;
                 }
                 let (key, lease) = (commands.key.as_bytes(), lease.as_bytes());
-                let commands: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
-                match &commands.transact(&commands)?[..] {
+                let both: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
+                match &commands.transact(&both)?[..] {
                     [count, Reply::Int(1)] => count.clone(),
                     _ => return Err(commands.unexpected("EXEC")),
                 }

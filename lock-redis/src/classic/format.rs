@@ -95,13 +95,12 @@ impl WireFormat for ClassicFormat {
         }
         let known = self.attempts.lock().get_mut(&attempt.owner).map(std::mem::take);
         let mut progress = known.unwrap_or_default();
-        let answer = self.go_on(link, attempt.name, &mut progress, by, |commands| {
-            match &self.algorithm {
+        let answer =
+            self.go_on(link, attempt.name, &mut progress, by, |commands| match &self.algorithm {
                 Algorithm::Plain(plain) => plain.acquire(commands, attempt),
                 Algorithm::Timestamp(timestamp) => timestamp.acquire(commands, attempt),
                 Algorithm::Counter(counter) => counter.acquire(commands, attempt),
-            }
-        });
+            });
         if let Some(known) = self.attempts.lock().get_mut(&attempt.owner) {
             *known = progress;
         }
@@ -231,7 +230,8 @@ impl CommandSequence<'_> {
             let head: &[&[u8]] = &[command.as_bytes(), sequence.key.as_bytes()];
             match sequence.link.call(&Request(&[head, arguments]), sequence.by)? {
                 Reply::Error(error) => {
-                    let failure = refused(sequence.link, &error, &Asked::Command(command, sequence.key));
+                    let failure =
+                        refused(sequence.link, &error, &Asked::Command(command, sequence.key));
                     Err(format::named(sequence.link, failure, sequence.key, sequence.by))
                 }
                 reply => Ok(reply),
@@ -246,7 +246,14 @@ impl CommandSequence<'_> {
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
         self.once(|sequence| {
-            format::run(script, sequence.link, sequence.key, &[sequence.key.as_bytes()], arguments, sequence.by)
+            format::run(
+                script,
+                sequence.link,
+                sequence.key,
+                &[sequence.key.as_bytes()],
+                arguments,
+                sequence.by,
+            )
         })
     }
 

@@ -13,6 +13,8 @@ mod format;
 mod plain;
 mod progress;
 mod spec;
+#[cfg(test)]
+mod tests;
 mod timestamp;
 
 pub use format::StepHook;

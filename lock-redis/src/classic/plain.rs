@@ -2,8 +2,8 @@
 //! documentation. Whoever holds it for longer than its lease deletes a successor's. And what was there before `SET` could do
 //! both: `SETNX` and `EXPIRE`.
 
-use crate::format::remaining;
 use super::format::{CommandSequence, seconds};
+use crate::format::remaining;
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::OwnerText;
@@ -31,10 +31,14 @@ impl Plain {
         // Not as `token` writes it: who finds that would wait to be told of the release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
-            Self::Set => commands.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?,
+            Self::Set => {
+                commands.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?
+            }
             Self::Commands => match commands.ask("SETNX", &[owner.as_bytes()])? {
                 Reply::Int(0) => Reply::Nil,
-                Reply::Int(1) if commands.expire_in(lease.as_bytes())? => Reply::Text(String::new()),
+                Reply::Int(1) if commands.expire_in(lease.as_bytes())? => {
+                    Reply::Text(String::new())
+                }
                 Reply::Int(1) => return Ok(Answer::Busy(Some(Duration::ZERO))),
                 other => other,
             },

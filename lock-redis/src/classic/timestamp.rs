@@ -99,7 +99,11 @@ impl Timestamp {
     }
 
     /// Takes a lock that was held until a time that is past.
-    fn take_over(&self, commands: &mut CommandSequence<'_>, until: String) -> Result<Answer, Failure> {
+    fn take_over(
+        &self,
+        commands: &mut CommandSequence<'_>,
+        until: String,
+    ) -> Result<Answer, Failure> {
         if self.takeover == Takeover::Delete {
             commands.delete()?;
             commands.wrote();
@@ -173,7 +177,11 @@ impl Timestamp {
     }
 
     /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None` if it is free.
-    fn left(&self, commands: &CommandSequence<'_>, stored: &str) -> Result<Option<Option<Duration>>, Failure> {
+    fn left(
+        &self,
+        commands: &CommandSequence<'_>,
+        stored: &str,
+    ) -> Result<Option<Option<Duration>>, Failure> {
         let until = time(commands, stored)?;
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         if until >= FOREVER as f64 {

@@ -32,8 +32,8 @@ use crate::reply::{Reply, ServerError};
 use crate::script::Script;
 use crate::subscriber::Channels;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release,
-    ReleaseOptions, ReplicaSupport,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
+    ReplicaSupport,
 };
 use lock_core::{
     Config, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,

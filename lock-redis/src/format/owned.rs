@@ -4,8 +4,8 @@
 use super::polls::Polls;
 use super::wakes::Naming;
 use super::{
-    FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token, token_range,
-    unexpected,
+    FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
+    token_range, unexpected,
 };
 use crate::keys::{self, Keys};
 use crate::link::{Ask, Heard, SharedLink};
@@ -189,12 +189,7 @@ impl WireFormat for Owned {
         }
     }
 
-    fn force(
-        &self,
-        link: &mut dyn Ask,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
+    fn force(&self, link: &mut dyn Ask, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let key = self.keys.lock(name);
         self.refuse_apart(&key)?;
         let (channel, list) = (self.naming.of(&key), self.list(&key));
@@ -378,7 +373,7 @@ impl Owned {
     }
 
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
-    pub(super) fn renew(
+    pub(crate) fn renew(
         &self,
         link: &mut dyn Ask,
         batch: &[RenewalRequest],
@@ -409,7 +404,6 @@ impl Owned {
             answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())
     }
-
 }
 
 /// These keys, and in the last place, which is kept free for it, this one; without it one key less.

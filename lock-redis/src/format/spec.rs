@@ -33,9 +33,8 @@ pub(super) fn read(config: &Config) -> Result<Owned, Error> {
             )?;
             Ok(format)
         }
-        "plain" | "timestamp" | "counter" => {
-            Err(settings.refuse("it does not say who holds a lock, which is needed here"))
-        }
+        "plain" | "timestamp" | "counter" => Err(settings
+            .refuse("it does not know who holds a lock: `format=redisson` and `format=token` do")),
         other => Err(Error::configuration(format!(
             "there is no format `{}`; there are {FORMATS}",
             other.escape_debug()
@@ -217,7 +216,7 @@ mod tests {
             ("redisson,poll=0s", "without a pause"),
             ("redisson,jitter=1ms", "and there is none"),
             ("token,jitter=1h", "longer than that"),
-            ("plain", "does not say who holds a lock"),
+            ("plain", "does not know who holds a lock"),
             ("redisson,", ""),
             ("token,poll=500000000000y,jitter=500000000000y", "longer than an hour"),
         ] {

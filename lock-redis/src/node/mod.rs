@@ -190,7 +190,9 @@ impl Node {
         voting: &Voting<'_>,
         by: Moment,
     ) -> Result<Vote, Failure> {
-        let vote = self.link.exchange(by, |link| format.owned(QUORUM)?.propose(link, attempt, Some(voting), by));
+        let vote = self
+            .link
+            .exchange(by, |link| format.owned(QUORUM)?.propose(link, attempt, Some(voting), by));
         vote.map_err(on(attempt.name))
     }
 
@@ -272,13 +274,13 @@ impl Node {
         by: Moment,
         done: OnReleased,
     ) {
-        let name = acquisition.name.clone();
-        let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
-        let Some(format) = format.0.owned() else {
+        let Some(owned) = format.0.owned() else {
             return done(self.release(format, acquisition, closing, by));
         };
+        let name = acquisition.name.clone();
+        let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
         let lingers = self.subscriber.lingering();
-        format.submit_release(&self.link, acquisition, closing, by, lingers, done);
+        owned.submit_release(&self.link, acquisition, closing, by, lingers, done);
         self.look_for_eviction();
     }
 
