@@ -266,7 +266,7 @@ impl<'a> Wait<'a> {
         if now >= acquisition.valid_until() {
             self.engine.clean_up(acquisition.id(time), acquisition.closing());
             return Err(Error::unavailable(format!(
-                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: it is given back, or ends with its lease; ask for a longer lease",
+                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: it was given back; ask for a longer lease",
                 now.since(sent),
                 time.validity()
             )));

@@ -28,6 +28,7 @@ use lock_core::backend::{
 use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, LockName, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What is said of an attempt without an answer, which nothing in the store can be matched with.
 const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease ends, or without an end where a command of its \
@@ -97,7 +98,10 @@ impl Backend for ClassicBackend {
         let sent = self.clock.now();
         match self.format.attempt(attempt.owner, || self.store.acquire(attempt, by)) {
             Ok(Answer::Granted(Grant { tokens, receipt, .. })) => {
-                let until = sent + attempt.lease.validity();
+                let (now, until) = (self.clock.now(), sent + attempt.lease.validity());
+                if now >= until {
+                    return Err(Failure::Final(came_late(attempt, now.since(sent))));
+                }
                 let held = Held { until, receipt, is_released: AtomicBool::new(false) };
                 Ok(Answer::Granted(Grant::new(tokens).receipt(Receipt::new(held))))
             }
@@ -180,6 +184,15 @@ impl ClassicBackend {
         let message = format!("the release was not confirmed: it is not sent again, {then}");
         Error::new(cause.kind(), message).with_source(cause.clone())
     }
+}
+
+/// A grant that cannot be used any more.
+fn came_late(attempt: &Attempt<'_>, took: Duration) -> Error {
+    let (lease, validity) = (attempt.lease, attempt.lease.validity());
+    Error::unavailable(format!(
+        "the store granted it, but its answer took {took:.1?}, and a lease of {lease} is good for {validity:.1?} only: it is \
+         left to its lease, because it may be another's by now; ask for a longer lease"
+    ))
 }
 
 /// What a lock without an owner cannot be.

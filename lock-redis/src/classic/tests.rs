@@ -170,7 +170,8 @@ fn grant_that_comes_too_late_is_left_to_its_lease() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     store.fail_next(Fault::Late(11 * SECOND));
-    assert!(lock.lock_with(&fixed(10 * SECOND)).unwrap_err().is_unavailable());
+    let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("left to its lease"), "{error}");
     client.settle(SECOND).unwrap();
     assert_eq!(store.count("release"), 0);
 }
