@@ -272,7 +272,7 @@ fn an_attempt_that_cannot_go_on_has_an_unknown_outcome_and_is_not_begun_anew() {
         place.move_away(Way::All);
         place.probe().command(&["ACL", "SETUSER", "limited", "-expire"]);
         let outcome = attempt.go_on();
-        assert!(matches!(outcome, Err(Failure::Unknown(_))), "{format}: {outcome:?}");
+        assert!(matches!(outcome, Err(Failure::Final(_))), "{format}: {outcome:?}");
         assert_eq!(place.calls(command) - before, 1, "{format}");
         assert_eq!(place.stored().1, None, "{format}");
     }
