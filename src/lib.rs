@@ -1,18 +1,15 @@
 // The links of README.md, for docs.rs: of two definitions the first counts.
-//! [`Backend`]: crate::Backend
-//! [algorithms]: https://docs.rs/crate/distlock/latest/source/docs/ALGORITHMS.md
-//! [contributing]: https://docs.rs/crate/distlock/latest/source/CONTRIBUTING.md
 //! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
-//! [design]: https://docs.rs/crate/distlock/latest/source/docs/DESIGN.md
-//! [formats]: https://docs.rs/crate/distlock/latest/source/docs/FORMATS.md
+//! [docs]: https://docs.rs/crate/distlock/latest/source/docs/README.md
 //! [guarantees]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md
-//! [guarantees-replicas]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#replicas
+//! [guarantees-fencing]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#fencing
 //! [interop]: https://docs.rs/crate/distlock/latest/source/docs/INTEROP.md
-//! [measured]: https://docs.rs/crate/distlock/latest/source/docs/MEASURED.md
 //! [migrating]: https://docs.rs/crate/distlock/latest/source/docs/MIGRATING.md
-//! [operations]: https://docs.rs/crate/distlock/latest/source/docs/OPERATIONS.md
-//! [performance]: https://docs.rs/crate/distlock/latest/source/docs/PERFORMANCE.md
-//! [testing]: https://docs.rs/crate/distlock/latest/source/docs/TESTING.md
+//! [recipes-backends]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#switching-backends
+//! [recipes-cron]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-cron-job-on-several-hosts
+//! [recipes-ctrl-c]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#ctrl-c-and-sigterm
+//! [recipes-loss]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-long-job-that-stops-when-the-lock-is-lost
+//! [recipes-tests]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#testing-your-own-code
 //!
 #![doc = include_str!("../README.md")]
 //!
@@ -43,10 +40,13 @@ pub use lock_core::{
     SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 
-// Its examples are compiled with those of the README.
+// Their examples are compiled with those of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/MIGRATING.md")]
 struct Migrating;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/RECIPES.md")]
+struct Recipes;
 
 /// Connects to the store that a URL names.
 ///

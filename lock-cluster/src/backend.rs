@@ -367,7 +367,7 @@ impl Backend for ClusterBackend {
         let shared = &self.router.0;
         let moving = shared.watches.register(name, wake);
         let watched = self.router.route(self.format.slot(name), by, |target| match target {
-            Target::Owner(node) => moving.stand_on(node, &self.format, by),
+            Target::Owner(node) => moving.subscribe_on(node, &self.format, by),
             // Nobody is sent elsewhere for a channel while its slot moves.
             Target::Asking(_) => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
         });

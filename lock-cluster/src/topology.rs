@@ -12,7 +12,7 @@ use crate::map::{Makers, Map, Member, listed};
 use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
 use lock_redis::parts::{
-    Account, Address, Deployment, Format, Granted, Shards, Watches, deployments,
+    Account, Address, Deployment, Format, Granted, Shards, WatchRegistry, deployments,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     desk: Arc<Desk>,
     /// Whether there was any request since the cluster was last asked for.
     used: AtomicBool,
-    pub(crate) watches: Watches,
+    pub(crate) watches: WatchRegistry,
     /// Since when no node has answered that is known by its ID.
     silent_since: Mutex<Option<Moment>>,
     pub(crate) granted: Granted,
@@ -127,7 +127,7 @@ impl Topology {
             bystanders: Mutex::default(),
             desk,
             used: AtomicBool::new(false),
-            watches: Watches::default(),
+            watches: WatchRegistry::default(),
             silent_since: Mutex::default(),
             granted: Granted::default(),
             reported: Mutex::default(),
@@ -219,13 +219,14 @@ impl Shared {
         map.note(&told.nodes);
         // Before Redis 7 a node without slots, as where the first one is just moving, is listed
         // nowhere.
-        if map.knows_node_at(to) || !told.sharded_channels {
+        let listed = map.ids_at(to);
+        if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
             return Ok(());
         }
         drop(map);
         self.desk.ask();
         Err(Failure::NotSent(Error::unavailable(format!(
-            "{} sends us to {to}, and does not list a node there",
+            "{} sends us to {to}, and lists {listed} nodes there",
             from.address
         ))))
     }
@@ -360,7 +361,7 @@ impl Shared {
         let interval = REFRESH.mul_f64(0.9 + fastrand::f64() / 5.0);
         loop {
             let now = self.clock.now();
-            let in_use = self.used.load(Ordering::Relaxed) || !self.watches.are_none();
+            let in_use = self.used.load(Ordering::Relaxed) || !self.watches.is_empty();
             let (soon, later) = last.map_or((now, now), |last| (last + pause, last + interval));
             let mut state = self.desk.state.lock();
             if state.closed {

@@ -4,7 +4,7 @@
 //! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
 //! nothing else on that connection meanwhile, so the link must be nobody else's.
 
-use crate::link::{Ask, CallError, Request, Server};
+use crate::connection::{CallError, ConnectionLike, Request, Server};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::text::Text;
@@ -28,7 +28,7 @@ pub trait Listing: Send + Sync {
 
 /// A link with `WAIT` after each request.
 pub(crate) struct Confirming<'a> {
-    link: &'a mut dyn Ask,
+    link: &'a mut dyn ConnectionLike,
     clock: &'a dyn Clock,
     /// How many replicas to wait for.
     most: u32,
@@ -51,7 +51,7 @@ pub(crate) enum Confirmed {
 impl<'a> Confirming<'a> {
     /// Waits for this many replicas, and for so long.
     pub(crate) fn new(
-        link: &'a mut dyn Ask,
+        link: &'a mut dyn ConnectionLike,
         clock: &'a dyn Clock,
         most: u32,
         time: Duration,
@@ -82,7 +82,7 @@ impl<'a> Confirming<'a> {
     }
 }
 
-impl Ask for Confirming<'_> {
+impl ConnectionLike for Confirming<'_> {
     /// One `WAIT` behind all of them.
     fn call_many(
         &mut self,
@@ -102,7 +102,7 @@ impl Ask for Confirming<'_> {
             (Some(Reply::Int(count)), Ok(())) => Confirmed::By(u32::try_from(count).unwrap_or(0)),
             (Some(Reply::Error(error)), Ok(())) => Confirmed::Refused(error),
             (Some(_), Ok(())) => {
-                self.link.condemn();
+                self.link.close();
                 Confirmed::Lost(self.link.server().garbage("not one that WAIT gives"))
             }
             (_, Err(error)) if replies.len() < requests.len() => return (replies, Err(error)),
@@ -117,19 +117,19 @@ impl Ask for Confirming<'_> {
 
     /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing, and the text would have
     /// what is left of it: a short lease would end before its first renewal.
-    fn wants_text(&mut self, script: u32) -> bool {
-        self.most > 0 && self.link.is_first(script)
+    fn needs_script_text(&mut self, script: u32) -> bool {
+        self.most > 0 && self.link.is_first_use(script)
     }
 
     fn server(&self) -> &Arc<Server> {
         self.link.server()
     }
 
-    fn condemn(&mut self) {
-        self.link.condemn();
+    fn close(&mut self) {
+        self.link.close();
     }
 
-    fn end_for(&mut self, why: &Error) {
-        self.link.end_for(why);
+    fn close_with(&mut self, why: &Error) {
+        self.link.close_with(why);
     }
 }

@@ -3,7 +3,10 @@
 //!
 //! Never between a request and its answer: an answer to something else would hide that the connection is mute.
 
-use crate::link::{Ask, CallError, Dialer, Errand, Heard, Request, Server, SharedLink};
+use crate::connection::{
+    CallError, CallbackRequest, ConnectionLike, Dialer, ReplyCheck, Request, Server,
+    SharedConnection,
+};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
 use lock_core::backend::Failure;
@@ -71,7 +74,7 @@ impl Eviction {
     }
 
     /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and refuses.
-    pub(crate) fn refuse(&self, link: &mut dyn Ask, by: Moment) -> Result<(), Failure> {
+    pub(crate) fn refuse(&self, link: &mut dyn ConnectionLike, by: Moment) -> Result<(), Failure> {
         if self.rule != OnEviction::Refuse {
             return Ok(());
         }
@@ -96,7 +99,7 @@ impl Eviction {
 
     /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for that. One that does not say
     /// is trusted.
-    pub(crate) fn look(&self, link: &mut dyn Ask, by: Moment) {
+    pub(crate) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
         if self.rule == OnEviction::Warn && self.is_due() {
             let reply = link.call(&INFO, by).ok();
             tell(link.server(), reply.as_ref());
@@ -104,21 +107,21 @@ impl Eviction {
     }
 
     /// The same without waiting for the answer, behind what was sent there.
-    pub(crate) fn look_behind(&self, link: &SharedLink, by: Moment) {
+    pub(crate) fn look_behind(&self, link: &SharedConnection, by: Moment) {
         if self.rule != OnEviction::Warn || !self.is_due() {
             return;
         }
-        if !link.stands() {
+        if !link.is_connected() {
             self.state.lock().next = None;
             return;
         }
         let server = Arc::clone(link.server());
         let done = move |answer: Result<Reply, Failure>| {
             tell(&server, answer.ok().as_ref());
-            Heard::Sense
+            ReplyCheck::Expected
         };
-        let errand = Errand { by_hash: Vec::new(), text: "", done: Box::new(done) };
-        link.submit_plainly(&INFO, by, errand);
+        let errand = CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+        link.submit_command(&INFO, by, errand);
     }
 
     /// Whether it is time to ask. If so, it is not again for a while.
@@ -193,11 +196,11 @@ fn untold(server: &Server, reply: &Reply) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Place;
+    use crate::connection::Endpoint;
 
     #[test]
     fn only_a_limit_and_a_policy_that_evicts_are_a_danger() {
-        let server = Server::new(Place::tcp("h", 1), None);
+        let server = Server::new(Endpoint::tcp("h", 1), None);
         for (limit, policy, is_danger) in [
             ("0", "noeviction", false),
             ("0", "volatile-lru", false),

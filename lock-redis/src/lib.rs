@@ -7,18 +7,17 @@
 //! - `confirm`: a connection on which replicas are waited for after each request
 //! - `eviction`: whether a server may evict locks
 //! - `deployment`: which servers belong together, and which of several deployments a URL means
-//! - `watches`: who waits for which lock, where locks move from node to node
+//! - `watch_registry`: watches that move to another node together with their locks
 //! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
 //! - `redirect`, `shards`: what nodes of a cluster say of each other
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `kind`: what a server is that does not know a command
-//! - `subscriber`: one connection that hears of releases for everybody who waits
+//! - `pubsub`: the subscriber, one connection that receives releases for all waiters
 //! - `propose`, `marker`, `voter`: a server as one of a quorum's nodes
-//! - `pool`: connections to borrow, dialled by the borrower
-//! - `herd`: many need the same done, and one does it
-//! - `link`: one connection, every step of it bounded by a deadline: for one thread at a time, or shared by all
+//! - `single_flight`: concurrent identical calls share one
+//! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a deadline
 
 #![forbid(unsafe_code)]
 
@@ -26,18 +25,17 @@ mod address;
 mod backend;
 mod classic;
 mod confirm;
+mod connection;
 mod deployment;
 mod eviction;
 mod format;
-mod herd;
 mod keys;
 mod kind;
-mod link;
 mod marker;
 mod neighbour;
 mod node;
-mod pool;
 mod propose;
+mod pubsub;
 mod redirect;
 mod refusal;
 mod reply;
@@ -45,10 +43,10 @@ mod scheme;
 mod script;
 mod sentinel;
 mod shards;
-mod subscriber;
+mod single_flight;
 mod text;
 mod voter;
-mod watches;
+mod watch_registry;
 
 pub use backend::RedisBackend;
 pub use scheme::{RedisScheme, SentinelScheme};
@@ -70,5 +68,5 @@ pub mod parts {
     pub use crate::redirect::Redirect;
     pub use crate::shards::{SLOTS, Shard, Shards};
     pub use crate::voter::{Answered, Terms, Vote, Voter};
-    pub use crate::watches::{Moving, Watches};
+    pub use crate::watch_registry::{RelocatableWatch, WatchRegistry};
 }

@@ -3,9 +3,9 @@
 //! The rules are those of the proposed tokens in `docs/DESIGN.md`. The script carries them out; what its answers mean is
 //! said here, and nowhere else.
 
+use crate::connection::{ConnectionLike, Request, Server};
 use crate::format::{Owned, SetAside, remaining, run, token_range, unexpected};
 use crate::keys;
-use crate::link::{Ask, Request, Server};
 use crate::marker::Standing;
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
@@ -67,7 +67,7 @@ impl Owned {
     /// that is never started again.
     pub(crate) fn propose(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         voting: Option<&Voting<'_>>,
         by: Moment,
@@ -91,7 +91,7 @@ impl Owned {
         let last = Text::number(first + u64::from(reserve));
         let longest = voting.map(|voting| Text::of(voting.max_lease.as_millis()));
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
-        let is_to_be_asked = flag(!link.is_vouched_for());
+        let is_to_be_asked = flag(!link.is_verified());
         let epoch = voting.map(|voting| Text::number(voting.standing.epoch));
         let known = |part: fn(&Standing) -> &Arc<str>| {
             voting.map_or(&b""[..], |voting| part(voting.standing).as_bytes())
@@ -130,7 +130,7 @@ impl Owned {
             _ => return Err(unexpected(link, &self.shape.scripts.propose)),
         };
         // All of these were said by the server that we took it for.
-        link.vouch();
+        link.mark_verified();
         Ok(vote)
     }
 }
@@ -155,7 +155,10 @@ fn numbers(reply: &Reply) -> Box<[i64]> {
 }
 
 /// Asks a server who it is.
-pub(crate) fn introduction(link: &mut dyn Ask, by: Moment) -> Result<Introduction, Failure> {
+pub(crate) fn introduction(
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> Result<Introduction, Failure> {
     let reply = link.call(&Request(&[&[b"INFO"]]), by)?;
     if let Reply::Error(error) = &reply {
         return Err(refusal::refused(link.server(), error, &Asked::Introduction));
@@ -171,7 +174,7 @@ pub(crate) fn introduction(link: &mut dyn Ask, by: Moment) -> Result<Introductio
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
     };
     let Some(run_id) = field("run_id") else {
-        link.condemn();
+        link.close();
         return Err(Failure::Unknown(link.server().garbage("not what INFO says")));
     };
     Ok(Introduction {

@@ -1,6 +1,6 @@
 //! What a server's errors mean. The one place that turns them into ours, each with what to do about it.
 
-use crate::link::{Cause, Server};
+use crate::connection::{Cause, Server};
 use crate::reply::ServerError;
 use crate::script::Script;
 use lock_core::backend::Failure;
@@ -371,20 +371,20 @@ fn without_arguments(answer: &ServerError) -> ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::Endpoint;
     use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION};
-    use crate::link::Place;
     use crate::script::Script;
 
     static ACQUIRE: &Script = &REDISSON.scripts.acquire;
 
     fn explained(text: &str) -> Error {
-        let server = Server::new(Place::tcp("h", 1), Some("me"));
+        let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
         explain(&server, &ServerError::parse(text), &Asked::Script(ACQUIRE, "k"))
     }
 
     #[test]
     fn what_goes_wrong_with_waiting_for_replicas_is_told() {
-        let server = Server::new(Place::tcp("h", 1), Some("me"));
+        let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
         let said = |text: &str| explain(&server, &ServerError::parse(text), &Asked::Confirmation);
         for text in [
             "NOPERM this user has no permissions to run the 'wait' command",
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn name_of_the_user_is_not_read_as_what_is_forbidden() {
         for user in ["monkey", "key", "channels", "o'key"] {
-            let server = Server::new(Place::tcp("h", 1), Some(user));
+            let server = Server::new(Endpoint::tcp("h", 1), Some(user));
             for prefix in ["NOPERM", "ERR ACL failure in script:"] {
                 for (forbidden, rule) in
                     [("run the 'pexpire' command", "+pexpire`"), ("access the 'k' key", "~k ")]
@@ -514,7 +514,7 @@ mod tests {
     /// A script that pushes to a list has one key more, about which a server may complain.
     #[test]
     fn what_is_wrong_with_the_list_of_signals_is_told() {
-        let server = Server::new(Place::tcp("h", 1), Some("me"));
+        let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
         let release = Asked::Script(&PYTHON_REDIS_LOCK.scripts.release, "lock:a");
         let said = |text: &str| explain(&server, &ServerError::parse(text), &release);
         for (text, says) in [

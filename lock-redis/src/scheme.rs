@@ -3,9 +3,9 @@
 
 use crate::backend::RedisBackend;
 use crate::classic;
+use crate::connection::{CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings};
 use crate::eviction::OPTION as EVICTION;
 use crate::format::OPTION as FORMAT;
-use crate::link::{Password, Place, Secrets, TlsOptions, TlsSettings};
 use crate::sentinel::SentinelBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme, Secret};
 use std::sync::Arc;
@@ -192,7 +192,7 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
 }
 
 /// Who we are to the sentinels, where a file or a provider says that.
-pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<Secrets>, Error> {
+pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<CredentialsSource>, Error> {
     let given = option(config, "sentinel_password").map(Secret::new);
     let file = option(config, "sentinel_password_file");
     let password = match (file, given) {
@@ -201,21 +201,21 @@ pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<Secrets>, Error
                 "there are both `sentinel_password` and `sentinel_password_file`: leave one of them out",
             ));
         }
-        (Some(path), None) => Password::InFile("sentinel_password_file", path.into()),
-        (None, given) => given.map_or(Password::None, Password::Given),
+        (Some(path), None) => PasswordSource::InFile("sentinel_password_file", path.into()),
+        (None, given) => given.map_or(PasswordSource::None, PasswordSource::Given),
     };
     let provider = config.credentials().map(Arc::clone);
     if file.is_none() && provider.is_none() {
         return Ok(None);
     }
     let user = option(config, "sentinel_user").map(str::to_owned);
-    let secrets = Secrets { user, password, provider, is_sentinel: true };
+    let secrets = CredentialsSource { user, password, provider, is_sentinel: true };
     secrets.check()?;
     Ok(Some(secrets))
 }
 
 /// The server and the database that a URL names.
-pub(crate) fn address(config: &Config) -> Result<(Place, u32), Error> {
+pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
     if config.scheme() == UNIX { socket(config) } else { host(config) }
 }
 
@@ -237,7 +237,7 @@ pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
     TlsSettings::read(&TlsOptions { ca, identity, name }).map(Some)
 }
 
-fn host(config: &Config) -> Result<(Place, u32), Error> {
+fn host(config: &Config) -> Result<(Endpoint, u32), Error> {
     let [host] = config.hosts() else {
         return Err(Error::configuration(format!(
             "`{0}://` means one server, as in `{0}://127.0.0.1:6379`, and the URL has {1} hosts; servers that belong \
@@ -255,10 +255,10 @@ fn host(config: &Config) -> Result<(Place, u32), Error> {
             ))
         })?,
     };
-    Ok((Place::tcp(&host.name, host.port.unwrap_or(PORT)), database))
+    Ok((Endpoint::tcp(&host.name, host.port.unwrap_or(PORT)), database))
 }
 
-fn socket(config: &Config) -> Result<(Place, u32), Error> {
+fn socket(config: &Config) -> Result<(Endpoint, u32), Error> {
     if !config.hosts().is_empty() || config.path().is_empty() {
         return Err(Error::configuration(
             "`redis+unix://` means one socket by its whole path, and so has three slashes, as in \
@@ -266,7 +266,7 @@ fn socket(config: &Config) -> Result<(Place, u32), Error> {
         ));
     }
     let database = database_option(config)?;
-    Ok((Place::unix(&format!("/{}", config.path()))?, database))
+    Ok((Endpoint::unix(&format!("/{}", config.path()))?, database))
 }
 
 /// The database, where the path of the URL is something else.

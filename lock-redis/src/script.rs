@@ -1,6 +1,8 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 
-use crate::link::{Ask, CallError, Errand, Heard, Request, SharedLink, script_hash};
+use crate::connection::{
+    CallError, CallbackRequest, ConnectionLike, ReplyCheck, Request, SharedConnection, script_hash,
+};
 use crate::neighbour::Neighbour;
 use crate::reply::Reply;
 use crate::text::Text;
@@ -115,7 +117,7 @@ impl Script {
     /// time ever), by its text, from which on the server knows it. `NOSCRIPT` says that nothing was carried out.
     pub(crate) fn run(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         keys: &[&[u8]],
         arguments: &[&[u8]],
         by: Moment,
@@ -123,7 +125,7 @@ impl Script {
         let count = Text::number(keys.len() as u64);
         let by_hash: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
         let by_text: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
-        if link.wants_text(self.bit) {
+        if link.needs_script_text(self.bit) {
             return link.call(&Request(&[by_text, keys, arguments]), by);
         }
         match link.call(&Request(&[by_hash, keys, arguments]), by)? {
@@ -138,11 +140,11 @@ impl Script {
     /// fewer, and why, if not all came.
     pub(crate) fn run_many(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         runs: &[Run<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        if link.wants_text(self.bit) {
+        if link.needs_script_text(self.bit) {
             return Self::send_many([b"EVAL", self.source.as_bytes()], link, runs, by);
         }
         let (mut replies, outcome) =
@@ -169,7 +171,7 @@ impl Script {
 
     fn send_many(
         how: [&[u8]; 2],
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         runs: &[Run<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
@@ -187,18 +189,19 @@ impl Script {
     /// Runs it once, without waiting for the answer: that goes to `done`.
     pub(crate) fn submit(
         &self,
-        link: &SharedLink,
+        link: &SharedConnection,
         keys: &[&[u8]],
         arguments: &[&[u8]],
         by: Moment,
-        done: impl FnOnce(Result<Reply, Failure>) -> Heard + Send + 'static,
+        done: impl FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send + 'static,
     ) {
         let count = Text::number(keys.len() as u64);
         let text: &[&[u8]] = &[b"EVAL", self.source.as_bytes(), count.as_bytes()];
         let hash: &[&[u8]] = &[b"EVALSHA", self.hash().as_bytes(), count.as_bytes()];
         let (text, hash) = ([text, keys, arguments], [hash, keys, arguments]);
         let (by_text, by_hash) = (Request(&text), Request(&hash));
-        let errand = Errand { by_hash: Vec::new(), text: self.source, done: Box::new(done) };
+        let errand =
+            CallbackRequest { by_hash: Vec::new(), text: self.source, done: Box::new(done) };
         link.submit(self.bit, &by_text, &by_hash, by, errand);
     }
 

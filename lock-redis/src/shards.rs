@@ -5,8 +5,8 @@
 //! failover, that one decides.
 
 use crate::address::Address;
+use crate::connection::{ConnectionLike, Request};
 use crate::deployment::Account;
-use crate::link::{Ask, Request};
 use crate::refusal::{self, Asked};
 use crate::reply::Reply;
 use lock_core::Moment;
@@ -84,7 +84,7 @@ pub(crate) enum Port {
 
 /// Asks a node of a cluster on `host`.
 pub(crate) fn ask(
-    link: &mut dyn Ask,
+    link: &mut dyn ConnectionLike,
     host: &str,
     port: Port,
     by: Moment,
@@ -117,8 +117,8 @@ pub(crate) fn ask(
     Ok(Shards { id, epoch, shards, nodes, sharded_channels })
 }
 
-fn no_cluster(link: &mut dyn Ask) -> Failure {
-    link.condemn();
+fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
+    link.close();
     Failure::Unknown(link.server().garbage("it does not describe a cluster"))
 }
 

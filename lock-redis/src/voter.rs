@@ -222,6 +222,28 @@ impl Voter {
         Ok((info, sight.marker.map(|(_, standing)| Arc::new(standing))))
     }
 
+    /// Frees a lock whoever has it, if the server is a node of this quorum; on another one it is
+    /// another lock.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn force_release_standing(
+        &self,
+        name: &LockName,
+        quorum: Option<&str>,
+        by: Moment,
+    ) -> Result<Answered<bool>, Failure> {
+        let (freed, sight) = self.node.look_and_force(&self.format, name, quorum, by)?;
+        Ok((freed, sight.marker.map(|(_, standing)| Arc::new(standing))))
+    }
+
+    /// The key of a server's marker.
+    #[must_use]
+    pub fn marker_key(&self) -> String {
+        self.format.marker_key()
+    }
+
     /// The server, as it is called in messages.
     #[must_use]
     pub fn name(&self) -> String {

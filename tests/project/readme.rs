@@ -6,7 +6,7 @@ use distlock_tests::child::Example;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -38,15 +38,33 @@ fn its_first_command_needs_nothing_and_is_done_in_a_minute() {
 }
 
 #[test]
-fn every_file_that_other_documents_link_to_is_there() {
-    for file in ["CONTRIBUTING.md", "benches/README.md", "docs/GUARANTEES.md", "docs/INTEROP.md"] {
-        let text = fs::read_to_string(root().join(file)).unwrap();
-        let folder = root().join(file).parent().unwrap().to_owned();
+fn its_length_is_below_a_hundred_lines() {
+    let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines <= 99, "README.md has {lines} lines: the rest belongs in docs/");
+}
+
+/// The documents besides the README, whose links are reference links.
+fn other_documents() -> Vec<PathBuf> {
+    let files = ["CONTRIBUTING.md", "CHANGELOG.md", "benches/README.md"].map(|it| root().join(it));
+    let folder = fs::read_dir(root().join("docs")).unwrap();
+    let docs = folder.map(|entry| entry.unwrap().path());
+    files.into_iter().chain(docs.filter(|it| it.extension().is_some_and(|e| e == "md"))).collect()
+}
+
+#[test]
+fn each_link_of_other_documents_leads_to_a_file_and_a_heading() {
+    for document in other_documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let folder = document.parent().unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let link = link.split('#').next().unwrap_or_default();
-            if !link.starts_with("http") {
-                assert!(folder.join(link).exists(), "{file} links to {link}, which is not there");
+            if link.starts_with("http") {
+                continue;
             }
+            let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { document.clone() } else { folder.join(file) };
+            assert!(target.exists(), "{}: {link} is not there", document.display());
+            let leads = fragment.is_empty() || has_heading(&target, fragment);
+            assert!(leads, "{}: {link} has no such heading", document.display());
         }
     }
 }

@@ -62,6 +62,26 @@ fn one_server_by_two_names_counts_once_and_is_not_set_up() {
 }
 
 #[test]
+fn leftover_marker_is_told_with_the_way_out() {
+    let old: Vec<_> = (0..3).map(|_| start()).collect();
+    set_up(&places(&old), LONGEST);
+    let new: Vec<_> = (0..2).map(|_| start()).collect();
+    let all = [places(&old[..1]), places(&new)].concat();
+    let lock = connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let id = old[0].probe().hgetall("distlock_quorum")["quorum"].clone();
+    let text = error.to_string();
+    let way_out = format!("delete the key `distlock_quorum` on {}", all[0]);
+    assert!(text.contains(&id) && text.contains(&way_out), "{text}");
+    old[0].probe().command(&["DEL", "distlock_quorum"]);
+    eventually("it begins", Duration::from_secs(20), || {
+        let _paused = lock.try_lock();
+        new[0].probe().exists("distlock_quorum")
+    });
+}
+
+#[test]
 fn a_store_in_which_a_replica_may_take_over_is_refused() {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let quorum = |context: &Context| {

@@ -158,9 +158,9 @@ fn a_ballot_is_promised_once_and_no_smaller_one_is_accepted_after_it() {
     assert_eq!(ask(&accept("5", "z")), (false, Some("y".to_owned())));
     // A choice of another epoch, or of another quorum, is none of its.
     assert!(!ask(&["promise", "", "1", "9"]).0 && !ask(&["promise", "q", "0", "9"]).0);
-    let record = ["record", "q", "1", "m", "1000", "2000", "", "", "0"];
+    let record = ["record", "q", "1", "m", "1000", "2000", "", "", "", "0"];
     assert!(!ask(&record).0, "it is not to become a node");
-    let admit = ["record", "q", "1", "m", "1000", "2000", "1000", "0", "0"];
+    let admit = ["record", "q", "1", "m", "1000", "2000", "1000", "0", "", "0"];
     assert_eq!(ask(&admit), (true, None));
     assert!(!ask(&admit).0 && !ask(&promise("7")).0, "the first choice is over");
     assert!(ask(&["promise", "q", "1", "1"]).0, "the next one begins anew");

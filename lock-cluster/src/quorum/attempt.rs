@@ -230,7 +230,7 @@ impl Quorum {
             Some(Said::Paused(left, node)) => {
                 Outcome::Failed(pauses(*left, node.as_deref().is_some_and(is_restarted)))
             }
-            Some(Said::Outside) => Outcome::Failed(self.roll.outside(at)),
+            Some(Said::Outside) => Outcome::Failed(self.roll.outside(at, &ballot.said_by())),
             None => Outcome::Failed(Error::unavailable("no answer in time")),
         });
         let outcomes = outcomes.collect();

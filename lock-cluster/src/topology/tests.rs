@@ -95,3 +95,19 @@ fn node_is_believed_by_its_id_and_that_of_another() {
     map.write().note(&nodes(&["a", "b", "c"]));
     assert!(is_of("a", &["a", "c"]) && !is_of("a", &["a", "x"]) && !is_of("x", &["a", "b", "c"]));
 }
+
+#[test]
+fn address_listed_with_two_ids_is_known_by_the_later_list() {
+    let topology = topology();
+    let mut map = topology.shared().map.write();
+    let id_of = |map: &mut Map| {
+        let member = map.member(&at(1), &topology.shared().makers).unwrap();
+        member.node.identity().as_deref().map(str::to_owned)
+    };
+    map.note(&[("a".to_owned(), at(1))]);
+    map.note(&[("b".to_owned(), at(1))]);
+    assert!(map.knows_node_at(&at(1)));
+    assert_eq!(id_of(&mut map).as_deref(), Some("b"));
+    map.note(&[("c".to_owned(), at(1)), ("d".to_owned(), at(1))]);
+    assert!(!map.knows_node_at(&at(1)), "it is asked for, although there is a member");
+}

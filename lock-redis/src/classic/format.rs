@@ -4,9 +4,9 @@ use super::counter::Counter;
 use super::plain::Plain;
 use super::progress::Progress;
 use super::timestamp::Timestamp;
+use crate::connection::{ConnectionLike, Request};
 use crate::format::{self, LONGEST_TEXT, Polls, WireFormat, refused, strange};
 use crate::keys::Keys;
-use crate::link::{Ask, Request};
 use crate::refusal::Asked;
 use crate::reply::Reply;
 use crate::script::Script;
@@ -81,7 +81,7 @@ impl WireFormat for ClassicFormat {
 
     fn acquire(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
@@ -109,7 +109,7 @@ impl WireFormat for ClassicFormat {
 
     fn release(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
         _: ReleaseOptions,
         by: Moment,
@@ -122,7 +122,7 @@ impl WireFormat for ClassicFormat {
 
     fn inspect(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -135,7 +135,12 @@ impl WireFormat for ClassicFormat {
 
     /// Only what looks like a lock of this format is deleted. It is looked at first, and may be another's by then: that is
     /// what these formats are like.
-    fn force(&self, link: &mut dyn Ask, name: &LockName, by: Moment) -> Result<bool, Failure> {
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
         if self.inspect(link, name, by)?.holder.is_none() {
             return Ok(false);
         }
@@ -159,7 +164,7 @@ impl ClassicFormat {
 
     fn begin<T>(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
         commands: impl FnOnce(&mut CommandSequence<'_>) -> Result<T, Failure>,
@@ -169,7 +174,7 @@ impl ClassicFormat {
 
     fn go_on<T>(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         progress: &mut Progress,
         by: Moment,
@@ -182,7 +187,7 @@ impl ClassicFormat {
 
 /// Commands about one lock, one after the other.
 pub(super) struct CommandSequence<'a> {
-    link: &'a mut dyn Ask,
+    link: &'a mut dyn ConnectionLike,
     name: &'a LockName,
     pub(super) key: &'a str,
     by: Moment,
@@ -276,7 +281,7 @@ impl CommandSequence<'_> {
         let (replies, outcome) = self.link.call_many(&requests, self.by);
         if let Err(error) = outcome {
             // Also where nothing was sent: the next one's commands would be queued behind ours.
-            self.link.condemn();
+            self.link.close();
             return Err(error.into());
         }
         // An error of a command that was not even queued says more than that of `EXEC`, which comes of it.
@@ -391,7 +396,7 @@ impl CommandSequence<'_> {
 
     /// The server answered, but not as to this command.
     pub(super) fn unexpected(&mut self, command: &str) -> Failure {
-        self.link.condemn();
+        self.link.close();
         strange(self.link.server(), &format!("the command {command}"))
     }
 }

@@ -1,7 +1,7 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
+use crate::connection::{ConnectionLike, Request};
 use crate::kind;
-use crate::link::{Ask, Request};
 use crate::reply::{Reply, ServerError};
 use lock_core::Moment;
 use lock_core::backend::Failure;
@@ -10,7 +10,12 @@ use lock_core::backend::Failure;
 pub(crate) const LONGEST_TEXT: i64 = 4096;
 
 /// The failure, with what the server says is under the key, if it says so by then.
-pub(crate) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment) -> Failure {
+pub(crate) fn named(
+    link: &mut dyn ConnectionLike,
+    failure: Failure,
+    key: &str,
+    by: Moment,
+) -> Failure {
     if !failure.error().is_foreign_format() {
         return kind::named(link, failure, by);
     }
@@ -29,7 +34,7 @@ pub(crate) fn named(link: &mut dyn Ask, failure: Failure, key: &str, by: Moment)
 }
 
 /// What is there, by its type, and whose lock it might be.
-fn what_is_there(link: &mut dyn Ask, key: &str, by: Moment) -> Option<String> {
+fn what_is_there(link: &mut dyn ConnectionLike, key: &str, by: Moment) -> Option<String> {
     let Reply::Text(kind) = link.call(&Request(&[&[b"TYPE", key.as_bytes()]]), by).ok()? else {
         return None;
     };

@@ -24,13 +24,13 @@ pub(crate) use token::TOKEN;
 #[cfg(test)]
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
+use crate::connection::{ConnectionLike, Server};
 use crate::keys::{self, Keys};
-use crate::link::{Ask, Server};
 use crate::neighbour::Neighbour;
+use crate::pubsub::ChannelKind;
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
-use crate::subscriber::Channels;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
     ReplicaSupport,
@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
-/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/FORMATS.md`.
+/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
 /// What stands under a lock's key, and how it is taken, looked at and freed on one connection.
@@ -73,7 +73,7 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     /// See [`Backend::acquire`](lock_core::Backend::acquire).
     fn acquire(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure>;
@@ -81,18 +81,27 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     /// See [`Backend::release`](lock_core::Backend::release).
     fn release(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure>;
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    fn inspect(&self, link: &mut dyn Ask, name: &LockName, by: Moment)
-    -> Result<LockInfo, Failure>;
+    fn inspect(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure>;
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
-    fn force(&self, link: &mut dyn Ask, name: &LockName, by: Moment) -> Result<bool, Failure>;
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure>;
 }
 
 /// The wire format of a client, with the settings that it depends on.
@@ -169,9 +178,14 @@ impl Format {
     }
 
     /// The channel on which releases of `name` are told, and its kind.
-    pub(crate) fn channel(&self, name: &LockName) -> Result<(Channels, String), Failure> {
+    pub(crate) fn channel(&self, name: &LockName) -> Result<(ChannelKind, String), Failure> {
         let format = self.owned("tell of releases")?;
         Ok((format.channels(), format.channel(name)))
+    }
+
+    /// The key of a quorum node's marker.
+    pub(crate) fn marker_key(&self) -> String {
+        self.0.keys().marker()
     }
 
     /// For how long a counter of tokens is kept.
@@ -184,7 +198,7 @@ impl Format {
 /// Runs a script; an error that it answers with is a refusal.
 pub(crate) fn run(
     script: &'static Script,
-    link: &mut dyn Ask,
+    link: &mut dyn ConnectionLike,
     key: &str,
     keys: &[&[u8]],
     arguments: &[&[u8]],
@@ -201,17 +215,21 @@ pub(crate) fn run(
 
 /// The failure of a request that was answered with an error. A connection to a replica is of no use: its server may have
 /// been the master when it was made, and the server's name may stand for another one by now.
-pub(crate) fn refused(link: &mut dyn Ask, answer: &ServerError, asked: &Asked<'_>) -> Failure {
+pub(crate) fn refused(
+    link: &mut dyn ConnectionLike,
+    answer: &ServerError,
+    asked: &Asked<'_>,
+) -> Failure {
     let failure = refusal::refused(link.server(), answer, asked);
     if refusal::is_by_a_replica(failure.error()) {
-        link.end_for(failure.error());
+        link.close_with(failure.error());
     }
     failure
 }
 
 /// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
-pub(crate) fn unexpected(link: &mut dyn Ask, script: &Script) -> Failure {
-    link.condemn();
+pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {
+    link.close();
     strange(link.server(), &format!("the script `{}`", script.name()))
 }
 
@@ -222,7 +240,7 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
 /// What a script that releases says, which was told to publish on this channel. So many who may wait it could not count.
 pub(crate) fn released(
     server: &Server,
-    channels: Channels,
+    channels: ChannelKind,
     channel: impl FnOnce() -> String,
     reply: &Reply,
     unseen: u32,
@@ -248,7 +266,12 @@ pub(crate) fn released(
 }
 
 /// Tells that releases cannot be published.
-pub(crate) fn unpublished(server: &Server, why: &ServerError, channels: Channels, channel: &str) {
+pub(crate) fn unpublished(
+    server: &Server,
+    why: &ServerError,
+    channels: ChannelKind,
+    channel: &str,
+) {
     let asked = |channel| Asked::Publish(channels.publish(), channel);
     let cause = refusal::cause_on_channel(server, why, channel, asked);
     server.warn_of(WarningKind::NotPublished, cause, || {

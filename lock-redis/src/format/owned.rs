@@ -7,13 +7,13 @@ use super::{
     FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
     token_range, unexpected,
 };
+use crate::connection::{ConnectionLike, ReplyCheck, SharedConnection};
 use crate::keys::{self, Keys};
-use crate::link::{Ask, Heard, SharedLink};
 use crate::neighbour::Neighbour;
+use crate::pubsub::ChannelKind;
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::{Run, Script, Scripts};
-use crate::subscriber::Channels;
 use crate::text::Text;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
@@ -101,7 +101,7 @@ impl WireFormat for Owned {
 
     fn acquire(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
@@ -154,7 +154,7 @@ impl WireFormat for Owned {
 
     fn release(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
@@ -169,7 +169,7 @@ impl WireFormat for Owned {
 
     fn inspect(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
@@ -189,7 +189,12 @@ impl WireFormat for Owned {
         }
     }
 
-    fn force(&self, link: &mut dyn Ask, name: &LockName, by: Moment) -> Result<bool, Failure> {
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
         let key = self.keys.lock(name);
         self.refuse_apart(&key)?;
         let (channel, list) = (self.naming.of(&key), self.list(&key));
@@ -243,8 +248,8 @@ impl Owned {
     }
 
     /// The kind of the channels.
-    pub(crate) fn channels(&self) -> Channels {
-        if self.sharded.load(Ordering::Relaxed) { Channels::Sharded } else { Channels::Plain }
+    pub(crate) fn channels(&self) -> ChannelKind {
+        if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
     }
 
     /// The channel on which releases of `name` are told.
@@ -298,7 +303,7 @@ impl Owned {
     /// channel is one that no waiter needs any more.
     pub(crate) fn submit_release(
         &self,
-        link: &SharedLink,
+        link: &SharedConnection,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
@@ -309,7 +314,7 @@ impl Owned {
             let (server, key, naming) = (Arc::clone(link.server()), key.to_owned(), self.naming);
             let (unseen, channels) = (self.unseen(), self.channels());
             script.submit(link, keys, arguments, by, move |outcome| {
-                let mut heard = Heard::Sense;
+                let mut heard = ReplyCheck::Expected;
                 done(outcome.and_then(|reply| {
                     if let Reply::Error(error) = &reply {
                         return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
@@ -317,7 +322,7 @@ impl Owned {
                     let channel = || naming.of(&key);
                     let release = released(&server, channels, channel, &reply, unseen);
                     let release = release.ok_or_else(|| {
-                        heard = Heard::Nonsense;
+                        heard = ReplyCheck::Unexpected;
                         strange(&server, &format!("the script `{}`", script.name()))
                     })?;
                     Ok(less_ours(release, || lingers(&naming.of(&key))))
@@ -375,7 +380,7 @@ impl Owned {
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
     pub(crate) fn renew(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
@@ -418,7 +423,7 @@ fn with<'a, 'b>(keys: &'b mut [&'a [u8]], one: Option<&'a [u8]>) -> &'b [&'a [u8
 /// have moved to another node already. That costs the server 0.5 ms for a hundred, where one script for all costs 0.3.
 fn renew_apart(
     script: &'static Script,
-    link: &mut dyn Ask,
+    link: &mut dyn ConnectionLike,
     keys: &[&[u8]],
     arguments: &[&[u8]],
     by: Moment,
@@ -448,7 +453,7 @@ fn renew_apart(
 /// What the script that renews says of one key.
 fn renewed(
     script: &'static Script,
-    link: &mut dyn Ask,
+    link: &mut dyn ConnectionLike,
     answer: &Reply,
     key: &str,
 ) -> Result<Renewal, Failure> {

@@ -6,7 +6,7 @@
 //! of our releases on a channel of ours.
 
 use super::{Shape, found, refused, strange};
-use crate::link::{Ask, Request};
+use crate::connection::{ConnectionLike, Request};
 use crate::refusal::Asked;
 use crate::reply::Reply;
 use crate::script::scripts;
@@ -27,7 +27,7 @@ pub(crate) static TOKEN: Shape = Shape {
 /// Takes the lock as everybody does, if it is free; otherwise nothing happens, and our script knows why: its answer to a copy
 /// of this attempt may have been lost. Unlike the script, this minds no tombstone.
 pub(super) fn take_plainly(
-    link: &mut dyn Ask,
+    link: &mut dyn ConnectionLike,
     key: &str,
     attempt: &Attempt<'_>,
     by: Moment,
@@ -43,7 +43,7 @@ pub(super) fn take_plainly(
             Err(found::named(link, failure, key, by))
         }
         _ => {
-            link.condemn();
+            link.close();
             Err(strange(link.server(), "the command SET"))
         }
     }

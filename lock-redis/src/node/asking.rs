@@ -1,8 +1,8 @@
 //! [`AskingNode`]: a node of a cluster, asked for a slot that is just moving to it.
 
 use super::{Node, on};
+use crate::connection::ConnectionLike;
 use crate::format::Format;
-use crate::link::Ask;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions, Renewal,
     RenewalRequest,
@@ -91,7 +91,7 @@ impl<'a> AskingNode<'a> {
     fn exchange<T>(
         &self,
         by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.0.aside(How::Asking, by, exchange)
     }

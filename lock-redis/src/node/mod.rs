@@ -12,14 +12,14 @@ pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::confirm::{Confirming, Listing};
+use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
+use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
 use crate::eviction::{Eviction, OnEviction};
 use crate::format::{Format, less_ours};
-use crate::link::{Ask, Asking, Bounds, Dialer, SharedLink};
 use crate::marker::{Sight, Step};
-use crate::pool::{LinkPool, PoolThread, Slot};
 use crate::propose::{self, Introduction, Vote, Voting};
+use crate::pubsub::Subscriber;
 use crate::shards::{self, Port, Shards};
-use crate::subscriber::Subscriber;
 use asking::How;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
@@ -45,12 +45,12 @@ const RENEWED: &str = "be renewed";
 pub struct Node {
     /// The way of all requests but the renewals: one for all threads, so that the requests of a lock keep their order. Two
     /// were no faster, neither with 8 threads nor with 128.
-    link: SharedLink,
+    link: SharedConnection,
     /// For what must not stand behind a request that takes too long.
-    pool: LinkPool,
+    pool: ConnectionPool,
     dialer: Arc<Dialer>,
     /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
-    renewals: Mutex<Slot>,
+    renewals: Mutex<PoolSlot>,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
@@ -63,12 +63,12 @@ impl Node {
         dialer: Arc<Dialer>,
         pool: u32,
         thread: &PoolThread,
-        bounds: Bounds,
+        bounds: Timeouts,
         eviction: OnEviction,
     ) -> Result<Self, Error> {
         Ok(Self {
-            link: SharedLink::new(Arc::clone(&dialer)),
-            pool: LinkPool::new(pool, thread, Arc::clone(&dialer))?,
+            link: SharedConnection::new(Arc::clone(&dialer)),
+            pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
             renewals: Mutex::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command),
             eviction: Eviction::new(eviction, Arc::clone(&dialer)),
@@ -107,7 +107,7 @@ impl Node {
 
     fn acquire_on(
         &self,
-        link: &mut dyn Ask,
+        link: &mut dyn ConnectionLike,
         format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
@@ -132,7 +132,7 @@ impl Node {
         let needed = self.needed(attempt.replication, by)?;
         let time = attempt.replication.time();
         // On another connection than the releases, it must not come before one that has left already.
-        self.link.let_errands_go_first(by)?;
+        self.link.wait_for_callbacks(by)?;
         self.aside(how, by, |link| {
             self.eviction.refuse(link, by)?;
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
@@ -151,7 +151,7 @@ impl Node {
         &self,
         how: How,
         by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> Result<T, Failure>,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.on_borrowed(how, by, exchange)?
     }
@@ -161,11 +161,11 @@ impl Node {
         &self,
         how: How,
         by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> T,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
     ) -> Result<T, Failure> {
-        self.pool.on_link(by, |link| match how {
+        self.pool.on_connection(by, |link| match how {
             How::Plainly => exchange(link),
-            How::Asking => exchange(&mut Asking::new(link)),
+            How::Asking => exchange(&mut AskingConnection::new(link)),
         })
     }
 
@@ -224,6 +224,24 @@ impl Node {
             Ok((info, format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?))
         });
         said.map_err(on(name))
+    }
+
+    /// What the server is to a quorum; and if it is a node of this one, frees a lock whoever has
+    /// it: by one connection.
+    pub(crate) fn look_and_force(
+        &self,
+        format: &Format,
+        name: &LockName,
+        quorum: Option<&str>,
+        by: Moment,
+    ) -> Result<(bool, Sight), Failure> {
+        let freed = self.link.exchange(by, |link| {
+            let sight = format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?;
+            let its = sight.marker.as_ref().map(|(agreed, _)| &*agreed.quorum);
+            let is_ours = its.is_some() && its == quorum;
+            Ok((is_ours && format.0.force(link, name, by)?, sight))
+        });
+        freed.map_err(on(name))
     }
 
     /// The clock that deadlines are on.

@@ -3,8 +3,8 @@
 use super::asking::How;
 use super::{Node, QUORUM, RENEWED, on};
 use crate::confirm::Confirming;
+use crate::connection::ConnectionLike;
 use crate::format::Format;
-use crate::link::Ask;
 use crate::marker::{Sight, Step};
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, RenewalRequest};
@@ -97,9 +97,9 @@ impl Node {
         &self,
         how: How,
         by: Moment,
-        exchange: impl Fn(&mut dyn Ask) -> Result<T, Failure>,
+        exchange: impl Fn(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let stands = how == How::Plainly && self.link.stands();
+        let stands = how == How::Plainly && self.link.is_connected();
         // Then there shall be time left for it.
         let now = self.dialer.clock().now();
         let link_by = if stands { now + by.since(now) / 2 } else { by };
@@ -160,10 +160,12 @@ impl Node {
         &self,
         how: How,
         by: Moment,
-        exchange: impl FnOnce(&mut dyn Ask) -> T,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
     ) -> Result<T, Failure> {
         match (how, self.renewals.try_lock()) {
-            (How::Plainly, Some(mut slot)) => slot.on_link(&self.dialer, by, |link| exchange(link)),
+            (How::Plainly, Some(mut slot)) => {
+                slot.on_connection(&self.dialer, by, |link| exchange(link))
+            }
             _ => self.on_borrowed(how, by, exchange),
         }
     }

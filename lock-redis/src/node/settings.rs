@@ -1,11 +1,12 @@
 //! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
 
 use super::Node;
-use crate::eviction::OnEviction;
-use crate::link::{
-    Bounds, Dialer, Identity, Kind, Login, Password, Place, Secrets, Server, TlsSettings,
+use crate::connection::PoolThread;
+use crate::connection::{
+    CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login, PasswordSource, Server,
+    Timeouts, TlsSettings,
 };
-use crate::pool::PoolThread;
+use crate::eviction::OnEviction;
 use crate::scheme;
 use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use std::time::Duration;
 pub struct NodeSettings {
     login: Login,
     /// Who gives the sentinels' password, where it is not simply given.
-    sentinel: Option<Secrets>,
+    sentinel: Option<CredentialsSource>,
     tls: Option<TlsSettings>,
-    bounds: Bounds,
+    bounds: Timeouts,
     pool: u32,
     /// Makes the slots of all pools.
     thread: PoolThread,
@@ -38,18 +39,18 @@ impl NodeSettings {
     pub fn new(config: &Config, database: u32, context: &Context) -> Result<Self, Error> {
         let provider = config.credentials().map(Arc::clone);
         let password = match (config.password_file(), config.password()) {
-            (Some(path), _) => Password::InFile("password_file", path.to_owned()),
-            (None, Some(password)) => Password::Given(password.clone()),
-            (None, None) => Password::None,
+            (Some(path), _) => PasswordSource::InFile("password_file", path.to_owned()),
+            (None, Some(password)) => PasswordSource::Given(password.clone()),
+            (None, None) => PasswordSource::None,
         };
         let user = config.user().map(str::to_owned);
-        let secrets = Secrets { user, password, provider, is_sentinel: false };
+        let secrets = CredentialsSource { user, password, provider, is_sentinel: false };
         secrets.check()?;
         let client_name = config.client_name().to_owned();
         let login = Login { secrets, database, client_name };
         let sentinel = scheme::sentinel_secrets(config)?;
         let bounds =
-            Bounds { connect: config.connect_timeout(), command: config.command_timeout() };
+            Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
             login,
             sentinel,
@@ -70,7 +71,7 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(Place::tcp(host, port))
+        self.node(Endpoint::tcp(host, port))
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
@@ -81,8 +82,8 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(Kind::Node, id, self.notices.clone());
-        let dialer = self.dialer(Place::tcp(host, port))?.for_a_while().identified(identity);
+        let identity = Identity::of(IdentityKind::Node, id, self.notices.clone());
+        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
@@ -93,7 +94,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let dialer = self.dialer(Place::tcp(host, port))?.for_a_while();
+        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable();
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
@@ -105,19 +106,20 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(Kind::Run, run_id, self.notices.clone());
-        let dialer = self.dialer(Place::tcp(host, port))?.for_a_master().identified(identity);
+        let identity = Identity::of(IdentityKind::Run, run_id, self.notices.clone());
+        let dialer =
+            self.dialer(Endpoint::tcp(host, port))?.requiring_master().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
-    pub(crate) fn followed(&self, place: Place) -> Result<Node, Error> {
+    pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.lease, self.notices.clone());
         let dialer = self.dialer(place)?.identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
-    fn node(&self, place: Place) -> Result<Node, Error> {
+    fn node(&self, place: Endpoint) -> Result<Node, Error> {
         Node::new(
             Arc::new(self.dialer(place)?),
             self.pool,
@@ -130,22 +132,22 @@ impl NodeSettings {
     /// The same servers for another user, in the first database: the sentinels have users of their own.
     pub(crate) fn dialer_for(
         &self,
-        place: Place,
+        place: Endpoint,
         user: Option<&str>,
         password: Option<Secret>,
     ) -> Result<Dialer, Error> {
         let client_name = self.login.client_name.clone();
-        let secrets = self.sentinel.clone().unwrap_or_else(|| Secrets {
+        let secrets = self.sentinel.clone().unwrap_or_else(|| CredentialsSource {
             user: user.map(str::to_owned),
-            password: password.map_or(Password::None, Password::Given),
-            ..Secrets::default()
+            password: password.map_or(PasswordSource::None, PasswordSource::Given),
+            ..CredentialsSource::default()
         });
         let login = Login { secrets, database: 0, client_name };
         self.dialer_with(place, login)
     }
 
     /// How long making a connection and one request may take.
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> Timeouts {
         self.bounds
     }
 
@@ -173,13 +175,13 @@ impl NodeSettings {
         self.tls.is_some()
     }
 
-    fn dialer(&self, place: Place) -> Result<Dialer, Error> {
+    fn dialer(&self, place: Endpoint) -> Result<Dialer, Error> {
         self.dialer_with(place, self.login.clone())
     }
 
-    fn dialer_with(&self, place: Place, login: Login) -> Result<Dialer, Error> {
+    fn dialer_with(&self, place: Endpoint, login: Login) -> Result<Dialer, Error> {
         let tls = match (&self.tls, &place) {
-            (Some(tls), Place::Tcp { host, .. }) => Some(tls.of(host)?),
+            (Some(tls), Endpoint::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
         };
         let server = Server::new(place, login.secrets.user.as_deref())

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The sentinels are asked when the master is first needed, when one of them tells of a failover, and when a request
 /// fails. Each master is a *generation* with connections of its own. What a generation has answered that is over by then
 /// is not believed: a grant or a renewal there may be lost with it, so its outcome is unknown, and the engine asks the
-/// new master. Watches move there, whoever waits looks again, and what was given back lately is given back there, too.
+/// new master. WatchRegistry move there, whoever waits looks again, and what was given back lately is given back there, too.
 ///
 /// Whoever inspects a lock has the sentinels asked each time, when the master has answered: for half a second at most, so
 /// that what they do not answer costs little; the master's word stands then.
@@ -231,7 +231,7 @@ impl Backend for SentinelBackend {
         let format = &self.generations.format;
         let moving = self.generations.watches.register(name, wake);
         // That it was asked for where the master is no longer is as good as if it had not been.
-        self.ask(by, |node| moving.stand_on(node, format, by), |()| Effect::Nothing)
+        self.ask(by, |node| moving.subscribe_on(node, format, by), |()| Effect::Nothing)
             .map_err(on(name))?;
         Ok(Watch::new(moving))
     }

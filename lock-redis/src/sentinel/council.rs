@@ -9,8 +9,8 @@
 use super::lookout::Alarm;
 use super::member::{Member, Opinion, Said};
 use crate::address::Address;
+use crate::connection::Endpoint;
 use crate::deployment::{Account, deployments};
-use crate::link::Place;
 use crate::node::NodeSettings;
 use lock_core::backend::{Failure, no_thread};
 use lock_core::{Clock, Error, Moment, Secret, Signal};
@@ -116,7 +116,7 @@ impl Council {
         given: bool,
         settings: &NodeSettings,
     ) -> Result<Member, Error> {
-        let place = Place::tcp(&address.host, address.port);
+        let place = Endpoint::tcp(&address.host, address.port);
         let Credentials { user, password } = &self.credentials;
         let dialer = settings.dialer_for(place, user.as_deref(), password.clone())?;
         Ok(Member::new(address, given, dialer, settings.bounds().command))

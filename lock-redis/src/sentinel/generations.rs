@@ -12,9 +12,9 @@ use crate::address::Address;
 use crate::confirm::Listing;
 use crate::deployment::Granted;
 use crate::format::Format;
-use crate::herd::{Doing, Herd, Turn, Verdict as Outcome};
 use crate::node::{Node, NodeSettings};
-use crate::watches::Watches;
+use crate::single_flight::{Flight, FlightLeader, FlightResult as Outcome, SingleFlight};
+use crate::watch_registry::WatchRegistry;
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -49,7 +49,7 @@ pub(super) struct Generations {
     council: Council,
     settings: NodeSettings,
     pub(super) format: Format,
-    pub(super) watches: Watches,
+    pub(super) watches: WatchRegistry,
     freed: Freed,
     /// The last generation that was told what had been given back before. Written by the lookout; 0, by anybody: it is to be
     /// told once more.
@@ -58,7 +58,7 @@ pub(super) struct Generations {
     /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
     number: AtomicU64,
     /// Who needs the sentinels asked.
-    asking: Herd,
+    asking: SingleFlight,
     alarm: Arc<Alarm>,
     pace: Mutex<Pace>,
     /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
@@ -94,12 +94,12 @@ impl Generations {
             council,
             settings,
             format,
-            watches: Watches::default(),
+            watches: WatchRegistry::default(),
             freed: Freed::default(),
             freed_on: AtomicU64::new(0),
             state: Mutex::default(),
             number: AtomicU64::new(0),
-            asking: Herd::default(),
+            asking: SingleFlight::default(),
             alarm,
             pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
             counted: AtomicU64::new(0),
@@ -140,14 +140,14 @@ impl Generations {
             }
             self.look_out()?;
             match self.asking.join(&**self.settings.clock(), by) {
-                Turn::Mine(doing) => {
+                Flight::Lead(doing) => {
                     if self.known().is_none() {
                         self.ask(doing, by)?;
                     }
                 }
-                Turn::Told(Outcome::Look) if self.now() < by => {}
-                Turn::Told(Outcome::Failed(failure)) => return Err(failure),
-                Turn::Told(Outcome::Look) | Turn::Late => {
+                Flight::Finished(Outcome::Retry) if self.now() < by => {}
+                Flight::Finished(Outcome::Failed(failure)) => return Err(failure),
+                Flight::Finished(Outcome::Retry) | Flight::TimedOut => {
                     let message = format!("{:?} have not said in time who is master", self.council);
                     return Err(Failure::NotSent(Error::unavailable(message)));
                 }
@@ -190,12 +190,12 @@ impl Generations {
         // What is under way may have been answered before now; not what has begun when that has ended.
         for _ in 0..2 {
             match self.asking.join(&**self.settings.clock(), by) {
-                Turn::Mine(doing) => {
+                Flight::Lead(doing) => {
                     let _as_far_as_they_answer = self.hear(doing, by);
                     return;
                 }
-                Turn::Told(_) => {}
-                Turn::Late => return,
+                Flight::Finished(_) => {}
+                Flight::TimedOut => return,
             }
         }
     }
@@ -203,8 +203,8 @@ impl Generations {
     /// Whether they have answered a question that has begun since, until `by`.
     fn ask_until(&self, by: Moment) -> bool {
         match self.asking.join(&**self.settings.clock(), by) {
-            Turn::Mine(doing) => self.ask(doing, by).is_ok(),
-            Turn::Told(_) | Turn::Late => false,
+            Flight::Lead(doing) => self.ask(doing, by).is_ok(),
+            Flight::Finished(_) | Flight::TimedOut => false,
         }
     }
 
@@ -237,14 +237,14 @@ impl Generations {
         counted != 0 && now.since(Moment::from_nanos(counted)) < COUNTED
     }
 
-    fn ask(&self, doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
+    fn ask(&self, doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let number = self.number();
         let outcome = self.hear(doing, by);
         self.pace.lock().note(self.now(), self.number() != number);
         outcome
     }
 
-    fn hear(&self, mut doing: Doing<'_>, by: Moment) -> Result<(), Failure> {
+    fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let now = self.now();
         let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
         let present = Present {
@@ -257,7 +257,7 @@ impl Generations {
             && self.now() < by
         {
             // Otherwise it may have failed only because the patience of this caller was too short.
-            doing.verdict = Outcome::Failed(failure.clone());
+            doing.result = Outcome::Failed(failure.clone());
         }
         outcome
     }

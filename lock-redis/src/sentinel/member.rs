@@ -2,11 +2,11 @@
 
 use super::lookout::Alarm;
 use crate::address::Address;
+use crate::connection::PoolSlot;
+use crate::connection::{Connection, Dialer, Request};
 use crate::deployment::Account;
-use crate::link::{Dialer, Link, Request};
-use crate::pool::Slot;
+use crate::pubsub::{ChannelKind, Subscriber};
 use crate::reply::{Reply, ServerError};
-use crate::subscriber::{Channels, Subscriber};
 use lock_core::backend::{Failure, Watch};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -45,7 +45,7 @@ pub(super) struct Member {
     pub(super) is_given: bool,
     dialer: Arc<Dialer>,
     /// Locked by whoever asks.
-    slot: Mutex<Slot>,
+    slot: Mutex<PoolSlot>,
     /// Who it is: the same sentinel may be known by several addresses. Written by whoever asks, read by all.
     id: Mutex<Option<String>>,
     /// Whether it gave no answer the last time.
@@ -84,7 +84,7 @@ impl Member {
         if watches.is_empty() {
             // Without a thread for it there is no news, and every request that fails asks all the same.
             let follow = |channel| {
-                self.subscriber.follow(Channels::Plain, channel, Arc::clone(alarm) as _).ok()
+                self.subscriber.follow(ChannelKind::Plain, channel, Arc::clone(alarm) as _).ok()
             };
             watches.extend(CHANNELS.into_iter().filter_map(follow));
         }
@@ -113,7 +113,7 @@ impl Member {
         said
     }
 
-    fn question(&self, link: &mut Link, master: &str, by: Moment) -> Result<Said, Failure> {
+    fn question(&self, link: &mut Connection, master: &str, by: Moment) -> Result<Said, Failure> {
         const SENTINEL: &[u8] = b"SENTINEL";
         let name = master.as_bytes();
         // The epoch before the address, so that of the two the address is the newer one if there is a failover between:
@@ -155,7 +155,12 @@ impl Member {
         }
     }
 
-    fn refused(&self, link: &mut Link, error: &ServerError, by: Moment) -> Result<Said, Failure> {
+    fn refused(
+        &self,
+        link: &mut Connection,
+        error: &ServerError,
+        by: Moment,
+    ) -> Result<Said, Failure> {
         if !error.detail.starts_with("No such master") {
             let message = format!("{} refused", self.dialer.server());
             return Err(Failure::Refused(Error::unavailable(message).with_source(error.clone())));
@@ -168,8 +173,8 @@ impl Member {
         Ok(Said::Unknown(names.unwrap_or_default()))
     }
 
-    fn nonsense(&self, link: &mut Link) -> Failure {
-        link.condemn();
+    fn nonsense(&self, link: &mut Connection) -> Failure {
+        link.close();
         Failure::Unknown(self.dialer.server().garbage("not what a sentinel says"))
     }
 

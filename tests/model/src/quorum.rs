@@ -4,7 +4,7 @@
 //! An address may lead any client to any of these servers at any time: a request may arrive at each of them, and the client
 //! learns of the server, with its answer, under which view that was given.
 //!
-//! How the members agree on the next membership is not modelled: it is chosen in one step, as a consensus among them does.
+//! The members agree on the next membership in one step here; how they do is in [`choice`](crate::choice).
 //!
 //! Messages are not in the state. A request that was sent may arrive at any time, or never; and an answer is a fact
 //! from the moment that it is given, which its client may know or not when it goes on. So loss, delay and order of

@@ -70,7 +70,7 @@ fn every_call_of_ours_is_one_that_there_is() {
     let document = read("docs/MIGRATING.md");
     let sources = sources(["lock-core/src", "src"]);
     let code: String = sources.iter().map(|file| read(file)).collect();
-    let settings = read("docs/DEFAULTS.md") + &read("docs/FORMATS.md");
+    let settings = read("docs/DEFAULTS.md") + &read("docs/INTEROP.md");
     for (section, _) in SECTIONS {
         let rows = table(&document, section);
         for name in rows.iter().flat_map(|row| called(&row[1])) {

@@ -3,6 +3,7 @@
 mod defaults;
 mod migrating;
 pub(crate) mod named;
+mod prose;
 
 use std::fs;
 use std::path::Path;

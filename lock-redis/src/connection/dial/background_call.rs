@@ -1,0 +1,120 @@
+//! [`BackgroundCall`]: calls that have no deadline of their own, on a thread of their own: the caller keeps to its deadline.
+
+use lock_core::{Clock, Moment};
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// ProviderCalls of one kind, never two at the same time: with something that hangs, a thread for each try would pile up.
+pub(super) struct BackgroundCall<T> {
+    /// The thread's name.
+    name: &'static str,
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    /// Written by the thread and by the caller that starts it; read by all callers.
+    state: Mutex<State<T>>,
+    finished: Condvar,
+}
+
+struct State<T> {
+    running: bool,
+    /// How many calls have ended.
+    ended: u64,
+    /// What the last one returned; nothing if it panicked.
+    last: Option<T>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum CallNotDone {
+    /// The call was not begun: there is no thread for it.
+    NoThread(io::Error),
+    /// It has not returned yet.
+    Late,
+    Panicked,
+}
+
+impl<T: Clone + Send + 'static> BackgroundCall<T> {
+    /// The longest wait without a look at the clock.
+    const SLICE: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(name: &'static str) -> Self {
+        let state = Mutex::new(State { running: false, ended: 0, last: None });
+        Self { name, shared: Arc::new(Shared { state, finished: Condvar::new() }) }
+    }
+
+    /// What `call` returns, or one that is under way already, until `by`. Its thread ends with it, not earlier.
+    pub(super) fn call(
+        &self,
+        clock: &dyn Clock,
+        by: Moment,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CallNotDone> {
+        let mut state = self.shared.state.lock();
+        let awaited = state.ended + 1;
+        if !state.running {
+            self.start(call).map_err(CallNotDone::NoThread)?;
+            state.running = true;
+        }
+        while state.ended < awaited {
+            let left = by.since(clock.now());
+            if left.is_zero() {
+                return Err(CallNotDone::Late);
+            }
+            let _timed_out = self.shared.finished.wait_for(&mut state, left.min(Self::SLICE));
+        }
+        state.last.clone().ok_or(CallNotDone::Panicked)
+    }
+
+    fn start(&self, call: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || {
+            let answer = catch_unwind(AssertUnwindSafe(call)).ok();
+            let mut state = shared.state.lock();
+            state.running = false;
+            state.ended += 1;
+            state.last = answer;
+            drop(state);
+            shared.finished.notify_all();
+        };
+        thread::Builder::new().name(self.name.to_owned()).spawn(run).map(drop)
+    }
+
+    #[cfg(test)]
+    pub(super) fn ended(&self) -> u64 {
+        self.shared.state.lock().ended
+    }
+
+    /// From now on a call is under way that never ends.
+    #[cfg(test)]
+    pub(super) fn hang(&self) {
+        self.shared.state.lock().running = true;
+    }
+}
+
+impl<T> fmt::Debug for BackgroundCall<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackgroundCall").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::SystemClock;
+
+    #[test]
+    fn a_call_that_panics_ends_and_the_next_is_made() {
+        let calls = BackgroundCall::new("test");
+        let soon = || SystemClock.now() + Duration::from_secs(5);
+        let outcome = calls.call(&SystemClock, soon(), || -> u8 { panic!("on purpose") });
+        assert!(matches!(outcome, Err(CallNotDone::Panicked)), "{outcome:?}");
+        assert_eq!(calls.call(&SystemClock, soon(), || 7).unwrap(), 7);
+    }
+}

@@ -1,0 +1,164 @@
+//! The first words on a connection: who we are, which database, and whether the server is what it is held for.
+
+use super::credentials::{CredentialsSource, ResolvedCredentials};
+use super::{Dialer, Identity, IdentityKind, Route, not_connected};
+use crate::connection::{CallError, Connection, Request};
+use crate::kind;
+use crate::refusal::{self, Asked};
+use crate::reply::{Reply, ServerError};
+use crate::text::Text;
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment, Secret};
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
+
+/// What the handshake says.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    pub(crate) secrets: CredentialsSource,
+    pub(crate) database: u32,
+    pub(crate) client_name: String,
+}
+
+/// A step of the handshake.
+#[derive(Clone, Copy)]
+enum Step {
+    Login,
+    Database,
+    Name,
+    Identity,
+    Role,
+}
+
+impl Dialer {
+    /// Says who we are, in one write.
+    pub(super) fn handshake(
+        &self,
+        connection: &mut Connection,
+        us: &ResolvedCredentials,
+        by: Moment,
+    ) -> Result<(), Failure> {
+        let login = &self.login;
+        let password = us.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let database = Text::of(login.database);
+        let with_user;
+        let auth: &[&[u8]] = match &us.user {
+            Some(user) => {
+                with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
+                &with_user
+            }
+            None => &[b"AUTH", password],
+        };
+        let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
+        let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
+        let who: &[&[u8]] = match self.identity.as_ref().map(Identity::kind) {
+            Some(IdentityKind::Node) => &[b"CLUSTER", b"MYID"],
+            _ => &[b"INFO", b"server"],
+        };
+        let steps = [
+            (us.user.is_some() || us.password.is_some(), Step::Login, [auth]),
+            (login.database != 0, Step::Database, [select]),
+            (true, Step::Name, [name]),
+            (self.identity.is_some(), Step::Identity, [who]),
+            (self.must_be_master, Step::Role, [&[b"ROLE"]]),
+        ];
+        let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
+        let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
+        let (replies, outcome) = connection.call_many(&requests, by);
+        // First what was answered: a server that is full says so to the first request, and closes.
+        for ((_, step, _), reply) in taken.iter().zip(&replies) {
+            let checked = self.check(connection, *step, reply);
+            checked.map_err(|failure| kind::named(connection, failure, by))?;
+        }
+        outcome.map_err(|error| match error {
+            // Nothing of the caller's own has left yet.
+            CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
+                not_connected(self.hung_up_on(error))
+            }
+            CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
+        })
+    }
+
+    /// What `ROLE` says. Writing to a replica fails, and reading from one says what was.
+    fn must_be_master(&self, reply: &Reply) -> Result<(), Failure> {
+        let role = reply.as_array().and_then(|parts| parts.first()).and_then(Reply::as_bytes);
+        if role == Some(b"master") {
+            return Ok(());
+        }
+        let message = format!("{} was to be the master, and says that it is none", self.server);
+        Err(Failure::NotSent(Error::unavailable(message)))
+    }
+
+    /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
+    fn hung_up_on(&self, error: Error) -> Error {
+        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
+        if !in_time || !matches!(self.route, Route::Tcp(_, None)) {
+            return error;
+        }
+        let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
+        Error::unavailable(message).with_source(error)
+    }
+
+    /// Which server says that it answers; `None`: it does not say.
+    fn identify(&self, connection: &mut Connection, reply: &Reply) -> Result<(), Failure> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+        let found = match identity.kind() {
+            IdentityKind::Run => text.lines().find_map(|line| line.strip_prefix("run_id:")),
+            IdentityKind::Node => Some(&*text),
+        };
+        let found = found.map(str::trim).filter(|id| !id.is_empty());
+        if found.is_none() && !identity.is_optional() {
+            let message = format!(
+                "{} does not say which server it is, and {} belongs there",
+                self.server,
+                identity.known().unwrap_or_default()
+            );
+            return Err(Failure::NotSent(Error::unavailable(message)));
+        }
+        let generation = identity.admit(&self.server, found, self.clock.now());
+        connection.generation = generation.map_err(Failure::NotSent)?;
+        Ok(())
+    }
+
+    fn check(&self, connection: &mut Connection, step: Step, reply: &Reply) -> Result<(), Failure> {
+        let Reply::Error(answer) = reply else {
+            return match step {
+                Step::Role => self.must_be_master(reply),
+                Step::Identity => self.identify(connection, reply),
+                Step::Login | Step::Database | Step::Name => Ok(()),
+            };
+        };
+        if let (Step::Identity, Some(identity)) = (step, &self.identity) {
+            return self.unidentified(identity, answer);
+        }
+        let nicety = matches!(step, Step::Name)
+            && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
+        if nicety {
+            // A name on the server's list of clients is no reason to fail.
+            return Ok(());
+        }
+        let error = refusal::explain(&self.server, answer, &Asked::Handshake);
+        Err(not_connected(error))
+    }
+
+    /// The question which server it is was refused.
+    fn unidentified(&self, identity: &Identity, answer: &ServerError) -> Result<(), Failure> {
+        let asked = match identity.kind() {
+            IdentityKind::Run => Asked::Introduction,
+            IdentityKind::Node => Asked::Cluster,
+        };
+        let may_not = answer.code == "NOPERM" || answer.detail.starts_with("unknown command");
+        if may_not && identity.kind() == IdentityKind::Run && identity.is_optional() {
+            return Ok(());
+        }
+        let error = refusal::explain(&self.server, answer, &asked);
+        // Where a certain server belongs, one that is no server of that kind is another one, and
+        // may go again.
+        if !may_not && !identity.is_optional() {
+            return Err(Failure::NotSent(Error::unavailable(error.to_string()).with_source(error)));
+        }
+        Err(not_connected(error))
+    }
+}

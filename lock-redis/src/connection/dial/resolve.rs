@@ -1,0 +1,129 @@
+//! [`Resolver`]: addresses of a host, looked up on a thread of its own, because the system's look-up has no deadline.
+
+use super::background_call::{BackgroundCall, CallNotDone};
+use lock_core::backend::no_descriptor;
+use lock_core::{Clock, Moment};
+use socket2::{Domain, Socket, Type};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+/// Looks up one host, never twice at the same time.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    host: String,
+    port: u16,
+    look_ups: BackgroundCall<Result<Vec<SocketAddr>, Trouble>>,
+}
+
+/// What the system said of a look-up: as a number where it is one of the system's own, otherwise as text.
+#[derive(Clone, Debug)]
+enum Trouble {
+    Number(i32),
+    Text(String),
+}
+
+/// Why there are no addresses.
+#[derive(Debug)]
+pub(super) enum LookUpError {
+    /// The look-up was not begun: there is no thread for it.
+    NoThread(io::Error),
+    Failed(io::Error),
+}
+
+impl Resolver {
+    pub(super) fn new(host: &str, port: u16) -> Self {
+        Self { host: host.to_owned(), port, look_ups: BackgroundCall::new("distlock-lookup") }
+    }
+
+    /// The host's addresses: at once if it is one itself, otherwise until `by`.
+    pub(super) fn resolve(
+        &self,
+        clock: &dyn Clock,
+        by: Moment,
+    ) -> Result<Vec<SocketAddr>, LookUpError> {
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, self.port)]);
+        }
+        let (host, port) = (self.host.clone(), self.port);
+        let look_up = move || {
+            let found = (host.as_str(), port).to_socket_addrs();
+            found.map(Iterator::collect).map_err(|error| Trouble::of(&error))
+        };
+        match self.look_ups.call(clock, by, look_up) {
+            Ok(Ok(addresses)) => Ok(addresses),
+            Ok(Err(trouble)) => Err(LookUpError::Failed(trouble.into())),
+            Err(CallNotDone::NoThread(error)) => Err(LookUpError::NoThread(error)),
+            Err(CallNotDone::Late) => {
+                let late = io::Error::new(ErrorKind::TimedOut, "the name server did not answer");
+                Err(LookUpError::Failed(late))
+            }
+            Err(CallNotDone::Panicked) => {
+                Err(LookUpError::Failed(io::Error::other("the look-up panicked")))
+            }
+        }
+    }
+}
+
+impl Trouble {
+    fn of(error: &io::Error) -> Self {
+        // Where it cannot open its files or a connection, the C library says that the name is not known.
+        let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
+        let limit = limit.filter(|limit| no_descriptor(limit).is_some());
+        let number = limit.as_ref().unwrap_or(error).raw_os_error();
+        number.map_or_else(|| Self::Text(error.to_string()), Self::Number)
+    }
+}
+
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Number(number) => Self::from_raw_os_error(number),
+            Trouble::Text(text) => Self::other(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::SystemClock;
+    use std::time::Duration;
+
+    fn soon() -> Moment {
+        SystemClock.now() + Duration::from_secs(5)
+    }
+
+    #[test]
+    fn an_address_needs_no_look_up() {
+        let resolver = Resolver::new("::1", 7);
+        let found = resolver.resolve(&SystemClock, SystemClock.now()).unwrap();
+        assert_eq!(found, ["[::1]:7".parse().unwrap()]);
+        assert_eq!(resolver.look_ups.ended(), 0);
+    }
+
+    #[test]
+    fn a_name_is_looked_up_anew_each_time() {
+        let resolver = Resolver::new("localhost", 7);
+        for times in 1..=2 {
+            let found = resolver.resolve(&SystemClock, soon()).unwrap();
+            assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
+            assert_eq!(resolver.look_ups.ended(), times);
+        }
+    }
+
+    #[test]
+    fn a_look_up_that_hangs_is_not_waited_for_beyond_the_deadline_nor_started_twice() {
+        let resolver = Resolver::new("hangs.invalid", 7);
+        resolver.look_ups.hang();
+        let by = SystemClock.now() + Duration::from_millis(20);
+        let error = resolver.resolve(&SystemClock, by).unwrap_err();
+        assert!(matches!(error, LookUpError::Failed(error) if error.kind() == ErrorKind::TimedOut));
+        assert!(SystemClock.now().since(by) < Duration::from_secs(5));
+        assert_eq!(resolver.look_ups.ended(), 0);
+    }
+
+    #[test]
+    fn an_unknown_name_is_told() {
+        assert!(Resolver::new("no such host", 7).resolve(&SystemClock, soon()).is_err());
+    }
+}

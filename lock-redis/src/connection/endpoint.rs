@@ -1,0 +1,170 @@
+//! [`Endpoint`]: where a server is; and how its socket in the file system is connected to.
+
+use crate::address::write_address;
+use lock_core::backend::no_descriptor;
+use lock_core::{Clock, Error, Moment};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a server is. Prints as `host:port` or as the path of its socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Endpoint {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    pub(crate) fn tcp(host: &str, port: u16) -> Self {
+        Self::Tcp { host: host.to_owned(), port }
+    }
+
+    /// A socket in the file system; refuses a path that no socket can have.
+    pub(crate) fn unix(path: &str) -> Result<Self, Error> {
+        SocketAddr::from_pathname(path).map_err(|error| {
+            Error::configuration(format!(
+                "{path:?} cannot be the path of a socket: it has {} bytes, where the system takes about 100, and may \
+                 have no NUL in it; use a shorter one, or a connection to it",
+                path.len()
+            ))
+            .with_source(error)
+        })?;
+        Ok(Self::Unix(path.into()))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write_address(f, host, *port),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Connects to the socket at `path` until `by`.
+pub(super) fn connect_to_socket(
+    path: &Path,
+    clock: &dyn Clock,
+    by: Moment,
+) -> Result<UnixStream, Error> {
+    try_connect(path, clock, by).map_err(|error| explain(path, error))
+}
+
+/// The longest wait without a look at the clock.
+const SLICE: Duration = Duration::from_secs(1);
+
+fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStream> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    loop {
+        let left = by.since(clock.now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        // While the server's queue is full - it is frozen, say - connecting waits, and this is what bounds that.
+        socket.set_write_timeout(Some(left.clamp(Duration::from_millis(1), SLICE)))?;
+        match socket.connect(&address) {
+            Ok(()) => return Ok(socket.into()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What kept us from connecting, and how to mend it. What is not there may come, when the server starts; what is
+/// something else than a socket, or is not for us, stays so until somebody changes it.
+fn explain(path: &Path, error: io::Error) -> Error {
+    let shown = path.display();
+    if let Some(mend) = no_descriptor(&error) {
+        let message = format!("cannot connect to {shown}: {mend}");
+        return Error::unavailable(message).with_source(error);
+    }
+    let kind = fs::metadata(path).map(|found| found.file_type());
+    let told = match error.kind() {
+        ErrorKind::NotFound => Error::unavailable(format!(
+            "there is no socket {shown}: is the server running, and is this the `unixsocket` in its configuration?"
+        )),
+        ErrorKind::PermissionDenied => Error::configuration(format!(
+            "we may not use the socket {shown}: see `unixsocketperm` in the server's configuration, and who may enter \
+             the directories above it"
+        )),
+        ErrorKind::TimedOut => Error::unavailable(format!(
+            "no connection to {shown} in time: the server does not take connections, is it frozen or overloaded?"
+        )),
+        _ => match kind {
+            Ok(kind) if kind.is_dir() => Error::configuration(format!(
+                "{shown} is a directory: name the socket in it, as in `redis+unix:///run/redis.sock`"
+            )),
+            Ok(kind) if !kind.is_socket() => Error::configuration(format!(
+                "{shown} is no socket: name the one that `unixsocket` in the server's configuration names"
+            )),
+            _ => Error::unavailable(format!(
+                "cannot connect to {shown}: the socket is there, is a server still listening on it?"
+            )),
+        },
+    };
+    told.with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::SystemClock;
+
+    #[test]
+    fn a_place_is_printed_as_it_is_written_in_a_url() {
+        assert_eq!(Endpoint::tcp("redis.example", 6379).to_string(), "redis.example:6379");
+        assert_eq!(Endpoint::tcp("::1", 6379).to_string(), "[::1]:6379");
+        assert_eq!(Endpoint::unix("/run/redis.sock").unwrap().to_string(), "/run/redis.sock");
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused() {
+        for path in [format!("/{}", "x".repeat(200)), "/a\0b".to_owned()] {
+            let error = Endpoint::unix(&path).unwrap_err();
+            assert!(error.is_configuration(), "{error:?}");
+            assert!(error.to_string().contains("path of a socket"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_is_not_for_us_needs_somebody_who_changes_that() {
+        let error = explain(Path::new("/run/redis.sock"), ErrorKind::PermissionDenied.into());
+        assert!(error.is_configuration(), "{error:?}");
+        assert!(error.to_string().contains("`unixsocketperm`"), "{error:?}");
+    }
+
+    #[test]
+    fn a_server_that_takes_no_connections_is_not_waited_for_beyond_the_deadline() {
+        let path = std::env::temp_dir().join(format!("distlock-{}.sock", std::process::id()));
+        let address = SockAddr::unix(&path).unwrap();
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&address).unwrap();
+        listener.listen(0).unwrap();
+        let short = || SystemClock.now() + Duration::from_millis(100);
+        // The queue takes one, or a few.
+        let mut queued = Vec::new();
+        let error = loop {
+            let by = short();
+            match connect_to_socket(&path, &SystemClock, by) {
+                Ok(stream) => queued.push(stream),
+                Err(error) => {
+                    assert!(SystemClock.now().since(by) < Duration::from_millis(200));
+                    break error;
+                }
+            }
+        };
+        assert!(error.is_unavailable() && error.to_string().contains("in time"), "{error:?}");
+        drop(listener);
+        let error = connect_to_socket(&path, &SystemClock, short()).unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("listening"), "{error:?}");
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,50 @@
+//! A peer that speaks TLS and says that it has no more to say.
+
+use super::*;
+use crate::connection::{TlsOptions, TlsSettings};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection};
+
+#[test]
+fn answers_that_come_along_with_the_last_word_count_and_nothing_is_asked_after_it() {
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.crt");
+    std::fs::write(&ca, key.cert.pem()).unwrap();
+    let options = TlsOptions { ca: ca.to_str(), ..TlsOptions::default() };
+    let tls = TlsSettings::read(&options).unwrap().of("localhost").unwrap();
+    let secret = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![key.cert.der().clone()], secret)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut session = ServerConnection::new(Arc::new(config)).unwrap();
+        rustls::Stream::new(&mut session, &mut socket).read_exact(&mut [0]).unwrap();
+        session.writer().write_all(b":1\r\n").unwrap();
+        session.send_close_notify();
+        let mut bytes = Vec::new();
+        while session.wants_write() {
+            session.write_tls(&mut bytes).unwrap();
+        }
+        socket.write_all(&bytes).unwrap();
+        // Left open.
+        socket
+    });
+    let socket = TcpStream::connect(address).unwrap();
+    let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
+    let stream = Stream::Tls(Box::new(tls.wrap(socket, &server).unwrap()));
+    let mut link = Connection::new(stream, None, server, Arc::new(SystemClock)).unwrap();
+    link.handshake_tls(within(10_000)).unwrap();
+    let link = MultiplexedConnection::new(link, 0, GRACE).unwrap();
+    assert_eq!(link.call(b"a", within(10_000)).unwrap(), Reply::Int(1));
+    let outcome = link.call(b"b", within(10_000));
+    assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
+    drop(peer.join().unwrap());
+}

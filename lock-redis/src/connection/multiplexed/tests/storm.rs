@@ -1,0 +1,111 @@
+//! Everybody at once: late callers, large requests, callbacks, answers in pieces.
+
+use super::*;
+use std::collections::HashSet;
+
+/// A request as the peer of the storm understands it: how long it is, and its number.
+fn numbered(number: u32, length: usize) -> Vec<u8> {
+    let length = length.max(8);
+    let mut bytes = vec![b'x'; length];
+    bytes[..4].copy_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
+    bytes[4..8].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// Answers each request with its number, in pieces and with pauses. Returns what it has seen.
+fn moody(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
+    let mut seen = HashSet::new();
+    let mut head = [0; 8];
+    peer.set_nodelay(true).unwrap();
+    while peer.read_exact(&mut head).is_ok() {
+        let length = u32::from_be_bytes(head[..4].try_into().unwrap());
+        let number = u32::from_be_bytes(head[4..].try_into().unwrap());
+        if io::copy(&mut (&mut peer).take(u64::from(length) - 8), &mut io::sink()).is_err() {
+            break;
+        }
+        assert!(seen.insert(number), "{number} came twice");
+        let answer = format!(":{number}\r\n");
+        let (first, second) = answer.as_bytes().split_at(random.below(answer.len()));
+        let _gone = peer.write_all(first);
+        if random.below(40) == 0 {
+            SystemClock.wait(&Arc::default(), within(random.below(20) as u64));
+        }
+        let _gone = peer.write_all(second);
+    }
+    seen
+}
+
+/// Enough of chance for a test, and the same at each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(self.0 >> 33).unwrap() % bound.max(1)
+    }
+}
+
+#[test]
+fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
+    const THREADS: u32 = 24;
+    const CALLS: u32 = 150;
+    let (mut link, peer) = pair();
+    link.grace = Duration::from_secs(60);
+    let peer = thread::spawn(move || moody(peer, Random(7)));
+    let (unsent, submitted) = (Mutex::new(Vec::new()), AtomicU32::new(0));
+    let (answered, told) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (link, unsent, submitted, answered, told) =
+                (&link, &unsent, &submitted, &answered, &told);
+            scope.spawn(move || {
+                let mut random = Random(thread.into());
+                for number in thread * CALLS..(thread + 1) * CALLS {
+                    let large = random.below(30) == 0;
+                    let request = numbered(number, random.below(if large { 3 << 20 } else { 50 }));
+                    let is_patient = random.below(3) > 0;
+                    let by = within(if is_patient { 10_000 } else { 3 });
+                    if random.below(4) == 0 {
+                        let told = Arc::clone(told);
+                        let done = move |outcome: Result<Reply, _>| {
+                            told.fetch_add(1, Ordering::SeqCst);
+                            if let Ok(reply) = outcome {
+                                assert_eq!(reply, Reply::Int(number.into()));
+                            }
+                            ReplyCheck::Expected
+                        };
+                        let callback =
+                            CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+                        assert!(link.submit(&request, by, callback).is_ok());
+                        submitted.fetch_add(1, Ordering::SeqCst);
+                        link.collect();
+                        continue;
+                    }
+                    match link.call(&request, by) {
+                        Ok(reply) => {
+                            assert_eq!(reply, Reply::Int(number.into()));
+                            answered.fetch_add(1, Ordering::SeqCst);
+                        }
+                        Err(CallError::NotSent(_)) => {
+                            assert!(!is_patient, "{number} was never sent");
+                            unsent.lock().push(number);
+                        }
+                        Err(CallError::Unknown(_)) => {
+                            assert!(!is_patient, "{number} waited in vain");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    // Abandoned has lost the thread of it.
+    let last = link.call(&numbered(u32::MAX, 8), within(10_000)).unwrap();
+    assert_eq!(last, Reply::Int(u32::MAX.into()));
+    assert_eq!(told.load(Ordering::SeqCst), submitted.load(Ordering::SeqCst));
+    assert!(link.pending.lock().is_empty());
+    drop(link);
+    let seen = peer.join().unwrap();
+    let unsent = unsent.into_inner();
+    assert!(unsent.iter().all(|number| !seen.contains(number)));
+    assert!(answered.load(Ordering::SeqCst) > THREADS * CALLS / 10);
+}
