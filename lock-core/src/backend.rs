@@ -145,7 +145,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
         let holder = self.inspect(&acquisition.name, by)?.holder;
-        Ok(holder.filter(|holder| acquisition.owner.is(&holder.owner)))
+        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
     }
 
     /// Frees the lock whoever holds it, wakes the waiters, and says whether anybody held it. A value in another format

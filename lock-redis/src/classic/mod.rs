@@ -105,7 +105,7 @@ impl Backend for ClassicBackend {
                 let held = Held { until, receipt, is_released: AtomicBool::new(false) };
                 Ok(Answer::Granted(Grant::new(tokens).receipt(Receipt::new(held))))
             }
-            Err(Failure::Unknown(error)) => Err(Failure::Final(error.adding(MAY_HOLD))),
+            Err(Failure::Unknown(error)) => Err(Failure::Final(error.with_hint(MAY_HOLD))),
             answer => answer,
         }
     }

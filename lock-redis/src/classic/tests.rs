@@ -149,7 +149,7 @@ fn attempt_without_an_answer_is_not_repeated_nor_taken_back() {
     store.fail_next(Fault::Lost);
     let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("may have taken"), "{error}");
-    client.settle(SECOND).unwrap();
+    client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!((store.count("acquire"), store.count("release")), (1, 0));
     store.clock.advance(11 * SECOND);
     lock.lock_with(&fixed(10 * SECOND)).unwrap().unlock().unwrap();
@@ -172,7 +172,7 @@ fn grant_that_comes_too_late_is_left_to_its_lease() {
     store.fail_next(Fault::Late(11 * SECOND));
     let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("left to its lease"), "{error}");
-    client.settle(SECOND).unwrap();
+    client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!(store.count("release"), 0);
 }
 
@@ -190,7 +190,7 @@ fn release_without_an_answer_is_not_repeated() {
             assert!(error.is_unavailable(), "{error:?}");
             assert!(error.to_string().contains("it is not sent again"), "{error}");
         }
-        client.settle(SECOND).unwrap();
+        client.wait_for_cleanup(SECOND).unwrap();
         assert_eq!(store.count("release"), 1, "a second one could free the next holder's");
     }
 }

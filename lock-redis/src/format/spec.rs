@@ -64,8 +64,7 @@ pub(crate) struct Settings<'a> {
 
 impl<'a> Settings<'a> {
     pub(crate) fn of(config: &'a Config) -> Self {
-        let text =
-            config.extra().find(|(option, _)| *option == OPTION).map_or("redisson", |(_, it)| it);
+        let text = config.scheme_option(OPTION).unwrap_or("redisson");
         let (name, settings) = text.split_once(',').unwrap_or((text, ""));
         Self { name, left: settings.split(',').filter(|setting| !setting.is_empty()).collect() }
     }

@@ -112,7 +112,7 @@ fn request_that_must_not_be_repeated_is_sent_once_and_left_alone() {
     store.fail_next("acquire", Fault::Final);
     assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
     assert_eq!(store.count("acquire"), 1, "a second one might take it twice");
-    client.settle(SECOND).unwrap();
+    client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!(store.count("release") + store.count("close"), 0);
     clock.advance(11 * SECOND);
     for drops in [false, true] {
@@ -124,7 +124,7 @@ fn request_that_must_not_be_repeated_is_sent_once_and_left_alone() {
         } else {
             assert!(guard.unlock().unwrap_err().is_unavailable());
         }
-        client.settle(SECOND).unwrap();
+        client.wait_for_cleanup(SECOND).unwrap();
         assert_eq!(store.count("release") + store.count("close"), before + 1);
     }
 }
