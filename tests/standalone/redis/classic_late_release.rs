@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Nobody tells its holder, whose release deletes what it finds, unless it compares.
 #[test]
-fn what_was_freed_by_force_takes_the_next_lock_along_unless_its_release_compares() {
+fn forced_holder_frees_next_lock_unless_release_compares() {
     let formats = [
         ("plain", true),
         ("plain,commands", true),
@@ -47,7 +47,7 @@ fn what_was_freed_by_force_takes_the_next_lock_along_unless_its_release_compares
 
 /// A process may be held up between its last look at the clock and its `DEL`, and then the lock is the next one's.
 #[test]
-fn a_del_that_is_held_up_past_the_lease_is_not_sent() {
+fn del_delayed_past_the_lease_is_not_sent() {
     thread::scope(|scope| {
         for format in ["plain", "counter,lua", "timestamp", "timestamp,float"] {
             scope.spawn(move || holds_up_its_del(format));
