@@ -1,8 +1,8 @@
 //! [`LockGuard`] and [`OwnedGuard`]: what a holder has in its hand.
 
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
-use crate::engine::entry::Entry;
-use crate::engine::{Alive, Whole};
+use crate::engine::local_queue::LocalLock;
+use crate::engine::{CompositeHold, EngineHandle};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
 use crate::lease::LeaseTime;
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// One hold on a holding.
 pub(crate) struct Hold {
-    engine: Arc<Alive>,
-    entry: Arc<Entry>,
+    engine: Arc<EngineHandle>,
+    entry: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     /// Ended by `unlock` or left with the thread: nothing is left for `Drop`.
     done: bool,
@@ -28,8 +28,8 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn new(
-        engine: Arc<Alive>,
-        entry: Arc<Entry>,
+        engine: Arc<EngineHandle>,
+        entry: Arc<LocalLock>,
         acquisition: Arc<Acquisition>,
     ) -> Self {
         Self { engine, entry, acquisition, done: false }
@@ -40,7 +40,7 @@ impl Hold {
         self.engine.end_hold(&self.entry, &self.acquisition)
     }
 
-    fn detach(mut self, whole: Option<Whole>) {
+    fn detach(mut self, whole: Option<CompositeHold>) {
         self.done = true;
         self.engine.detach(thread_id(), &self.entry, &self.acquisition, whole);
     }
@@ -117,7 +117,7 @@ impl Drop for Hold {
             return;
         }
         if !self.done {
-            self.engine.drop_hold(&self.entry, &self.acquisition);
+            self.engine.end_hold_async(&self.entry, &self.acquisition);
         }
     }
 }
@@ -156,7 +156,7 @@ impl Held {
         either!(self, it => it.unlock())
     }
 
-    fn detach(self, whole: Option<Whole>) {
+    fn detach(self, whole: Option<CompositeHold>) {
         either!(self, it => it.detach(whole));
     }
 
@@ -418,7 +418,7 @@ impl LockGuard {
         self.0.listen(listener);
     }
 
-    pub(crate) fn detach_as(self, whole: Option<Whole>) {
+    pub(crate) fn detach_as(self, whole: Option<CompositeHold>) {
         self.0.detach(whole);
     }
 

@@ -1,9 +1,9 @@
 //! [`Mutex`] and [`OwnedMutex`]: a lock on one name, held by threads or by guards.
 
 use crate::backend::{Backend, Failure, LockInfo};
-use crate::engine::Alive;
+use crate::engine::EngineHandle;
 use crate::engine::acquisition::Acquisition;
-use crate::engine::entry::Entry;
+use crate::engine::local_queue::LocalLock;
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
@@ -65,13 +65,13 @@ pub struct OwnedMutex(Handle);
 /// A client and one of its names.
 #[derive(Clone)]
 struct Handle {
-    engine: Arc<Alive>,
-    entry: Arc<Entry>,
+    engine: Arc<EngineHandle>,
+    entry: Arc<LocalLock>,
 }
 
 impl Handle {
-    fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
-        let entry = engine.entry(name)?;
+    fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        let entry = engine.local_lock(name)?;
         Ok(Self { engine, entry })
     }
 
@@ -104,7 +104,7 @@ impl Handle {
 }
 
 impl Mutex {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         Ok(Self(Handle::new(engine, name)?))
     }
 
@@ -194,7 +194,7 @@ impl From<&OwnedMutex> for Arc<dyn DistLock> {
 }
 
 impl OwnedMutex {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         Ok(Self(Handle::new(engine, name)?))
     }
 

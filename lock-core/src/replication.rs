@@ -45,7 +45,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replication {
     pub(crate) replicas: Replicas,
-    /// Whole milliseconds, which is what a store counts in; and so a policy is small enough to be copied into every holding.
+    /// CompositeHold milliseconds, which is what a store counts in; and so a policy is small enough to be copied into every holding.
     pub(crate) millis: u32,
     pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
     keeps_unconfirmed: bool,

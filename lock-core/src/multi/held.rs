@@ -2,7 +2,7 @@
 
 use super::members::{Group, worst};
 use crate::clock::Moment;
-use crate::engine::Whole;
+use crate::engine::CompositeHold;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, MemberResult, Outcome};
 use crate::guard::{LockGuard, must_be_left};
@@ -87,9 +87,9 @@ impl Several {
         self.judge("not all were released as they should be", "was released", answers).map(|_| ())
     }
 
-    pub(crate) fn detach(mut self, whole: Option<Whole>) {
+    pub(crate) fn detach(mut self, whole: Option<CompositeHold>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let whole = whole.unwrap_or_else(|| Whole {
+        let whole = whole.unwrap_or_else(|| CompositeHold {
             of: Arc::clone(self.group.key()),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         });

@@ -3,8 +3,8 @@
 use super::held::Several;
 use crate::backend::LockInfo;
 use crate::clock::{Clock, Moment};
-use crate::engine::Alive;
-use crate::engine::entry::Entry;
+use crate::engine::EngineHandle;
+use crate::engine::local_queue::LocalLock;
 use crate::error::{Error, ErrorKind, MemberResult, Outcome};
 use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
@@ -28,8 +28,8 @@ pub enum Parts {
 /// One name of one client.
 #[derive(Clone)]
 pub struct Leaf {
-    pub(crate) engine: Arc<Alive>,
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) engine: Arc<EngineHandle>,
+    pub(crate) entry: Arc<LocalLock>,
 }
 
 /// Several locks, of which so many are needed.
@@ -129,7 +129,7 @@ impl Group {
             leaf.engine.refuse_if_forked().map_err(|error| error.on(&self.name))?;
         }
         let newest = self.leaves().into_iter().filter_map(|Leaf { engine, entry }| {
-            engine.newest_whole(thread_id(), entry, &self.key)
+            engine.newest_composite(thread_id(), entry, &self.key)
         });
         let hold = newest.max().and_then(|it| Parts::Several(Arc::clone(self)).take_detached(it));
         let hold = hold.ok_or_else(|| {

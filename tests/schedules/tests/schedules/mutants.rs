@@ -28,7 +28,7 @@ const MUTANTS: [(&str, &str); 29] = [
     ("handed_over_is_overwritten", "waiting::lost_before_it_was_fetched"),
     ("idle_end_outside_the_lock", "holding::idle_watchdog"),
     ("interrupt_checked_too_early", "waiting::interrupt_at_the_store"),
-    ("lane_forgets_a_new_queue", "holding::idle_lane"),
+    ("worker_forgets_a_new_queue", "holding::idle_worker"),
     ("late_entry_removes_successor", "queueing::handles"),
     ("late_renewal_revives", "holding::validity_is_final"),
     ("leaver_wakes_no_head", "queueing::deadline"),
