@@ -381,7 +381,7 @@ impl Engine {
             Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
         };
         match info.holder {
-            Some(HolderInfo { owner, remaining, .. }) if acquisition.owner.is(&owner) => {
+            Some(HolderInfo { owner, remaining, .. }) if acquisition.owner.matches(&owner) => {
                 // What was true when the store answered may have ended before the answer came.
                 self.must_hold(lock, acquisition)?;
                 let took = self.clock.now().since(sent);

@@ -278,7 +278,7 @@ impl Wait<'_> {
             waiter.set_outage(Some(StoreOutage { since, error, ends: None }));
         }
         if is_unknown && !self.engine.abilities.owned {
-            return Err(error.adding(PERHAPS));
+            return Err(error.with_hint(PERHAPS));
         }
         if !error.is_unavailable() {
             return Err(error);

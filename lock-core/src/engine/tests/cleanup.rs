@@ -3,7 +3,7 @@
 use super::*;
 
 /// An acquire that was given up in doubt: it holds the lock in the store, and its clean-up fails.
-fn track_cleanup(store: &Recorded, client: &Client) {
+fn in_doubt(store: &Recorded, client: &Client) {
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     store.cut("close", Fault::NotSent);
@@ -15,7 +15,7 @@ fn track_cleanup(store: &Recorded, client: &Client) {
 fn it_is_repeated_with_growing_pauses_until_it_is_confirmed() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    track_cleanup(&store, &client);
+    in_doubt(&store, &client);
     advance(&client, &clock, 10 * SECOND);
     let tries = store.count("close");
     assert!((8..=20).contains(&tries), "{tries} tries in 10 s");
@@ -32,7 +32,7 @@ fn it_is_repeated_with_growing_pauses_until_it_is_confirmed() {
 fn it_ends_when_the_lease_has_ended_everything() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    track_cleanup(&store, &client);
+    in_doubt(&store, &client);
     advance(&client, &clock, 34 * SECOND);
     let tries = store.count("close");
     advance(&client, &clock, 10 * SECOND);
@@ -44,7 +44,7 @@ fn it_outlives_its_client() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let start = clock.now();
-    track_cleanup(&store, &client);
+    in_doubt(&store, &client);
     drop(client);
     let pass = || {
         if sleeping(&clock) == 1 {
@@ -89,7 +89,7 @@ fn it_goes_on_for_the_longest_lease_that_was_asked_for() {
 fn when_the_client_goes_it_is_tried_once_more_before_that_returns() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    track_cleanup(&store, &client);
+    in_doubt(&store, &client);
     let free = store.client().mutex("x").unwrap();
     eventually("it waits for its next try", || sleeping(&clock) >= 1);
     let start = crate::SystemClock.now();
@@ -100,7 +100,7 @@ fn when_the_client_goes_it_is_tried_once_more_before_that_returns() {
     // The same with a store that can be asked: free when the drop has returned, without a pause.
     let (store, clock) = Recorded::new();
     let client = store.client();
-    track_cleanup(&store, &client);
+    in_doubt(&store, &client);
     let free = store.client().mutex("x").unwrap();
     eventually("it waits for its next try", || sleeping(&clock) >= 1);
     store.mend();
@@ -129,13 +129,13 @@ fn a_client_that_goes_waits_for_a_store_that_hangs_for_one_command_only() {
 fn settling_waits_for_the_confirmation() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    client.settle(Duration::ZERO).unwrap();
-    track_cleanup(&store, &client);
-    let error = client.settle(Duration::ZERO).unwrap_err();
+    client.wait_for_cleanup(Duration::ZERO).unwrap();
+    in_doubt(&store, &client);
+    let error = client.wait_for_cleanup(Duration::ZERO).unwrap_err();
     assert!(error.is_unavailable() && error.to_string().starts_with("1 outcome"), "{error}");
     let settles = {
         let client = client.clone();
-        thread::spawn(move || client.settle(20 * SECOND))
+        thread::spawn(move || client.wait_for_cleanup(20 * SECOND))
     };
     parked(&clock, 2);
     store.mend();
@@ -154,10 +154,10 @@ fn settling_waits_for_the_confirmation() {
 fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    track_cleanup(&store, &client);
+    in_doubt(&store, &client);
     let settles = {
         let client = client.clone();
-        thread::spawn(move || client.settle(5 * SECOND))
+        thread::spawn(move || client.wait_for_cleanup(5 * SECOND))
     };
     parked(&clock, 2);
     advance_until_done(&clock, 1, &settles);
