@@ -1,6 +1,5 @@
 //! [`EngineHandle`]: an engine in use, and how the client ends when the last handle is dropped.
 
-use super::release::tell_failed;
 use super::{Detached, Engine};
 use crate::clock::{Clock, SystemClock};
 use crate::sync::mutant;
@@ -41,18 +40,8 @@ impl EngineHandle {
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached {
             if !mutant("end_forgets_detached") && self.mark_released(&acquisition) {
-                let (lease, by) = (acquisition.lock().lease, self.command_deadline());
-                let (id, options) = (acquisition.id(lease), acquisition.release_options());
-                if self.abilities.owned {
-                    self.clean_up(id, options);
-                } else if let Err(failure) =
-                    // Now or never: later it could be another's.
-                    self.ask(|store| {
-                        store.release(&id, options, by.min(acquisition.valid_until()))
-                    })
-                {
-                    tell_failed(&self.events, &acquisition, failure.into_error());
-                }
+                let lease = acquisition.lock().lease;
+                self.clean_up(acquisition.id(lease), acquisition.release_options());
             }
         }
         // One command time-out for all of it, and half of that for answers that are under way, so

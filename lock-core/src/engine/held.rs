@@ -7,7 +7,7 @@ use super::local_queue::{LocalLock, LocalLockState};
 use super::renewal::{RenewalJob, RenewalPolicy, Reply, TICK};
 use crate::backend::{HolderInfo, Renewal};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
@@ -326,9 +326,6 @@ impl Engine {
         lease: LeaseTime,
     ) -> Result<(), Error> {
         self.must_hold(lock, acquisition)?;
-        if !self.abilities.owned {
-            return Err(unowned("extended").on(&acquisition.name));
-        }
         {
             // From here on the store may keep it for that long, whatever we hear.
             let mut inner = acquisition.lock();
@@ -368,38 +365,29 @@ impl Engine {
         acquisition: &Arc<Acquisition>,
     ) -> Result<Duration, Error> {
         self.must_hold(lock, acquisition)?;
-        if !self.abilities.owned {
-            return Err(unowned("verified").on(&acquisition.name));
-        }
         let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
-        let info = match self.ask(|backend| backend.inspect(&acquisition.name, by)) {
-            Ok(info) => info,
+        let id = acquisition.id(acquisition.lock().lease);
+        let holder = match self.ask(|backend| backend.verify(&id, by)) {
+            Ok(holder) => holder,
             Err(failure) if failure.error().is_foreign_format() => {
                 return Err(self.declare_overwritten(lock, acquisition, failure.into_error()));
             }
             Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
         };
-        match info.holder {
-            Some(HolderInfo { owner, remaining, .. }) if acquisition.owner.matches(&owner) => {
+        match holder {
+            Some(HolderInfo { remaining, .. }) => {
                 // What was true when the store answered may have ended before the answer came.
                 self.must_hold(lock, acquisition)?;
                 let took = self.clock.now().since(sent);
                 Ok(remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
             }
-            _ => {
+            None => {
                 self.declare_lost(lock, acquisition, LossCause::Gone);
                 Err(acquisition.lost_error())
             }
         }
     }
-}
-
-fn unowned(what: &str) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!("this wire format does not say who holds a lock, so a holding cannot be {what}"),
-    )
 }
 
 /// Tells of a loss. If the store says that the lock is gone, it may have been gone for all former

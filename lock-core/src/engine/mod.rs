@@ -323,10 +323,8 @@ impl Engine {
     }
 
     /// Has released what `acquisition` may have in the store.
-    ///
-    /// Not where the owner is not known: what is found there then may be a stranger's.
     fn clean_up(&self, acquisition: AcquisitionId, options: ReleaseOptions) {
-        if !self.abilities.owned || self.is_forked() {
+        if self.is_forked() {
             return;
         }
         let node = self.workers.renewal_node(&acquisition.name);

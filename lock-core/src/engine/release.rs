@@ -48,10 +48,7 @@ impl Engine {
 
     /// The same, without waiting for the store's answer. What it says is told as events.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
-        if !self.abilities.owned {
-            // A release must not come late there, and may not be repeated: that one is waited for.
-            let _told = self.end_hold(lock, acquisition);
-        } else if let Ok(Some(lease)) = self.end_one_hold(lock, acquisition) {
+        if let Ok(Some(lease)) = self.end_one_hold(lock, acquisition) {
             self.release_async(lock, acquisition, lease);
         }
     }
@@ -107,10 +104,7 @@ impl Engine {
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&acquisition.name);
         let sent = self.clock.now();
-        let mut by = sent + self.settings.command_timeout;
-        if !self.abilities.owned {
-            by = by.min(acquisition.valid_until()); // after that it could free a stranger's
-        }
+        let by = sent + self.settings.command_timeout;
         let (id, options) = (acquisition.id(lease), acquisition.release_options());
         let (answer, first_unanswered) = self.send_release(&id, options, by);
         let outcome = self.released(acquisition, answer, first_unanswered);
@@ -148,11 +142,12 @@ impl Engine {
             Err(failure) if failure.error().is_foreign_format() => {
                 end_as_overwritten(&self.events, acquisition, failure.into_error())
             }
+            Err(Failure::Final(error)) => return Err(error.on(&acquisition.name)),
             Err(failure) => {
                 let lease = acquisition.lock().lease;
                 self.clean_up(acquisition.id(lease), acquisition.release_options());
                 let error = failure.into_error();
-                return Err(self.unconfirmed(acquisition, self.clock.now(), &error));
+                return Err(unconfirmed(acquisition, self.clock.now(), &error));
             }
         };
         Err(loss.to_error().on(&acquisition.name))
@@ -170,9 +165,8 @@ impl Engine {
         loop {
             let sent = self.clock.now();
             // Half of the time for the first send, so that there is time to ask again and hear what
-            // came of it. Not where a repetition could free a stranger's lock.
-            let is_first = first_unanswered.is_none() && self.abilities.owned;
-            let answer_by = if is_first { sent + by.since(sent) / 2 } else { by };
+            // came of it.
+            let answer_by = if first_unanswered.is_none() { sent + by.since(sent) / 2 } else { by };
             let failure = match call_backend(|| self.backend.release(id, options, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,
@@ -181,38 +175,13 @@ impl Engine {
                 first_unanswered.get_or_insert(sent);
             }
             let now = self.clock.now();
-            if !self.abilities.owned || !failure.error().is_unavailable() || now + PAUSE >= by {
+            let is_final =
+                matches!(failure, Failure::Final(_)) || !failure.error().is_unavailable();
+            if is_final || now + PAUSE >= by {
                 return (Err(failure), first_unanswered);
             }
             self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
         }
-    }
-
-    fn unconfirmed(&self, acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
-        let inner = acquisition.lock();
-        let left = if inner.overlong {
-            inner.lease.duration()
-        } else {
-            acquisition.valid_until().since(now)
-        };
-        drop(inner);
-        let then = if self.abilities.owned {
-            format!(
-                "it is tried on in the background, and the lease ends the lock within about \
-                 {left:.1?} in any case"
-            )
-        } else if left.is_zero() {
-            "it is not sent again, because the lease is over, and the lock may be another's"
-                .to_owned()
-        } else {
-            format!(
-                "it is not sent again, because it could free another's lock: that is left to the \
-                 lease, of which there are {left:.1?}"
-            )
-        };
-        Error::new(cause.kind(), format!("the release was not confirmed: {then}"))
-            .with_source(cause.clone())
-            .on(&acquisition.name)
     }
 
     fn release_async(
@@ -293,6 +262,9 @@ impl AsyncRelease {
             Err(failure) if failure.error().is_foreign_format() => {
                 drop(end_as_overwritten(events, acquisition, failure.into_error()));
             }
+            Err(Failure::Final(error)) => {
+                tell_failed(events, acquisition, error.on(&acquisition.name));
+            }
             Err(failure) => {
                 let Self { workers, node, id, options, .. } = &self;
                 workers.clean_up(node.clone(), id.clone(), *options);
@@ -300,6 +272,20 @@ impl AsyncRelease {
             }
         }
     }
+}
+
+fn unconfirmed(acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
+    let inner = acquisition.lock();
+    let left = match inner.overlong {
+        true => inner.lease.duration(),
+        false => acquisition.valid_until().since(now),
+    };
+    drop(inner);
+    let message = format!(
+        "the release was not confirmed: it is tried on in the background, and the lease ends the \
+         lock within about {left:.1?} in any case"
+    );
+    Error::new(cause.kind(), message).with_source(cause.clone()).on(&acquisition.name)
 }
 
 /// Tells that a lock was released.

@@ -152,7 +152,7 @@ impl Engine {
             Some(lease) => lease.time()?,
             None => self.settings.lease_time,
         };
-        if !self.abilities.owned && matches!(lease, Lease::Watched { .. }) {
+        if !self.abilities.renewable && matches!(lease, Lease::Watched { .. }) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "this wire format does not know who holds a lock, so the watchdog cannot keep it: \
@@ -298,17 +298,10 @@ impl<'a> Wait<'a> {
     }
 
     fn too_late(&self, took: Duration) -> Error {
-        let (time, then) = (
-            self.plan.time,
-            if self.engine.abilities.owned {
-                "it was given back"
-            } else {
-                "it is left to its lease, because it may be another's by now"
-            },
-        );
+        let time = self.plan.time;
         Error::unavailable(format!(
             "the store granted it, but its answer took {took:.1?}, and a lease of {time} is good \
-             for {:.1?} only: {then}; ask for a longer lease",
+             for {:.1?} only: it was given back; ask for a longer lease",
             time.validity()
         ))
     }

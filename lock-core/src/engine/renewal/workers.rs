@@ -333,6 +333,7 @@ impl Workers {
             Ok(_) => return,
             // It has answered, and will answer the same again.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,
+            Err(Failure::Final(_)) => return,
             Err(_) => {}
         }
         let now = self.clock.now();
