@@ -124,7 +124,7 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// See [the trait](Self); [`Error::is_misuse`] if there is a wait in the options.
     fn lock_with(&self, options: &LockOptions) -> Result<LockGuard, Error> {
-        let guard = self.acquire(options.for_ever()?)?;
+        let guard = self.acquire(options.without_deadline()?)?;
         Ok(guard.expect("a wait without an end ends with the lock or an error"))
     }
 
@@ -162,7 +162,7 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// See [the trait](Self).
     fn try_lock_with(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-        self.acquire(&options.for_a_while())
+        self.acquire(&options.with_deadline())
     }
 
     /// Whether anybody holds the lock, by the store's word.

@@ -225,7 +225,7 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn lock_with(&self, options: &LockOptions) -> Result<OwnedGuard, Error> {
-        let guard = self.acquire(options.for_ever()?)?;
+        let guard = self.acquire(options.without_deadline()?)?;
         Ok(guard.expect("a wait without an end ends with the lock or an error"))
     }
 
@@ -262,7 +262,7 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn try_lock_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        self.acquire(&options.for_a_while())
+        self.acquire(&options.with_deadline())
     }
 
     /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
