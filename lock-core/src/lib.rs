@@ -46,6 +46,7 @@ mod on_demand;
 mod options;
 mod owner;
 mod panics;
+mod parts;
 mod process;
 mod replication;
 mod scheme;
