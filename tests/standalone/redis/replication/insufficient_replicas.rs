@@ -125,7 +125,7 @@ fn wait_that_ends_in_insufficient_replicas_is_never_busy() {
 }
 
 #[test]
-fn accepted_insufficient_replicas_is_held_and_told() {
+fn accepted_insufficient_replicas_emits_event() {
     let servers = Replicated::start(2);
     let (tell, told) = mpsc::channel();
     let tell = parking_lot::Mutex::new(tell);
