@@ -7,7 +7,7 @@
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
 //! - guards and news: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
 //!   [`Loss`] and [`Event`] are news, received by [`Notification`]; [`Error`] is the error type
-//! - policy: the engine and the watchdog (private)
+//! - policy: the engine (private)
 //! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the store in memory
 //! - settings: [`Config`], [`Schemes`] for the stores that a URL can name
 //! - time: [`Clock`], for all waits
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod backoff;
 mod client;
 mod clock;
 mod config;
@@ -40,8 +41,10 @@ mod mutex;
 mod name;
 mod notices;
 mod notification;
+mod on_demand;
 mod options;
 mod owner;
+mod panics;
 mod parts;
 mod process;
 mod replication;
@@ -53,7 +56,6 @@ pub mod sync;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;
-mod watchdog;
 
 pub use backend::Backend;
 pub use client::{Client, ClientBuilder};

@@ -2,7 +2,7 @@
 
 use super::{Client, ClientBuilder};
 use crate::config::Config;
-use crate::engine::Alive;
+use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ struct Shared {
     /// What the first client was built from.
     origin: ClientBuilder,
     /// The other variants in use.
-    open: Mutex<HashMap<Changes, Weak<Alive>>>,
+    open: Mutex<HashMap<Changes, Weak<EngineHandle>>>,
 }
 
 impl Variant {
