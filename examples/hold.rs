@@ -58,7 +58,8 @@ impl Arguments {
         let url = self.url.clone().or_else(|| std::env::var("DISTLOCK_URL").ok());
         url.ok_or_else(|| {
             Error::configuration(
-                "which store? Say it by --url or DISTLOCK_URL, as in redis://127.0.0.1:6379 (memory:// excludes no other process)",
+                "which store? Say it by --url or DISTLOCK_URL, as in redis://127.0.0.1:6379 \
+                 (memory:// excludes no other process)",
             )
         })
     }

@@ -31,7 +31,8 @@ fn main() -> Result<(), Error> {
         }
     });
     if is_inside.recv().is_err() {
-        return other.join().expect("the other thread does not panic"); // the store could not be asked
+        // The store could not be asked.
+        return other.join().expect("the other thread does not panic");
     }
 
     // One attempt. `?` passes on what went wrong, and never takes "busy" for it.

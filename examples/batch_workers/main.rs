@@ -125,7 +125,8 @@ fn refuse_lonely_processes(arguments: &Arguments) -> Result<(), Trouble> {
     let shares_a_lock = arguments.processes > 1 && !arguments.without_lock;
     if shares_a_lock && Config::from_url(&arguments.url)?.scheme() == "memory" {
         let what = format!(
-            "{} processes cannot share a lock in memory: name a store with `--url`, as in `--url redis://127.0.0.1:6379`, or give it `--workers` instead",
+            "{} processes cannot share a lock in memory: name a store with `--url`, as in `--url \
+             redis://127.0.0.1:6379`, or give it `--workers` instead",
             arguments.processes
         );
         return Err(Trouble::new(exit::CONFIGURATION, what));

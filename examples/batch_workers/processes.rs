@@ -129,7 +129,8 @@ impl Family {
                 result = result.and(Err(Trouble::new(
                     exit::SOFTWARE,
                     format_args!(
-                        "process {} did not end well ({ended}): what it sold last may be missing here",
+                        "process {} did not end well ({ended}): what it sold last may be missing \
+                         here",
                         member.process.id()
                     ),
                 )));

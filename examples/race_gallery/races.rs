@@ -91,7 +91,8 @@ pub(crate) fn all() -> Vec<Race> {
             title: "GETSET overwrites the winner's time, so that its release is refused",
             story: &[
                 "A finds a time that is past, and is held up before its GETSET",
-                "B's GETSET wins; A's GETSET finds B's time, which is not past: A has lost, and has written its own",
+                "B's GETSET wins; A's GETSET finds B's time, which is not past: A has lost, and \
+                 has written its own",
                 "B gives back its lock, whose time is A's: refused",
             ],
             play: overwritten,
@@ -111,7 +112,8 @@ pub(crate) fn all() -> Vec<Race> {
         Race {
             title: "Two clients with the same time in one second",
             story: &[
-                "A's lock is deleted by an operator; in the same second B takes it, with the same time as its value",
+                "A's lock is deleted by an operator; in the same second B takes it, with the same \
+                 time as its value",
                 "A gives back what it takes for its own: the value is the same",
             ],
             play: same_second,
@@ -182,7 +184,8 @@ pub(crate) fn all() -> Vec<Race> {
         Race {
             title: "The pause that outlives the lease",
             story: &[
-                "A takes the lock, and is paused (by a garbage collection, a page fault, a suspended machine)",
+                "A takes the lock, and is paused (by a garbage collection, a page fault, a \
+                 suspended machine)",
                 "the lease ends; B takes the lock, and writes",
                 "A wakes up and writes, too: only a resource that looks at fencing tokens refuses",
             ],

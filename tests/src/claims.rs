@@ -129,7 +129,8 @@ impl Verdict {
         );
         assert!(
             together + backwards == 0,
-            "{together} of {grants} grants had another holder inside, and {backwards} tokens did not grow: {:?}",
+            "{together} of {grants} grants had another holder inside, and {backwards} tokens did \
+             not grow: {:?}",
             self.together.first().or(self.backwards.first())
         );
     }

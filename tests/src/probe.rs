@@ -130,8 +130,10 @@ impl Probe {
         // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the
         // same before and after.
         const BY_TIME: &str = "local function now() \
-             local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) end \
-             local before, left repeat before = now() left = redis.call('PTTL', KEYS[1]) until before == now() \
+             local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) \
+             end \
+             local before, left repeat before = now() left = redis.call('PTTL', KEYS[1]) until \
+             before == now() \
              return before + left";
         match self.command(&["PEXPIRETIME", key]) {
             Value::Error(unknown) if unknown.contains("unknown command") => {

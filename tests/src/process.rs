@@ -258,7 +258,8 @@ impl RedisServer {
             .spawn()
             .unwrap_or_else(|error| {
                 panic!(
-                    "`{binary}` does not start ({error}): install it with `apt-get install redis-server`, or name \
+                    "`{binary}` does not start ({error}): install it with `apt-get install \
+                     redis-server`, or name \
                      another one in REDIS_SERVER"
                 )
             })

@@ -53,7 +53,8 @@ pub(super) fn draw(groups: &[Group], figures: &[Value]) -> String {
         text(&mut grid, (x - 10.0, 16.0), "normal", &value.to_string());
     }
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {:.0}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{grid}{body}</svg>\n",
         y + 10.0
     )

@@ -68,11 +68,14 @@ impl<'a> Summary<'a> {
         self.columns().flat_map(move |column| {
             self.work.metrics.iter().filter_map(move |(metric, _)| {
                 let spread = |spread: Option<Spread>| -> Value {
-                    spread.map_or(Value::Null, |spread| json!([spread.median, spread.least, spread.most]))
+                    spread.map_or(Value::Null, |spread| {
+                        json!([spread.median, spread.least, spread.most])
+                    })
                 };
                 let figure = self.figure(column, metric)?;
                 let line = json!({
-                    "work": self.work.name, "column": column, "metric": metric, "rounds": self.work.rounds,
+                    "work": self.work.name, "column": column, "metric": metric,
+                    "rounds": self.work.rounds,
                     "median_least_most": spread(Some(figure)),
                     "ratio": spread(self.ratio(column, first, metric)),
                 });

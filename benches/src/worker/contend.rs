@@ -85,7 +85,8 @@ fn turn(task: &Task, contenders: &mut [Box<dyn Contender>], time: Duration) -> (
         threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
     });
     let answer = json!({
-        "cycles": visits.len(), "contenders": task.threads, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
+        "cycles": visits.len(), "contenders": task.threads,
+        "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
     });
     (visits, answer)
 }

@@ -64,9 +64,11 @@ fn turn(task: &Task) -> Value {
         });
         let each = |more: u64, less: u64| more.saturating_sub(less) / task.threads as u64;
         json!({
-            "cycles": task.threads, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
+            "cycles": task.threads, "seconds": start.elapsed().as_secs_f64(),
+            "cpu": cpu_time() - cpu,
             "memory": each(queued, standing), "thread_memory": each(standing, alone),
-            "failed": failed.load(Ordering::Relaxed), "connections": connections, "threads": threads,
+            "failed": failed.load(Ordering::Relaxed), "connections": connections,
+            "threads": threads,
         })
     })
 }

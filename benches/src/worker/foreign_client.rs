@@ -85,7 +85,8 @@ impl Running {
         }
         let seconds = start.elapsed().as_secs_f64();
         let mut answer = json!({
-            "cycles": cycles, "contenders": task.threads, "seconds": seconds, "cpu": self.cpu_time() - cpu,
+            "cycles": cycles, "contenders": task.threads, "seconds": seconds,
+            "cpu": self.cpu_time() - cpu,
         });
         if let Some(logs) = &self.logs {
             let log = logs.path().join("all");
@@ -113,7 +114,8 @@ impl Running {
             std::thread::sleep(time);
             let threads = self.threads().count();
             json!({
-                "cycles": 1, "seconds": start.elapsed().as_secs_f64(), "cpu": self.whole_cpu_time() - cpu,
+                "cycles": 1, "seconds": start.elapsed().as_secs_f64(),
+                "cpu": self.whole_cpu_time() - cpu,
                 "threads": threads, "turn": time.as_secs_f64(),
             })
         };

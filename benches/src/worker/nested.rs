@@ -30,6 +30,7 @@ pub(super) fn run(task: &Task) {
             (0..256).for_each(|_| cycle());
             cycles += 256;
         }
-        json!({ "cycles": cycles, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu })
+        let seconds = start.elapsed().as_secs_f64();
+        json!({ "cycles": cycles, "seconds": seconds, "cpu": cpu_time() - cpu })
     });
 }

@@ -275,7 +275,8 @@ impl Round {
         let Self { holder, failed_over, replica, usable, next, .. } = self;
         let holder = if *holder == Holder::Stays { "stays " } else { "lets go" };
         println!(
-            "round {number:2}, holder {holder}: failover {failed_over:.2?}, replica {replica:.2?}, free lock {usable:.2?}, \
+            "round {number:2}, holder {holder}: failover {failed_over:.2?}, replica \
+             {replica:.2?}, free lock {usable:.2?}, \
              next {next:.2?}"
         );
     }
