@@ -299,7 +299,8 @@ fn no_file_descriptor_while_holding() -> Row {
     let mut probe = server.probe();
     probe.reset_stats();
     eventually("it has been renewed", LONG, || {
-        own_threads().iter().any(|name| name.contains("lane")) && probe.command_calls("evalsha") > 0
+        own_threads().iter().any(|name| name.contains("renew"))
+            && probe.command_calls("evalsha") > 0
     });
     limited(Resource::Nofile, 3, || {
         await_renewals(&guard);
