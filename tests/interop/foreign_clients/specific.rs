@@ -145,7 +145,7 @@ fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Librar
     let lock = client.mutex("lock").unwrap();
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.try_lock_for(ms(300)).unwrap().is_none());
-    eventually("it is told", BOUND, || told.count("endless") == 1);
+    eventually("it is told", BOUND, || told.count("busy_without_expiry") == 1);
     assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None);
     scene.peer.ask("t", "unlock lock");
     lock.try_lock_for(BOUND).unwrap().expect("it is released").unlock().unwrap();
