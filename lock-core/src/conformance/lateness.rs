@@ -3,9 +3,10 @@
 //!
 //! A test of times runs once more only if it fails by [`Late`], and only if a thread of this
 //! process, or a server that it uses, was ready to run meanwhile and got no processor for longer
-//! than the excuse and than a twentieth of the bound that passed. Any other panic is final.
+//! than the excuse and than a twentieth of the bound that passed. Any other panic is final, and so is
+//! a [`Violation`](super::Violation) on any thread meanwhile.
 
-use super::matrix;
+use super::{matrix, violation};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -107,12 +108,18 @@ pub fn retry_if_late<T>(test: impl FnMut() -> T) -> T {
 /// As the test does.
 pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) -> T {
     for _ in 0..RETRIES {
+        let violations = violation::count();
         let (outcome, delays) = measured(|| catch_unwind(AssertUnwindSafe(&mut test)));
         let panic = match outcome {
             Ok(result) => return result,
             Err(panic) => panic,
         };
         let Some(late) = panic.downcast_ref::<Late>() else { resume_unwind(panic) };
+        if violation::count() > violations {
+            // Of several threads that panic, one panic is passed on: perhaps not the decisive one.
+            eprintln!("{late}; not excused: a violation was seen meanwhile");
+            resume_unwind(panic);
+        }
         if !late.is_excused(delays.longest(), excuse) {
             eprintln!("{late}; not excused: {delays}");
             resume_unwind(panic);
@@ -332,6 +339,7 @@ fn write_down(late: &Late, delays: &Delays) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::violated;
     use super::*;
 
     fn runs(excuse: Duration, fail: impl Fn()) -> (usize, bool) {
@@ -352,8 +360,34 @@ mod tests {
         drop(keeper);
     }
 
+    /// A violation that one test raises on purpose takes the excuses of the others.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn violation_beside_late_thread_is_not_retried() {
+        let _turn = TURN.lock();
+        // As in `never_two_inside`: the thread that is joined first is late, a later one is wrong.
+        let one_is_late_and_one_wrong = || {
+            delay();
+            thread::scope(|scope| {
+                let quiet = |work: fn()| {
+                    let named = thread::Builder::new().name(matrix::QUIET.to_owned());
+                    named.spawn_scoped(scope, work).expect("a thread can be started")
+                };
+                let threads = [quiet(|| late("on purpose")), quiet(|| violated("on purpose"))];
+                for thread in threads {
+                    thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+                }
+            });
+        };
+        let outcome = catch_unwind(one_is_late_and_one_wrong);
+        assert!(outcome.unwrap_err().is::<Late>(), "the violation's own panic is lost");
+        assert_eq!(runs(BEAT, one_is_late_and_one_wrong), (1, false));
+    }
+
     #[test]
     fn only_a_late_test_with_an_excuse_runs_again() {
+        let _turn = TURN.lock();
         let is_late = || {
             delay();
             late("on purpose");

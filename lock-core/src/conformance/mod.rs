@@ -47,6 +47,7 @@ mod single;
 mod subject;
 mod table;
 mod tokens;
+mod violation;
 mod virtual_time;
 
 pub use lateness::{
@@ -60,6 +61,7 @@ pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 pub use tokens::NEEDS_TOKENS;
+pub use violation::{Violation, violated, violated_unless};
 pub use virtual_time::VirtualTime;
 
 use crate::clock::{Signal, Woken};
@@ -206,5 +208,6 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);
     let text = text.or_else(|| panic.downcast_ref::<Late>().map(Late::to_string));
+    let text = text.or_else(|| panic.downcast_ref::<Violation>().map(Violation::to_string));
     text.unwrap_or_else(|| "a panic without words".to_owned()).replace('\n', " ")
 }
