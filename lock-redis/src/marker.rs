@@ -311,7 +311,7 @@ mod tests {
     const MEMBERS: &str = "a1@h:1 @h:2 c3@[::1]:3";
 
     #[test]
-    fn members_are_read_as_they_are_written() {
+    fn members_are_parsed_as_they_are_formatted() {
         let members = Members::parse(MEMBERS).unwrap();
         assert_eq!((members.to_string().as_str(), members.count()), (MEMBERS, 3));
         assert!(members.contain("a1") && !members.contain("") && !members.contain("b2"));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_anothers_marker_is_a_copy_and_one_that_was_started_again_is_not() {
+    fn server_with_a_copied_marker_is_told_from_a_restarted_one() {
         let fields = ["q", "2", MEMBERS, "1000", "2000", "a1", "a1", "", "", "", "5", "2"];
         let (agreed, standing) = seen("a1", fields).unwrap().marker.unwrap();
         assert_eq!(
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_is_open_is_no_marker() {
+    fn open_choice_is_no_marker() {
         let choice = "q 1000 2000 a1@h:1";
         let seen = seen("a1", ["", "", "", "", "", "", "", "7", "6", choice, "", ""]).unwrap();
         assert_eq!((seen.marker, seen.ballot), (None, 7));

@@ -136,7 +136,12 @@ impl Voter {
         }
         if let Some((agreed, _)) = &sight.marker {
             self.same("max_lease", "the longest lease", agreed.max_lease, self.terms.max_lease)?;
-            self.same("keep", "for how long tokens are kept", agreed.keep, self.terms.keep)?;
+            self.same(
+                "token_retention",
+                "for how long token counters stay",
+                agreed.keep,
+                self.terms.keep,
+            )?;
         }
         Ok(sight)
     }

@@ -68,7 +68,7 @@ fn one_holder_at_a_time(scene: &Scene, lead_elsewhere: impl FnOnce(&Scene)) {
 }
 
 #[test]
-fn an_address_that_leads_to_another_node_gives_that_one_no_second_vote() {
+fn address_of_another_node_gives_it_no_second_vote() {
     let scene = Scene::new(QUICK);
     one_holder_at_a_time(&scene, |scene| {
         scene.addresses[0].lead_to(scene.quorum.servers[1].port());
@@ -76,13 +76,13 @@ fn an_address_that_leads_to_another_node_gives_that_one_no_second_vote() {
 }
 
 #[test]
-fn an_address_that_leads_to_a_node_of_another_quorum_gets_no_vote() {
+fn address_of_another_quorums_node_gets_no_vote() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
     one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(other.servers[0].port()));
 }
 
 #[test]
-fn an_empty_server_to_which_only_some_are_led_has_no_vote_in_secret() {
+fn empty_server_known_to_some_clients_has_no_vote() {
     let (scene, stranger) = (Scene::new(QUICK), start());
     one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(stranger.port()));
 }
@@ -96,7 +96,7 @@ fn told(client: &Client) -> String {
 }
 
 #[test]
-fn both_identities_are_told_where_a_vote_is_missing() {
+fn missing_vote_is_reported_with_both_identities() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
     let client = scene.client();
     client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
@@ -117,7 +117,7 @@ fn both_identities_are_told_where_a_vote_is_missing() {
 
 /// Renewals and what `verify` asks go by other connections than votes.
 #[test]
-fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
+fn holder_whose_addresses_lead_to_one_server_loses_the_lock() {
     let scene = Scene::new(QUICK);
     let client = scene.client();
     let guard = client.mutex("a").unwrap().lock().unwrap();
@@ -149,7 +149,7 @@ fn force_unlock_frees_nothing_in_another_quorum() {
 
 /// The choice of the members is one, whichever client begins it.
 #[test]
-fn clients_that_begin_a_quorum_together_begin_one() {
+fn concurrent_clients_begin_one_quorum() {
     const CLIENTS: usize = 6;
     let options = "max_lease=3s&node_timeout=1s&watchdog=2s&command_timeout=2s";
     let mut servers: Vec<_> = (0..5).map(|_| start()).collect();
@@ -192,7 +192,7 @@ fn clients_that_begin_a_quorum_together_begin_one() {
 }
 
 #[test]
-fn a_server_in_another_ones_place_votes_when_a_majority_has_recorded_it() {
+fn replacing_server_votes_when_a_majority_has_recorded_it() {
     let mut scene = Scene::new(QUICK);
     let client = scene.client();
     let lock = client.mutex("a").unwrap();

@@ -14,7 +14,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking, Watch,
 };
-use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome, SystemClock};
+use lock_core::{Clock, Context, Error, LeaseTime, LockName, MemberOutcome, Moment, SystemClock};
 use lock_redis::parts::{Sight, Terms, Voter};
 use parking_lot::Mutex;
 use std::fmt;
@@ -195,9 +195,9 @@ impl Quorum {
         answers: &[Option<Result<T, Failure>>],
     ) -> Failure {
         let outcomes = answers.iter().map(|answer| match answer {
-            Some(Ok(_)) => Outcome::Done,
-            Some(Err(failure)) => Outcome::Failed(failure.error().clone()),
-            None => Outcome::Failed(Error::unavailable("no answer in time")),
+            Some(Ok(_)) => MemberOutcome::Done,
+            Some(Err(failure)) => MemberOutcome::Failed(failure.error().clone()),
+            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let error = self.unavailable(what, outcomes.collect());
         let is_known = |answer: &Option<Result<T, Failure>>| {

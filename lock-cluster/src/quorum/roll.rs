@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_behind_two_addresses_counts_once_and_both_are_named() {
+    fn server_at_two_addresses_counts_once_and_both_are_named() {
         let (roll, clock) = roll();
         let [a, b] = ["a", "b"].map(|it| node("q", 1, FIRST, it));
         let why = why_not(&roll, &[b.clone(), b, a], clock.now());
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn another_quorum_is_followed_only_when_ours_was_not_seen_for_the_longest_lease() {
+    fn other_quorum_is_followed_after_a_longest_lease_without_ours() {
         let (roll, clock) = roll();
         let ours = FIRST.map(|it| node("q", 1, FIRST, it));
         let others = ["x", "y", "z"];
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn member_is_missing_from_when_it_was_not_there_until_it_answers() {
+    fn missing_member_is_present_again_when_it_answers() {
         let (roll, clock) = roll();
         let [a, c] = ["a", "c"].map(|it| node("q", 1, FIRST, it).unwrap());
         let sight = |node: &Arc<Standing>| {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_of_another_number_of_servers_is_told() {
+    fn url_with_another_number_of_servers_is_reported() {
         let (roll, clock) = roll();
         let said = FIRST.map(|it| node("q", 1, FIRST, it));
         let why = why_not(&roll, &said[..2], clock.now());
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_a_server_that_is_no_node_counts_only_where_none_is() {
+    fn response_of_an_unmarked_server_counts_without_nodes_only() {
         let (roll, clock) = roll();
         let said = |by: Option<Arc<Standing>>| Some(Ok(Reply { what: 1, by }));
         let failed = |answers: &[_]| {

@@ -6,7 +6,7 @@ use super::tally::majority;
 use super::tending::begun;
 use lock_core::backend::{Backend, Failure};
 use lock_core::{
-    ClientId, Clock, Config, Context, Error, Host, MemberResult, Outcome, Scheme, SystemClock,
+    ClientId, Clock, Config, Context, Error, Host, MemberOutcome, MemberResult, Scheme, SystemClock,
 };
 use lock_redis::parts::{Admission, FORMAT, Format, NodeSettings, Sight, Step, Terms, Voter};
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Settings {
 }
 
 fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.extra().find(|(option, _)| *option == name).map(|(_, text)| text)
+    config.scheme_option(name)
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration, Error> {
@@ -294,12 +294,12 @@ fn each<T>(
         let outcome = match question(at, voter) {
             Ok(answer) => {
                 done.push(answer);
-                Outcome::Done
+                MemberOutcome::Done
             }
             Err(failure) => {
                 let error = failure.into_error();
                 kind.get_or_insert(error.kind());
-                Outcome::Failed(error)
+                MemberOutcome::Failed(error)
             }
         };
         results.push(MemberResult::new(member.name(), outcome));
@@ -307,7 +307,7 @@ fn each<T>(
     match kind {
         None => Ok(done),
         Some(kind) => {
-            Err(Error::of_several(kind, "the quorum could not be set up", "answered", results))
+            Err(Error::from_members(kind, "the quorum could not be set up", "answered", results))
         }
     }
 }

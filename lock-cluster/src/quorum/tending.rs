@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_that_is_new_begins_a_quorum_and_fewer_do_not() {
+    fn new_quorum_is_chosen_by_a_majority_of_empty_servers() {
         is_choice(todo(&[outside("a"), None, outside("c")]), 0, "a@h:1 @h:2 c@h:3");
         assert_eq!(todo(&[outside("a"), None, None]), None);
         assert_eq!(
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_server_takes_the_place_of_the_one_at_its_address_or_the_only_one_that_is_missing() {
+    fn empty_server_replaces_the_member_of_its_address() {
         let [a, c] = ["a", "c"].map(|id| node(id, 1, FIRST));
         is_choice(todo(&[a.clone(), outside("d"), c.clone()]), 1, "a@h:1 d@h:2 c@h:3");
         is_choice(todo(&[outside("d"), a.clone(), c]), 1, "a@h:1 d@h:1 c@h:3");
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_becomes_a_node_when_a_majority_of_the_others_has_recorded_it() {
+    fn new_member_is_admitted_when_a_majority_has_recorded_it() {
         let behind = [node("a", 2, SECOND), outside("d"), node("c", 1, FIRST)];
         let recorded = |seat, admitted| {
             Some(Todo::Record { seat, epoch: 2, agreed: agreed(SECOND), admitted })
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_first_members_one_that_chose_is_told_and_one_that_forgot_waits_for_a_majority() {
+    fn first_member_that_forgot_its_choice_waits_for_a_majority() {
         let chose = outside("b").map(|sight| Sight { accepted: Some((1, agreed(FIRST))), ..sight });
         let told = |chooses| {
             let admitted = Some(admission(chooses));
@@ -483,13 +483,13 @@ mod tests {
     }
 
     #[test]
-    fn two_memberships_of_one_epoch_admit_nobody_together() {
+    fn two_memberships_of_one_epoch_admit_no_server() {
         let other = node("c", 2, ["a", "x", "c"]);
         assert_eq!(todo(&[other, outside("d"), node("a", 2, SECOND)]), None);
     }
 
     #[test]
-    fn member_that_was_admitted_chooses_from_the_next_epoch_on() {
+    fn admitted_member_chooses_from_the_next_epoch_on() {
         let admitted = node("d", 2, SECOND).map(|sight| Sight { admitted: 2, ..sight });
         let sights = [node("a", 2, SECOND), admitted.clone(), node("c", 2, SECOND)];
         is_choice(todo(&sights), 2, "a@h:1 d@h:2 c@h:3");
@@ -498,14 +498,14 @@ mod tests {
     }
 
     #[test]
-    fn member_is_replaced_only_when_it_was_missing_for_long() {
+    fn member_is_replaced_after_missing_for_a_longest_lease() {
         let sights = [node("a", 1, FIRST), outside("d"), node("c", 1, FIRST)];
         assert_eq!(todo_with(&sights, &["a", "c"]), None);
         is_choice(todo_with(&sights, &["b"]), 1, "a@h:1 d@h:2 c@h:3");
     }
 
     #[test]
-    fn server_with_the_marker_of_a_member_is_no_second_member() {
+    fn server_with_a_copied_marker_is_no_second_member() {
         let copy = node("a", 1, FIRST).map(|sight| Sight { run_id: "x".into(), ..sight });
         let sights = distinct(vec![copy, node("a", 1, FIRST), node("a", 1, FIRST), outside("d")]);
         assert_eq!(sights, [None, node("a", 1, FIRST), None, outside("d")]);

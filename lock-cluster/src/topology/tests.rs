@@ -26,7 +26,7 @@ fn at(port: u16) -> Address {
 
 /// A dead one that is asked first costs all who wait its patience.
 #[test]
-fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
+fn suspect_node_is_asked_last_until_it_answers() {
     let topology = topology();
     let shared = topology.shared();
     let member = |port| shared.map.write().member(&at(port), &shared.makers).unwrap();
@@ -43,7 +43,7 @@ fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
 
 /// A slot on its way may go to a node that has none yet, or that whoever is asked has not heard of.
 #[test]
-fn what_is_under_way_on_a_node_that_was_only_named_goes_on() {
+fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let topology = topology();
     let shared = topology.shared();
     let take_over = |port: u16| {
