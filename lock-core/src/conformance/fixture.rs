@@ -2,6 +2,7 @@
 
 use super::lateness::{late, late_after};
 use super::replicas::ReplicaSet;
+use super::scale::scaled;
 use super::subject::Subject;
 use super::violation::violated_unless;
 use super::virtual_time::VirtualTime;
@@ -27,21 +28,14 @@ use std::cell::RefCell;
 use std::cmp::Ordering as Order;
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-/// `DISTLOCK_TEST_SCALE`: what every time in the suite is multiplied with, for machines that are
-/// slow or busy.
-static SCALE: LazyLock<f64> = LazyLock::new(|| {
-    let scale = std::env::var("DISTLOCK_TEST_SCALE").ok().and_then(|text| text.parse().ok());
-    scale.filter(|scale| (0.1..=100.0).contains(scale)).unwrap_or(1.0)
-});
-
 /// A number of milliseconds, times the scale.
 pub(super) fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis).mul_f64(*SCALE)
+    scaled(Duration::from_millis(millis))
 }
 
 /// A lease that the case waits out.

@@ -43,6 +43,7 @@ mod matrix;
 mod mutant;
 mod owner;
 mod replicas;
+mod scale;
 mod single;
 mod subject;
 mod table;
@@ -51,13 +52,14 @@ mod violation;
 mod virtual_time;
 
 pub use lateness::{
-    Late, forget_process, late, late_after, retry_if_late, retry_if_late_beyond, watch_process,
-    with_lateness,
+    Late, Lateness, forget_process, late, late_after, note_excuse, retry_if_late,
+    retry_if_late_beyond, watch_process, with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
 pub use mutant::{Mutant, Mutation};
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
+pub use scale::scaled;
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 pub use tokens::NEEDS_TOKENS;

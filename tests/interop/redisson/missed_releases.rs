@@ -84,7 +84,7 @@ fn a_release_while_nobody_is_subscribed_is_found_by_ours_at_once(library: &'stat
             timely!(given_back == [true; 2], "the lease was over before the release");
             waiter.join().unwrap().saturating_sub(freed)
         });
-        timely!(took <= scaled(SOON), "{took:?}");
+        timely!(after scaled(SOON), took <= scaled(SOON), "{took:?}");
         theirs.ok();
         let (name, slept) = (library.name, clock.elapsed());
         say!("{name}: without subscriptions we were there after {took:?}, they after {slept:?}");
@@ -138,8 +138,8 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
         sleeper.into_iter().for_each(|line| drop(line.ok()));
         (arrived.saturating_sub(freed), clock.elapsed().saturating_sub(released))
     });
-    timely!(ours <= scaled(SOON), "{ours:?}");
-    timely!(theirs <= scaled(SOON), "{theirs:?}: woken by our release");
+    timely!(after scaled(SOON), ours <= scaled(SOON), "{ours:?}");
+    timely!(after scaled(SOON), theirs <= scaled(SOON), "{theirs:?}: woken by our release");
 }
 
 /// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
@@ -170,6 +170,6 @@ fn a_lock_of_ours_that_they_delete_is_lost_with_notice_and_found_free_within_a_l
         });
         say!("deleted by RFencedLock: our waiter was there after {took:?}");
         // What it saw was a lease of a second.
-        timely!(took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
+        timely!(after Duration::from_secs(1), took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
     });
 }

@@ -204,11 +204,11 @@ fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll(
             let took = (0..2).map(|_| waking::to_us(&scene.peer, &lock, "apart", how));
             let worst = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
-            timely!(worst <= until(bound), "{worst:?}");
+            timely!(after until(bound), worst <= until(bound), "{worst:?}");
             let took = (0..2).map(|_| waking::to_them(&scene.peer, &lock, "apart", Learns::Told));
             let took = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels: they waited {took:?}");
-            timely!(took <= until(LEASE), "{took:?}");
+            timely!(after until(LEASE), took <= until(LEASE), "{took:?}");
         });
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
         threads.into_iter().for_each(join);
     });
     let counted = counter.load(Ordering::SeqCst);
-    let what = format_args!("{counted} of {} counted: two were inside", 6 * ROUNDS);
+    let what = format!("{counted} of {} counted: two were inside", 6 * ROUNDS);
     violated_unless(counted == 6 * ROUNDS, what);
 }
 

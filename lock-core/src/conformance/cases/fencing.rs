@@ -79,6 +79,6 @@ pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
 /// Each of these is larger than the one before it.
 #[track_caller]
 fn must_grow(tokens: &[Shown]) {
-    let what = format_args!("a token did not grow: {tokens:?}");
+    let what = format!("a token did not grow: {tokens:?}");
     violated_unless(tokens.is_sorted_by(|one, next| one < next), what);
 }

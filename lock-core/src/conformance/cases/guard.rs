@@ -122,7 +122,7 @@ pub(crate) fn validity_ends_before_lease(subject: &dyn Subject) {
         if trusted.is_zero() {
             break;
         }
-        let what = format_args!("the store has let it go, the guard trusts it for {trusted:?}");
+        let what = format!("the store has let it go, the guard trusts it for {trusted:?}");
         violated_unless(seen.held, what);
         let_pass(ms(5));
     }

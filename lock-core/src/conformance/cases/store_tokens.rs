@@ -53,7 +53,7 @@ pub(crate) fn tokens_grow_after_each_kind_of_release(subject: &dyn Subject) {
             _ => {}
         }
     }
-    let what = format_args!("a token did not grow: {seen:?}");
+    let what = format!("a token did not grow: {seen:?}");
     violated_unless(seen.is_sorted_by(|a, b| a < b), what);
 }
 
