@@ -163,8 +163,8 @@ pub fn within<T>(bound: Duration, call: impl FnOnce() -> T) -> T {
 }
 
 fn pause(time: Duration) {
-    let nobody = Arc::new(Signal::new());
-    let _due = SystemClock.wait(&nobody, SystemClock.now() + time);
+    let unraised = Arc::new(Signal::new());
+    let _due = SystemClock.wait(&unraised, SystemClock.now() + time);
 }
 
 #[cfg(test)]
