@@ -10,7 +10,7 @@ use std::sync::{Arc, Once};
 use std::thread;
 
 /// The name of threads whose panics are expected, and not printed.
-const QUIET: &str = "quiet case";
+pub(super) const QUIET: &str = "quiet case";
 
 /// Which cases run on which mutations. Each of these cases also runs on the store without a
 /// mutation.

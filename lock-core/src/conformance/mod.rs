@@ -43,21 +43,25 @@ mod lateness;
 mod matrix;
 mod mutant;
 mod replicas;
+mod scale;
 mod subject;
 mod table;
+mod violation;
 mod virtual_time;
 
 pub use exclusions::{
     NEEDS_A_LIST_OF_REPLICAS, NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
 };
 pub use lateness::{
-    Late, forget_process, late, late_after, retry_if_late, retry_if_late_beyond, watch_process,
-    with_lateness,
+    Late, Lateness, forget_process, late, late_after, note_excuse, retry_if_late,
+    retry_if_late_beyond, watch_process, with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
 pub use mutant::{Mutant, Mutation};
 pub use replicas::ReplicaSet;
+pub use scale::scaled;
 pub use subject::{Seen, Subject};
+pub use violation::{Violation, violated, violated_unless};
 pub use virtual_time::VirtualTime;
 
 use crate::clock::{Signal, Woken};
@@ -200,5 +204,6 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);
     let text = text.or_else(|| panic.downcast_ref::<Late>().map(Late::to_string));
+    let text = text.or_else(|| panic.downcast_ref::<Violation>().map(Violation::to_string));
     text.unwrap_or_else(|| "a panic without words".to_owned()).replace('\n', " ")
 }

@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     mutex, mutexes, now, patience, prompt, spawn, take, take_soon, take_with, take_within,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -74,7 +75,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     let work = |mutex: &Lock| {
         for _ in 0..ROUNDS {
             let guard = take_within(mutex, ms(10_000));
-            assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+            violated_unless(!inside.swap(true, Ordering::SeqCst), "two are inside");
             let read = counter.load(Ordering::SeqCst);
             // Long enough to detect a second holder.
             let_pass(ms(1));
@@ -89,7 +90,9 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
         let threads: Vec<_> = each_twice.map(|mutex| spawn(scope, || work(mutex))).collect();
         threads.into_iter().for_each(join);
     });
-    assert_eq!(counter.load(Ordering::SeqCst), 6 * ROUNDS);
+    let counted = counter.load(Ordering::SeqCst);
+    let what = format!("{counted} of {} counted: two were inside", 6 * ROUNDS);
+    violated_unless(counted == 6 * ROUNDS, what);
 }
 
 /// Concurrent threads that only try leave the lock free, and each grant is unlocked.
@@ -128,7 +131,7 @@ pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     assert!(!other.is_locked().expect("the store answers"));
     let _next = take(&other);
     assert!(guard.unlock().expect_err("it was taken away").is_lost());
-    assert!(subject.probe(one.name()).held, "the next holder keeps it");
+    violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
 }
 
 /// A forced unlock wakes waiters.

@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     mutexes, short, spawn, take, take_soon, take_with, take_within, tokens_of,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 use parking_lot::Mutex as Cell;
 use std::thread;
 
@@ -25,7 +26,7 @@ pub(crate) fn fencing_token_grows_with_each_grant(subject: &dyn Subject) {
     assert!(one.force_unlock().expect("the store answers"));
     drop(over);
     tokens.push(tokens_of(&take(&one)));
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    must_grow(&tokens);
 }
 
 /// Under contention, tokens grow in the order of the holders.
@@ -47,7 +48,7 @@ pub(crate) fn fencing_token_grows_under_contention(subject: &dyn Subject) {
     });
     let seen = seen.into_inner();
     assert_eq!(seen.len(), 4 * ROUNDS);
-    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    must_grow(&seen);
 }
 
 /// A holder whose lease has ended has a smaller token than its successor.
@@ -56,7 +57,7 @@ pub(crate) fn late_holder_has_smaller_token(subject: &dyn Subject) {
     let late = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
     assert!(!late.is_valid() && next.is_valid());
-    assert!(tokens_of(&late) < tokens_of(&next));
+    must_grow(&[tokens_of(&late), tokens_of(&next)]);
 }
 
 /// Tokens still grow after the store lost all data.
@@ -64,14 +65,20 @@ pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
     let name = fresh_name();
     DirectBackend::open(subject).hold(&name, long());
     subject.lose(&name);
-    let mut last = None;
+    let mut tokens = Vec::new();
     for _ in 0..3 {
         let client = client(subject);
-        let token = tokens_of(&take(&mutex(&client, &name)));
-        assert!(last.is_none_or(|last| token > last), "{token:?} must grow");
-        last = Some(token);
+        tokens.push(tokens_of(&take(&mutex(&client, &name))));
+        must_grow(&tokens);
         // The new counter starts at the current time, which must have advanced.
         let_pass(ms(5));
         subject.lose(&name);
     }
+}
+
+/// Each of these is larger than the one before it.
+#[track_caller]
+fn must_grow(tokens: &[GuardTokens]) {
+    let what = format!("a token did not grow: {tokens:?}");
+    violated_unless(tokens.is_sorted_by(|one, next| one < next), what);
 }

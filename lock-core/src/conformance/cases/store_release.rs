@@ -7,6 +7,7 @@ use crate::conformance::fixture::{
     DirectBackend, eventually, fresh_name, let_pass, long, ms, patience, short,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 
 /// A release frees its owner's lock and returns `Freed`.
 pub(crate) fn release_frees_lock_and_reports_it(subject: &dyn Subject) {
@@ -26,7 +27,7 @@ pub(crate) fn repeated_release_reports_gone(subject: &dyn Subject) {
     let next = direct.hold(&name, long());
     assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     assert_eq!(direct.release_with_tombstone(&name, owner, short()), Release::Gone);
-    assert!(subject.probe(&name).held, "the next holder keeps it");
+    violated_unless(subject.probe(&name).held, "a late release freed its successor's lock");
     assert_eq!(direct.release(&name, next, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn release_by_other_owner_is_refused(subject: &dyn Subject) {
     );
     let other = DirectBackend::open(subject);
     assert_eq!(other.release_with_tombstone(&name, other.owner(), short()), Release::Gone);
-    assert!(subject.probe(&name).held);
+    violated_unless(subject.probe(&name).held, "another owner freed the lock");
     assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
