@@ -1,10 +1,8 @@
-//! TLS over a TCP connection, by rustls. The waiting is left to the [`DeadlineStream`](super::stream::DeadlineStream): each call here reads
-//! and writes the socket once at most, and says [`ErrorKind::WouldBlock`] when that was not enough.
+//! TLS by rustls: certificates, sessions, and what their errors mean. Nothing here waits.
 
-use super::{Server, Stream};
+use super::Server;
 use lock_core::{Error, ErrorKind as Kind, WarningKind};
 use parking_lot::Mutex;
-use rustix::net::RecvFlags;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -12,8 +10,6 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection,
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// What a URL says about TLS.
@@ -135,11 +131,10 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Speaks TLS on this connection from now on.
-    pub(super) fn wrap(&self, socket: TcpStream, server: &Server) -> io::Result<TlsStream> {
-        let session = ClientConnection::new(self.files.config(server), self.name.clone())
-            .map_err(io::Error::other)?;
-        Ok(TlsStream { session, socket })
+    /// A session on a new connection.
+    pub(super) fn session(&self, server: &Server) -> io::Result<TlsSession> {
+        let session = ClientConnection::new(self.files.config(server), self.name.clone());
+        session.map(TlsSession).map_err(io::Error::other)
     }
 
     /// A handshake failed: the next one is made with the authorities that the system trusts then.
@@ -221,125 +216,20 @@ fn unreadable(option: &str, path: &str, what: &str) -> Error {
     Error::configuration(format!("`{option}={path}` is no file that {what} can be read from (PEM)"))
 }
 
-/// A connection that speaks TLS.
+/// One TLS session: turns ciphertext to plaintext and back. The socket belongs to the
+/// [`Transport`](super::transport::Transport).
 #[derive(Debug)]
-pub(crate) struct TlsStream {
-    session: ClientConnection,
-    socket: TcpStream,
-}
+pub(crate) struct TlsSession(ClientConnection);
 
-impl TlsStream {
-    /// How often a look may find something that is no data, until the peer is taken for a babbler.
-    const LOOKS: usize = 16;
-
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
-    }
-
+impl TlsSession {
     pub(super) fn is_handshaking(&self) -> bool {
-        self.session.is_handshaking()
+        self.0.is_handshaking()
     }
 
-    /// Whether something that was written is still here.
-    pub(super) fn wants_write(&self) -> bool {
-        self.session.wants_write()
-    }
-
-    /// Writes some of what is still here.
-    pub(super) fn push(&mut self) -> io::Result<()> {
-        match self.session.write_tls(&mut self.socket) {
-            Ok(0) => Err(ErrorKind::WriteZero.into()),
-            Ok(_) => Ok(()),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
-            {
-                Err(self.last_words().unwrap_or(error))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Why the peer has closed the connection, if it said so before. It may have done so while we wrote, and nobody
-    /// reads after a failed write.
-    fn last_words(&mut self) -> Option<io::Error> {
-        for _ in 0..Self::LOOKS {
-            let read = self.session.read_tls(&mut Unwaiting(self.socket.as_fd()));
-            if let Err(error) = self.digest() {
-                return Some(error);
-            }
-            if !read.is_ok_and(|count| count > 0) {
-                break;
-            }
-        }
-        None
-    }
-
-    /// One step of the handshake.
-    pub(super) fn handshake_tls(&mut self) -> io::Result<()> {
-        if self.session.wants_write() { self.push() } else { self.pull() }
-    }
-
-    fn pull(&mut self) -> io::Result<()> {
-        let count = self.session.read_tls(&mut self.socket)?;
-        self.digest()?;
-        if count == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
-    }
-
-    fn digest(&mut self) -> io::Result<()> {
-        if let Err(error) = self.session.process_new_packets() {
-            // The peer is told, if it takes that at once.
-            let _told = self.session.write_tls(&mut self.socket);
-            return Err(io::Error::new(ErrorKind::InvalidData, error));
-        }
-        Ok(())
-    }
-
-    /// When this says [`ErrorKind::WouldBlock`], nothing that has been decrypted is left here, so whoever waits for the
-    /// socket misses nothing.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self.session.reader().read(into) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            done => return done,
-        }
-        if self.session.wants_write() {
-            self.push()?;
-        }
-        self.pull()?;
-        // A part of a record, or something that is no data: then it is for the caller to look at the clock.
-        self.session.reader().read(into)
-    }
-
-    /// Takes some of `bytes`. An error means that it took none.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.session.wants_write() {
-            self.push()?;
-            if self.session.wants_write() {
-                return Err(ErrorKind::WouldBlock.into());
-            }
-        }
-        self.session.writer().write(bytes)
-    }
-
-    /// Whether the peer has neither closed the connection nor sent data.
-    pub(super) fn is_quiet(&mut self) -> bool {
-        is_quiet(&mut self.session, self.socket.as_fd())
-    }
-
-    /// The session and the socket, each for itself.
-    pub(super) fn split(self) -> (Stream, Option<Session>) {
-        (Stream::Tcp(self.socket), Some(Session(self.session)))
-    }
-}
-
-/// The session of a connection whose socket others read and write.
-#[derive(Debug)]
-pub(crate) struct Session(ClientConnection);
-
-impl Session {
-    /// Deciphers what the socket gave, and appends what it says. `true`: that was the peer's last word.
-    pub(crate) fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
-        while !sealed.is_empty() {
-            self.0.read_tls(&mut sealed)?;
+    /// Decrypts what the socket gave, and appends it. `true`: the peer ended the session with it.
+    pub(super) fn decrypt(&mut self, mut received: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
+        while !received.is_empty() {
+            self.0.read_tls(&mut received)?;
             let state = self
                 .0
                 .process_new_packets()
@@ -354,8 +244,8 @@ impl Session {
         Ok(false)
     }
 
-    /// Enciphers `plain`, behind whatever the session itself has to say, and appends it.
-    pub(crate) fn seal(&mut self, mut plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+    /// Appends what the session itself has to send, and then `plain`, encrypted.
+    pub(super) fn encrypt(&mut self, mut plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
         while !plain.is_empty() || self.0.wants_write() {
             // It takes only so much until that is fetched.
             let count = self.0.writer().write(plain)?;
@@ -365,37 +255,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// See [`TlsStream::is_quiet`].
-    pub(crate) fn is_quiet(&mut self, socket: BorrowedFd<'_>) -> bool {
-        is_quiet(&mut self.0, socket)
-    }
-}
-
-/// Looks without waiting: what belongs to TLS itself, such as a session ticket, is taken in.
-fn is_quiet(session: &mut ClientConnection, socket: BorrowedFd<'_>) -> bool {
-    for _ in 0..TlsStream::LOOKS {
-        match session.process_new_packets() {
-            Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
-            _ => return false,
-        }
-        match session.read_tls(&mut Unwaiting(socket)) {
-            Ok(0) => return false,
-            Ok(_) => {}
-            Err(error) => return error.kind() == ErrorKind::WouldBlock,
-        }
-    }
-    false
-}
-
-/// A socket that is read without waiting, whatever mode it is in.
-struct Unwaiting<'a>(BorrowedFd<'a>);
-
-impl Read for Unwaiting<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let (count, _) = rustix::net::recv(self.0, into, RecvFlags::DONTWAIT)?;
-        Ok(count)
     }
 }
 

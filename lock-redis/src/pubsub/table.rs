@@ -385,7 +385,7 @@ impl SubscriptionTable {
     }
 
     /// Asks again for what the server refused.
-    pub(super) fn ask_again(&mut self) {
+    pub(super) fn retry_refused(&mut self) {
         for (name, channel) in &mut self.channels {
             if channel.phase == Phase::Refused && !channel.watches.is_empty() {
                 channel.phase = Phase::Unsent;

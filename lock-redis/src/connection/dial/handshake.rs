@@ -2,7 +2,7 @@
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Dialer, Identity, IdentityKind, Route, not_connected};
-use crate::connection::{CallError, Connection, Request};
+use crate::connection::{CallError, Connection, ConnectionLike, Request};
 use crate::kind;
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};

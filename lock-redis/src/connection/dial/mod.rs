@@ -12,9 +12,9 @@ pub(crate) use handshake::Login;
 pub(crate) use identity::{Identity, IdentityKind, ServerGeneration};
 
 use super::endpoint::{Endpoint, connect_to_socket};
-use super::shutdown::{ShutdownRegistry, SocketHandle};
+use super::shutdown::ShutdownRegistry;
 use super::tls::{self, Tls};
-use super::{Connection, Stream};
+use super::{Connection, Transport};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment, Notices, WarningKind};
 use parking_lot::Mutex;
@@ -282,12 +282,12 @@ impl Dialer {
     /// ones.
     pub(crate) fn retire(&self) {
         if let Some(shutdown) = &self.shutdown {
-            shutdown.end();
+            shutdown.shut();
         }
     }
 
     pub(super) fn is_retired(&self) -> bool {
-        self.shutdown.as_ref().is_some_and(ShutdownRegistry::is_over)
+        self.shutdown.as_ref().is_some_and(ShutdownRegistry::is_shut)
     }
 
     /// What is told to those who wait for a server that was retired.
@@ -328,11 +328,12 @@ impl Dialer {
         let us = self.login.secrets.now(&self.calls, &self.server, &*self.clock, by);
         let us = us.map_err(not_connected)?;
         self.server.set_user(us.user.as_deref());
-        let stream = self.connect(by).map_err(not_connected)?;
-        let handle = self.handle(&stream)?;
-        let mut connection =
-            Connection::new(stream, handle, Arc::clone(&self.server), Arc::clone(&self.clock))
-                .map_err(|error| Failure::NotSent(self.cannot_connect(error)))?;
+        let transport = Arc::new(self.connect(by).map_err(not_connected)?);
+        if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.register(&transport)) {
+            return Err(Failure::NotSent(self.retired()));
+        }
+        let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
+        let mut connection = Connection::new(transport, server, clock);
         connection.handshake_tls(by).map_err(|error| {
             if let Route::Tcp(_, Some(tls)) = &self.route {
                 tls.failed(&error);
@@ -343,37 +344,23 @@ impl Dialer {
         Ok(connection)
     }
 
-    /// What the connection is ended by when the server is retired.
-    fn handle(&self, stream: &Stream) -> Result<Option<Arc<SocketHandle>>, Failure> {
-        let Some(shutdown) = &self.shutdown else { return Ok(None) };
-        let handle =
-            SocketHandle::of(stream).map_err(|e| Failure::NotSent(self.cannot_connect(e)))?;
-        let handle = Arc::new(handle);
-        if shutdown.admit(&handle) {
-            return Ok(Some(handle));
-        }
-        Err(Failure::NotSent(self.retired()))
-    }
-
-    fn connect(&self, by: Moment) -> Result<Stream, Error> {
+    fn connect(&self, by: Moment) -> Result<Transport, Error> {
         let (resolver, tls) = match &self.route {
             Route::Tcp(resolver, tls) => (resolver, tls),
             Route::Unix(path) => {
-                return connect_to_socket(path, &*self.clock, by).map(Stream::Unix);
+                let stream = connect_to_socket(path, &*self.clock, by)?;
+                return Transport::new(stream, None).map_err(|error| self.cannot_connect(error));
             }
         };
         let addresses =
             resolver.resolve(&*self.clock, by).map_err(|error| self.not_found(error))?;
-        let stream = connect_to_any(&addresses, &*self.clock, by)
-            .and_then(|stream| prepare(&stream, self.bounds.command).map(|()| stream))
-            .map_err(|error| self.cannot_connect(error))?;
-        match tls {
-            None => Ok(Stream::Tcp(stream)),
-            Some(tls) => tls
-                .wrap(stream, &self.server)
-                .map(|stream| Stream::Tls(Box::new(stream)))
-                .map_err(|error| self.cannot_connect(error)),
-        }
+        let connect = || {
+            let stream = connect_to_any(&addresses, &*self.clock, by)?;
+            prepare(&stream, self.bounds.command)?;
+            let session = tls.as_ref().map(|tls| tls.session(&self.server)).transpose()?;
+            Transport::new(stream, session)
+        };
+        connect().map_err(|error| self.cannot_connect(error))
     }
 
     fn not_found(&self, error: LookUpError) -> Error {
@@ -493,11 +480,9 @@ mod tests {
         let command = Duration::from_millis(1_234);
         let bounds = Timeouts { connect: Duration::from_secs(5), command };
         let dialer = Dialer::new(server, None, login, bounds, Arc::new(SystemClock));
-        let Stream::Tcp(stream) = dialer.connect(Moment::NEVER).unwrap() else {
-            panic!("an address leads to a TCP connection")
-        };
-        let socket = SockRef::from(&stream);
+        let transport = dialer.connect(Moment::NEVER).unwrap();
+        let socket = transport.socket();
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(command));
-        assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
+        assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
     }
 }

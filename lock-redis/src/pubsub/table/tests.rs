@@ -105,7 +105,7 @@ fn a_refusal_fails_who_waits_wakes_who_watches_and_is_asked_again() {
     assert_eq!(table.refused(&asked, &failure).watches.len(), 2);
     assert!(matches!(confirmation.unwrap().take(), Some(Err(Failure::Refused(_)))));
     assert!(table.take_work(at(0)).subscribe.is_empty());
-    table.ask_again();
+    table.retry_refused();
     subscription(&table.take_work(at(0)));
 }
 
@@ -136,7 +136,7 @@ fn a_channel_that_is_not_told_of_is_polled_until_it_is() {
     assert_eq!(table.poll(false, at(99)).0.watches.len(), 0);
     assert_eq!(table.poll(false, at(125)).0.watches.len(), 1);
     assert_eq!(table.poll(false, at(126)).0.watches.len(), 0, "once for each interval");
-    table.ask_again();
+    table.retry_refused();
     let asked = subscription(&table.take_work(at(1_000)));
     assert_eq!(table.confirmed(&asked).watches.len(), 1, "to look for itself");
     assert_eq!(table.poll(false, at(2_000)).1, Moment::NEVER);
