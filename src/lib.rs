@@ -1,31 +1,32 @@
 // The links of README.md, for docs.rs: of two definitions the first counts.
-//! [`Backend`]: crate::Backend
-//! [algorithms]: https://docs.rs/crate/distlock/latest/source/docs/ALGORITHMS.md
-//! [contributing]: https://docs.rs/crate/distlock/latest/source/CONTRIBUTING.md
 //! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
-//! [design]: https://docs.rs/crate/distlock/latest/source/docs/DESIGN.md
-//! [formats]: https://docs.rs/crate/distlock/latest/source/docs/FORMATS.md
+//! [docs]: https://docs.rs/crate/distlock/latest/source/docs/README.md
 //! [guarantees]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md
-//! [guarantees-replicas]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#replicas
+//! [guarantees-fencing]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#fencing
 //! [interop]: https://docs.rs/crate/distlock/latest/source/docs/INTEROP.md
-//! [measured]: https://docs.rs/crate/distlock/latest/source/docs/MEASURED.md
 //! [migrating]: https://docs.rs/crate/distlock/latest/source/docs/MIGRATING.md
-//! [operations]: https://docs.rs/crate/distlock/latest/source/docs/OPERATIONS.md
-//! [performance]: https://docs.rs/crate/distlock/latest/source/docs/PERFORMANCE.md
-//! [testing]: https://docs.rs/crate/distlock/latest/source/docs/TESTING.md
+//! [recipes-backends]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#switching-backends
+//! [recipes-cron]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-cron-job-on-several-hosts
+//! [recipes-ctrl-c]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#ctrl-c-and-sigterm
+//! [recipes-loss]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-long-job-that-stops-when-the-lock-is-lost
+//! [recipes-tests]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#testing-your-own-code
 //!
 #![doc = include_str!("../README.md")]
 //!
 //! # The map
 //!
-//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a store of your own
-//! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an [`OwnedMutex`], whose
-//!   guards can be sent to other threads
-//! - [`MultiLock`] makes several locks one, on whatever servers they are; [`MajorityLock`] needs most of them
-//! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the wait and the lease
+//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a
+//!   store of your own
+//! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an
+//!   [`OwnedMutex`], whose guards can be sent to other threads
+//! - [`MultiLock`] makes several locks one, on whatever servers they are; [`MajorityLock`] needs
+//!   most of them
+//! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the
+//!   wait and the lease
 //! - [`LockGuard`] is the holding: its [fencing token](LockGuard::fencing_token), what is
 //!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
-//! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is plugged into URLs
+//! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is
+//!   plugged into URLs
 
 #![forbid(unsafe_code)]
 
@@ -37,16 +38,19 @@ pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
     CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
     Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions,
-    Loss, LossCause, MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment,
-    MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, Outcome, OwnedGuard,
-    OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret, Signal,
-    SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
+    Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend,
+    MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas,
+    OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret,
+    Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 
-// Its examples are compiled with those of the README.
+// Their examples are compiled with those of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/MIGRATING.md")]
 struct Migrating;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/RECIPES.md")]
+struct Recipes;
 
 /// Connects to the store that a URL names.
 ///
@@ -62,11 +66,13 @@ struct Migrating;
 /// | `redlock://[user:password@]host[:port],host[:port],host[:port][/database]` | a quorum of independent Redis servers (feature `cluster`, on by default); see [`set_up_quorum`] |
 /// | `redlocks://..` | the same over TLS |
 ///
-/// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority that the system trusts.
-/// Options say otherwise: `tls_ca=FILE` (the authorities to trust instead), `tls_name=HOST` (whom the certificate is for),
-/// and `tls_cert=FILE&tls_key=FILE` (our own certificate, for servers that ask for one); the files are PEM.
+/// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority
+/// that the system trusts. Options say otherwise: `tls_ca=FILE` (the authorities to trust instead),
+/// `tls_name=HOST` (whom the certificate is for), and `tls_cert=FILE&tls_key=FILE` (our own
+/// certificate, for servers that ask for one); the files are PEM.
 ///
-/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for all of them.
+/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for
+/// all of them.
 ///
 /// # Blocking
 ///
@@ -91,8 +97,8 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     builder().url(url)?.connect()
 }
 
-/// Connects to the store that the environment variable `DISTLOCK_URL` names, with the settings that stand in variables
-/// of their own, as in `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
+/// Connects to the store that the environment variable `DISTLOCK_URL` names, with the settings that
+/// stand in variables of their own, as in `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
 ///
 /// # Errors
 ///
@@ -122,10 +128,11 @@ pub fn builder() -> ClientBuilder {
 #[cfg(feature = "cluster")]
 pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
 
-/// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
+/// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the
+/// [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
-    let schemes = Schemes::none().with(MemoryScheme);
+    let schemes = Schemes::empty().with(MemoryScheme);
     #[cfg(feature = "redis")]
     let schemes = schemes
         .with(lock_redis::RedisScheme::new())

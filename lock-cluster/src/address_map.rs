@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_win_over_hosts_and_the_rest_is_left_alone() {
+    fn address_map_prefers_addresses_to_hosts() {
         let map = AddressMap::read("a:1=b:2,a=c,[::1]:7000=d:7").unwrap();
         let real = |host, port| map.real(&Address::new(host, port)).to_string();
         assert_eq!(real("a", 1), "b:2");
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_an_example() {
+    fn malformed_address_map_is_refused_with_an_example() {
         for text in ["", "a", "a:1", "a:1=b", "a=b:1", "a=", "=b", ":1=b:1", "a:1=b:1,", "a b=c"] {
             let error = AddressMap::read(text).unwrap_err();
             assert!(error.is_configuration(), "{text}");

@@ -73,7 +73,7 @@ impl ClusterBackend {
     ) -> Result<Self, Error> {
         config.check()?;
         let seeds = seeds(config)?;
-        let option = |name| config.extra().find(|(it, _)| *it == name).map(|(_, value)| value);
+        let option = |name| config.scheme_option(name);
         let channels = match option("channels") {
             None | Some("auto") => Channels::Auto,
             Some("plain") => Channels::Plain,

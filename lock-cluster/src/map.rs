@@ -134,11 +134,18 @@ impl Map {
 
     /// Whether it is known which node belongs to this address.
     pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
-        self.id_at(address).is_some() || self.members.iter().any(|it| it.address == *address)
+        match self.ids_at(address) {
+            0 => self.members.iter().any(|member| member.address == *address),
+            ids => ids == 1,
+        }
     }
 
-    /// The node that belongs to this address; `None` if it is not known, or several were listed
-    /// there.
+    /// How many nodes are listed at this address.
+    pub(crate) fn ids_at(&self, address: &Address) -> usize {
+        self.nodes.iter().filter(|(_, at)| at == address).count()
+    }
+
+    /// The node that belongs to this address; `None` if none is listed there, or several are.
     fn id_at(&self, address: &Address) -> Option<&str> {
         let mut ids = self.nodes.iter().filter(|(_, at)| at == address).map(|(id, _)| id.as_str());
         ids.next().filter(|_| ids.next().is_none())
@@ -157,8 +164,9 @@ impl Map {
         listed(self.nodes.iter().map(|(id, _)| id.as_str()))
     }
 
-    /// A node that is known lists these.
+    /// A node that is known lists these. They replace what was listed at their addresses before.
     pub(crate) fn note(&mut self, nodes: &[(String, Address)]) {
+        self.nodes.retain(|(_, at)| !nodes.iter().any(|(_, address)| address == at));
         self.nodes.extend(nodes.iter().cloned());
     }
 

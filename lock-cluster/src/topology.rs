@@ -219,13 +219,14 @@ impl Shared {
         map.note(&told.nodes);
         // Before Redis 7 a node without slots, as where the first one is just moving, is listed
         // nowhere.
-        if map.knows_node_at(to) || !told.sharded_channels {
+        let listed = map.ids_at(to);
+        if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
             return Ok(());
         }
         drop(map);
         self.desk.ask();
         Err(Failure::NotSent(Error::unavailable(format!(
-            "{} sends us to {to}, and does not list a node there",
+            "{} sends us to {to}, and lists {listed} nodes there",
             from.address
         ))))
     }

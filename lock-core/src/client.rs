@@ -21,9 +21,9 @@ use std::time::Duration;
 
 /// A program's connection to a store. Clones are one and the same client.
 ///
-/// Threads of one client queue for a lock inside the process; two clients are strangers to each other, also in one
-/// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
-/// and guard is gone.
+/// Threads of one client queue for a lock inside the process; two clients are strangers to each
+/// other, also in one process. One for each program is enough. Its threads, a few for any number of
+/// locks, end when the last clone, handle and guard is gone.
 ///
 /// # Forks
 ///
@@ -53,7 +53,8 @@ impl Client {
         Mutex::new(Arc::clone(&self.0), &name.try_into()?)
     }
 
-    /// The lock of this name, held by guards that can be sent to other threads, and not reentrant. Asks no store.
+    /// The lock of this name, held by guards that can be sent to other threads, and not reentrant.
+    /// Asks no store.
     ///
     /// # Errors
     ///
@@ -66,12 +67,13 @@ impl Client {
         OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
     }
 
-    /// A client of the same store with another value for one option of the URL: for locks that need it otherwise than the
-    /// rest, such as one whose key programs in other languages have in another wire format. The rest of the settings, the
-    /// clock and the event handler are this one's.
+    /// A client of the same store with another value for one option of the URL: for locks that need
+    /// it otherwise than the rest, such as one whose key programs in other languages have in
+    /// another wire format. The rest of the settings, the clock and the event handler are this
+    /// one's.
     ///
-    /// It is the same client each time while it is in use. It has connections and a watchdog of its own, and it and this one
-    /// are strangers to each other: use one of them for each lock.
+    /// It is the same client each time while it is in use. It has connections and a watchdog of its
+    /// own, and it and this one are strangers to each other: use one of them for each lock.
     ///
     /// # Examples
     ///
@@ -86,8 +88,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if this client was given a
-    /// backend instead of a URL. [`Error::is_misuse`] in a forked child.
+    /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if
+    /// this client was given a backend instead of a URL. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
         self.0.refuse_if_forked()?;
         self.1.differing_in(option, value)
@@ -105,12 +107,13 @@ impl Client {
         self.0.abilities
     }
 
-    /// How many threads of this client wait for the lock of this name now (Java's `getQueueLength`).
+    /// How many threads of this client wait for the lock of this name now (Java's
+    /// `getQueueLength`).
     ///
     /// # Errors
     ///
     /// [`Error::is_misuse`] if the name is not one.
-    pub fn waiting<N>(&self, name: N) -> Result<usize, Error>
+    pub fn queue_length<N>(&self, name: N) -> Result<usize, Error>
     where
         N: TryInto<LockName>,
         Error: From<N::Error>,
@@ -118,13 +121,15 @@ impl Client {
         Ok(self.0.waiting(&name.try_into()?))
     }
 
-    /// Waits until everything that is in doubt is cleaned up: attempts and releases that were sent and never answered,
-    /// which may have taken a lock, or not have freed it. Call it before the program ends and after an error that says
-    /// that the store could not be asked; otherwise such a lock may stay taken for as long as its lease.
+    /// Waits until everything that is in doubt is cleaned up: attempts and releases that were sent
+    /// and never answered, which may have taken a lock, or not have freed it. Call it before the
+    /// program ends and after an error that says that the store could not be asked; otherwise such
+    /// a lock may stay taken for as long as its lease.
     ///
-    /// When the last clone, handle and guard of a client goes, each doubt is tried once more, for at most the command
-    /// time-out; this waits for longer, and says what came of it. It does not wait for guards. Servers of a quorum that a
-    /// release did not wait for are none of its doubts: they are waited for when the client goes.
+    /// When the last clone, handle and guard of a client goes, each doubt is tried once more, for
+    /// at most the command time-out; this waits for longer, and says what came of it. It does not
+    /// wait for guards. Servers of a quorum that a release did not wait for are none of its doubts:
+    /// they are waited for when the client goes.
     ///
     /// # Blocking
     ///
@@ -132,14 +137,15 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if something is still in doubt then. It is tried on in the background, and leases end
-    /// whatever may be left. [`Error::is_misuse`] in a forked child.
-    pub fn settle(&self, wait: Duration) -> Result<(), Error> {
+    /// [`Error::is_unavailable`] if something is still in doubt then. It is tried on in the
+    /// background, and leases end whatever may be left. [`Error::is_misuse`] in a forked child.
+    pub fn wait_for_cleanup(&self, wait: Duration) -> Result<(), Error> {
         self.0.settle(wait)
     }
 
-    /// Whether the store can be asked, and answers: for a program that is to say whether it is ready. Looks at the lock
-    /// `distlock:ping`, which a user with rights to some keys only must be allowed to read; takes nothing.
+    /// Whether the store can be asked, and answers: for a program that is to say whether it is
+    /// ready. Looks at the lock `distlock:ping`, which a user with rights to some keys only must be
+    /// allowed to read; takes nothing.
     ///
     /// # Blocking
     ///
@@ -147,9 +153,10 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As those of an attempt to lock, at once and not after the outage limit: [`Error::is_unavailable`] with what keeps
-    /// the store from an answer, [`Error::is_configuration`] if it turns this client away. [`Error::is_misuse`] in a
-    /// forked child.
+    /// As those of an attempt to lock, at once and not after the outage limit:
+    /// [`Error::is_unavailable`] with what keeps the store from an answer,
+    /// [`Error::is_configuration`] if it turns this client away. [`Error::is_misuse`] in a forked
+    /// child.
     ///
     /// # Examples
     ///
@@ -165,8 +172,9 @@ impl Client {
         self.0.ping(wait)
     }
 
-    /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
-    /// lease, ten seconds at most. A name that is not used any more leaves nothing behind.
+    /// How many lock names are in use here: held, waited for, or with a handle, or released within
+    /// the last third of a lease, ten seconds at most. A name that is not used any more leaves
+    /// nothing behind.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()
@@ -236,8 +244,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The schemes that the URL is looked up in. Default: `memory` alone here, and all that are built in where the
-    /// builder comes from the `distlock` crate.
+    /// The schemes that the URL is looked up in. Default: `memory` alone here, and all that are
+    /// built in where the builder comes from the `distlock` crate.
     pub fn schemes(mut self, schemes: Schemes) -> Self {
         self.schemes = Some(schemes);
         self
@@ -261,12 +269,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Makes the client. Does not wait for the store: one that is down is reported when it is first asked.
+    /// Makes the client. Does not wait for the store: one that is down is reported when it is first
+    /// asked.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme or option, and where
-    /// there is neither a URL nor a backend.
+    /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme
+    /// or option, and where there is neither a URL nor a backend.
     pub fn connect(self) -> Result<Client, Error> {
         let kin = Kin::none(self.clone());
         Ok(Client(self.open()?, kin))
@@ -290,7 +299,7 @@ impl ClientBuilder {
                 (config, backend)
             }
             (Some(config), None) => {
-                let schemes = self.schemes.unwrap_or_else(|| Schemes::none().with(MemoryScheme));
+                let schemes = self.schemes.unwrap_or_else(|| Schemes::empty().with(MemoryScheme));
                 let backend = schemes.open(&config, &context)?;
                 (config, backend)
             }

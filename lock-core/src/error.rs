@@ -1,8 +1,9 @@
 //! [`Error`]: one opaque error for the whole house.
 //!
-//! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news about safety,
-//! *unavailable* means that the store could not be asked (and *lack of acknowledgements* that its replicas could not), and *misuse* and *configuration* are to be mended in the
-//! caller's code and settings.
+//! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news
+//! about safety, *unavailable* means that the store could not be asked (and *lack of
+//! acknowledgements* that its replicas could not), and *misuse* and *configuration* are to be
+//! mended in the caller's code and settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;
@@ -13,18 +14,21 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lease ended while the caller thought it held the lock. Another holder may have been inside meanwhile.
+    /// The lease ended while the caller thought it held the lock. Another holder may have been
+    /// inside meanwhile.
     Lost,
     /// The lock is still ours, but less is left of its lease than the caller needs.
-    Ending,
-    /// This thread holds nothing that could be released: misuse, Java's `IllegalMonitorStateException`.
+    LeaseTooShort,
+    /// This thread holds nothing that could be released: misuse, Java's
+    /// `IllegalMonitorStateException`.
     NotHeld,
     /// An [`Interrupt`](crate::Interrupt) fired while waiting.
     Interrupted,
-    /// The store could not be asked, or not in time. Nothing is known about the lock; this never means "busy".
+    /// The store could not be asked, or not in time. Nothing is known about the lock; this never
+    /// means "busy".
     Unavailable,
-    /// The store granted it, and too few replicas confirmed that in time ([`Replication`](crate::Replication)). It was taken
-    /// back.
+    /// The store granted it, and too few replicas confirmed that in time
+    /// ([`Replication`](crate::Replication)). It was taken back.
     InsufficientReplicas,
     /// Something under the key is not a lock in this wire format.
     ForeignFormat,
@@ -38,8 +42,9 @@ pub enum ErrorKind {
 
 /// Why a call of this library failed.
 ///
-/// Cheap to clone. The text says what was attempted, on which lock, and what is known now; the source, if there is
-/// one, says what the operating system or the server answered. No password ever stands in it.
+/// Cheap to clone. The text says what was attempted, on which lock, and what is known now; the
+/// source, if there is one, says what the operating system or the server answered. No password ever
+/// stands in it.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -52,18 +57,18 @@ struct Inner {
     members: Vec<MemberResult>,
 }
 
-/// What one of several came to that were asked together: a lock among those of a [`MultiLock`](crate::MultiLock), or a node
-/// of a quorum.
+/// What one of several came to that were asked together: a lock among those of a
+/// [`MultiLock`](crate::MultiLock), or a node of a quorum.
 #[derive(Clone, Debug)]
 pub struct MemberResult {
     name: String,
-    outcome: Outcome,
+    outcome: MemberOutcome,
 }
 
 /// What it came to.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum MemberOutcome {
     /// It did what was asked. Where the whole failed, it was undone.
     Done,
     /// Somebody else had it.
@@ -77,7 +82,7 @@ pub enum Outcome {
 impl MemberResult {
     /// What the one of this name came to.
     #[must_use]
-    pub fn new(name: impl Into<String>, outcome: Outcome) -> Self {
+    pub fn new(name: impl Into<String>, outcome: MemberOutcome) -> Self {
         Self { name: name.into(), outcome }
     }
 
@@ -89,7 +94,7 @@ impl MemberResult {
 
     /// What it came to.
     #[must_use]
-    pub fn outcome(&self) -> &Outcome {
+    pub fn outcome(&self) -> &MemberOutcome {
         &self.outcome
     }
 
@@ -97,15 +102,15 @@ impl MemberResult {
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match &self.outcome {
-            Outcome::Failed(error) => Some(error),
-            Outcome::Done | Outcome::Busy | Outcome::NotAsked => None,
+            MemberOutcome::Failed(error) => Some(error),
+            MemberOutcome::Done | MemberOutcome::Busy | MemberOutcome::NotAsked => None,
         }
     }
 }
 
 impl Error {
-    /// An error of this kind. `message` is lower case, without a full stop, and says what to do about it where that
-    /// is known.
+    /// An error of this kind. `message` is lower case, without a full stop, and says what to do
+    /// about it where that is known.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
@@ -135,21 +140,27 @@ impl Error {
         Self::new(ErrorKind::Unavailable, message)
     }
 
-    /// An error of something that several were asked for: `what`, and what each of them came to. `done` says what it
-    /// means that one did as it was asked.
+    /// An error of something that several were asked for: `what`, and what each of them came to.
+    /// `done` says what it means that one did as it was asked.
     #[must_use]
-    pub fn of_several(kind: ErrorKind, what: &str, done: &str, members: Vec<MemberResult>) -> Self {
+    pub fn from_members(
+        kind: ErrorKind,
+        what: &str,
+        done: &str,
+        members: Vec<MemberResult>,
+    ) -> Self {
         let each = members.iter().map(|member| {
             let name = member.name();
             match member.outcome() {
-                Outcome::Done => format!("\"{name}\" {done}"),
-                Outcome::Busy => format!("\"{name}\" was busy"),
-                Outcome::NotAsked => format!("\"{name}\" was not asked"),
-                Outcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
+                MemberOutcome::Done => format!("\"{name}\" {done}"),
+                MemberOutcome::Busy => format!("\"{name}\" was busy"),
+                MemberOutcome::NotAsked => format!("\"{name}\" was not asked"),
+                MemberOutcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
-        // What the failures themselves say stands in the text already; their cause goes on the chain.
+        // What the failures themselves say stands in the text already; their cause goes on the
+        // chain.
         let source =
             members.iter().filter_map(MemberResult::error).find_map(|it| it.0.source.clone());
         Self(Arc::new(Inner { kind, lock: None, message, source, members }))
@@ -157,17 +168,18 @@ impl Error {
 
     /// The same error with what caused it.
     ///
-    /// `Debug` shows the text of the cause, so give it none that quotes what may be a password. The errors of `toml` do:
-    /// take only their `message()`.
+    /// `Debug` shows the text of the cause, so give it none that quotes what may be a password. The
+    /// errors of `toml` do: take only their `message()`.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.0).source = Some(Arc::new(source));
         self
     }
 
-    /// The same error with more at the end of its text, behind a semicolon: what follows from it, or what to do.
+    /// The same error with more at the end of its text, behind a semicolon: what follows from it,
+    /// or what to do.
     #[must_use]
-    pub fn adding(mut self, more: &str) -> Self {
+    pub fn with_hint(mut self, more: &str) -> Self {
         let message = &mut Arc::make_mut(&mut self.0).message;
         message.push_str("; ");
         message.push_str(more);
@@ -200,8 +212,8 @@ impl Error {
         self.0.lock.as_ref()
     }
 
-    /// Of an error of several locks, or nodes of a quorum, that were asked as one, what each of them came to, in the order in which they were
-    /// given. Empty for all other errors.
+    /// Of an error of several locks, or nodes of a quorum, that were asked as one, what each of
+    /// them came to, in the order in which they were given. Empty for all other errors.
     #[must_use]
     pub fn members(&self) -> &[MemberResult] {
         &self.0.members
@@ -215,8 +227,8 @@ impl Error {
 
     /// The lock is still ours, but too little is left of its lease.
     #[must_use]
-    pub fn is_ending(&self) -> bool {
-        self.kind() == ErrorKind::Ending
+    pub fn is_lease_too_short(&self) -> bool {
+        self.kind() == ErrorKind::LeaseTooShort
     }
 
     /// This thread holds nothing to release.

@@ -71,7 +71,8 @@ impl Hold {
         if self.remaining() >= time {
             return Ok(());
         }
-        // What is asked for is what shall be left when this returns, so the lease is a little longer.
+        // What is asked for is what shall be left when this returns, so the lease is a little
+        // longer.
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
         let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition.name))?;
         self.lease_again(lease)
@@ -101,8 +102,9 @@ impl Hold {
         self.look().unwrap_or(GuardState::Lost)
     }
 
-    /// How it stands: a deadline that has passed is a loss, also before the watchdog comes by. `None` in a forked child:
-    /// the parent holds it, and the child may ask it nothing, because a thread that is not there may have its lock.
+    /// How it stands: a deadline that has passed is a loss, also before the watchdog comes by.
+    /// `None` in a forked child: the parent holds it, and the child may ask it nothing, because a
+    /// thread that is not there may have its lock.
     fn look(&self) -> Option<GuardState> {
         match self.engine.must_hold(&self.entry, &self.acquisition) {
             Err(error) if error.is_misuse() => None,
@@ -215,8 +217,11 @@ impl fmt::Debug for Held {
 pub(crate) fn must_be_left(left: Duration, time: Duration, lock: &LockName) -> Result<(), Error> {
     if left < time {
         return Err(Error::new(
-            ErrorKind::Ending,
-            format!("{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"),
+            ErrorKind::LeaseTooShort,
+            format!(
+                "{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or \
+                stop here"
+            ),
         )
         .on(lock));
     }
@@ -230,14 +235,15 @@ macro_rules! guard_methods {
         ///
         /// # Blocking
         ///
-        /// Until the store has answered, at most for the command time-out. A nested hold ends without asking it.
+        /// Until the store has answered, at most for the command time-out. A nested hold ends
+        /// without asking it.
         ///
         /// # Errors
         ///
-        /// - [`Error::is_lost`]: the lock was lost before. Others may have been inside while this guard was held; treat
-        ///   what was done under it as suspect.
-        /// - [`Error::is_unavailable`]: the release was not confirmed. It is tried on in the background, and the lease
-        ///   ends the lock in any case.
+        /// - [`Error::is_lost`]: the lock was lost before. Others may have been inside while this
+        ///   guard was held; treat what was done under it as suspect.
+        /// - [`Error::is_unavailable`]: the release was not confirmed. It is tried on in the
+        ///   background, and the lease ends the lock in any case.
         pub fn unlock(self) -> Result<(), Error> {
             self.0.unlock()
         }
@@ -248,8 +254,9 @@ macro_rules! guard_methods {
             self.0.name()
         }
 
-        /// This grant's own token, also after the lock was lost; nested guards have the same one. `None` where the
-        /// store or its wire format has none, they are switched off, or this is the guard of several locks.
+        /// This grant's own token, also after the lock was lost; nested guards have the same one.
+        /// `None` where the store or its wire format has none, they are switched off, or this is
+        /// the guard of several locks.
         ///
         /// Give it to what the lock protects, and let that refuse smaller ones than it has seen.
         #[must_use]
@@ -257,15 +264,16 @@ macro_rules! guard_methods {
             self.0.fencing_token()
         }
 
-        /// Whether the lock is still ours, by a look at the clock alone: no request, and right also at the first
-        /// call after this process was paused past its lease.
+        /// Whether the lock is still ours, by a look at the clock alone: no request, and right also
+        /// at the first call after this process was paused past its lease.
         #[must_use]
         pub fn is_valid(&self) -> bool {
             self.0.is_valid()
         }
 
-        /// A span for what is done under the lock, level debug, with its name and its token. Each call makes a new one; it
-        /// lasts for as long as it is kept, as in `let _held = guard.span().entered();`.
+        /// A span for what is done under the lock, level debug, with its name and its token. Each
+        /// call makes a new one; it lasts for as long as it is kept, as in
+        /// `let _held = guard.span().entered();`.
         #[cfg(feature = "tracing")]
         #[must_use]
         pub fn span(&self) -> tracing::Span {
@@ -278,11 +286,12 @@ macro_rules! guard_methods {
             self.0.remaining()
         }
 
-        /// Refuses to go on unless at least `time` is left. Local. Call it before a step that takes that long.
+        /// Refuses to go on unless at least `time` is left. Local. Call it before a step that takes
+        /// that long.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_ending`] if less is left.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_lease_too_short`] if less is left.
         pub fn ensure(&self, time: Duration) -> Result<(), Error> {
             self.0.ensure(time)
         }
@@ -291,24 +300,27 @@ macro_rules! guard_methods {
         /// when this returns, at least ([`Duration::MAX`] if it has no end). If it is not ours, or
         /// the answer comes after the guard's own deadline, the guard is lost from here on.
         ///
-        /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the master that answered is
-        /// still the last one. What cannot be known is what no sentinel that we reach has heard of: then a master that was
-        /// cut off and replaced is believed. And what was true when the store answered may be over when this returns: the
-        /// fencing token is for that.
+        /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the
+        /// master that answered is still the last one. What cannot be known is what no sentinel
+        /// that we reach has heard of: then a master that was cut off and replaced is believed. And
+        /// what was true when the store answered may be over when this returns: the fencing token
+        /// is for that.
         ///
         /// # Blocking
         ///
-        /// One request, at most for the command time-out; with Sentinel another one to the sentinels, within it.
+        /// One request, at most for the command time-out; with Sentinel another one to the
+        /// sentinels, within it.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if it is not ours, [`Error::is_unavailable`] if the store could not be asked.
+        /// [`Error::is_lost`] if it is not ours, [`Error::is_unavailable`] if the store could not
+        /// be asked.
         pub fn verify(&self) -> Result<Duration, Error> {
             self.0.verify()
         }
 
-        /// Makes the lock last for at least `time` from now. A lock that lasts that long anyway is left as it is; it
-        /// is never shortened.
+        /// Makes the lock last for at least `time` from now. A lock that lasts that long anyway is
+        /// left as it is; it is never shortened.
         ///
         /// # Blocking
         ///
@@ -316,8 +328,9 @@ macro_rules! guard_methods {
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not confirm (the old
-        /// deadline stands then), [`Error::is_misuse`] for a time that no lease can have.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not
+        /// confirm (the old deadline stands then), [`Error::is_misuse`] for a time that no lease
+        /// can have.
         pub fn extend(&self, time: Duration) -> Result<(), Error> {
             self.0.extend(time)
         }
@@ -328,15 +341,17 @@ macro_rules! guard_methods {
             self.0.state()
         }
 
-        /// Why the lock was lost, or will be when its lease ends because the renewals are used up. Local.
+        /// Why the lock was lost, or will be when its lease ends because the renewals are used up.
+        /// Local.
         #[must_use]
         pub fn loss(&self) -> Option<Loss> {
             self.0.loss()
         }
 
-        /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
-        /// before; it is closed without one when the lock is given back. Any thread may wait on it.
-        /// Each call makes a channel of its own, which is forgotten when it is dropped.
+        /// A channel that gets one message when the lock is lost or will not be renewed any more,
+        /// at once if that was before; it is closed without one when the lock is given back. Any
+        /// thread may wait on it. Each call makes a channel of its own, which is forgotten when it
+        /// is dropped.
         #[must_use]
         pub fn losses(&self) -> Notification<Loss> {
             let (sender, wanted, notification) = notification();
@@ -351,17 +366,19 @@ macro_rules! guard_methods {
 
 /// A hold on a lock, of the thread that took it. Dropping it unlocks.
 ///
-/// `Drop` stops the renewal first, so that the lease ends by itself whatever follows; then it sends the release, where
-/// the store can, without waiting for the answer: the request has left when it returns, but another client that asks at
-/// that very moment may still find the lock held. [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command
-/// time-out, if the store takes no requests. It never panics, also not during a panic; that a release failed is told as
-/// an event only, and what is not confirmed is tried on in the background. There is no poisoning: a panic releases.
+/// `Drop` stops the renewal first, so that the lease ends by itself whatever follows; then it sends
+/// the release, where the store can, without waiting for the answer: the request has left when it
+/// returns, but another client that asks at that very moment may still find the lock held.
+/// [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command time-out, if the store
+/// takes no requests. It never panics, also not during a panic; that a release failed is told as an
+/// event only, and what is not confirmed is tried on in the background. There is no poisoning: a
+/// panic releases.
 ///
-/// A guard that is leaked ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the program
-/// ends.
+/// A guard that is leaked ([`std::mem::forget`]) leaves the lock held, and renewed, until its
+/// thread or the program ends.
 ///
-/// The thread that locked must unlock, as in Java: the guard cannot leave it. For a guard that can, see
-/// [`OwnedMutex`](crate::OwnedMutex).
+/// The thread that locked must unlock, as in Java: the guard cannot leave it. For a guard that can,
+/// see [`OwnedMutex`](crate::OwnedMutex).
 ///
 /// ```compile_fail,E0277
 /// # extern crate lock_core as distlock;
@@ -396,12 +413,13 @@ impl LockGuard {
 
     guard_methods!();
 
-    /// The tokens of all locks that this guard stands for, each with the name of its lock, in the order in which they
-    /// were given. For a single lock that is the one of [`fencing_token`](Self::fencing_token).
+    /// The tokens of all locks that this guard stands for, each with the name of its lock, in the
+    /// order in which they were given. For a single lock that is the one of
+    /// [`fencing_token`](Self::fencing_token).
     ///
-    /// Several locks that were taken as one have no token together: each protects something of its own, and that
-    /// compares the token of *its* lock with those it has seen. A lock that a [`MajorityLock`](crate::MajorityLock)
-    /// has not got stands there with `None`.
+    /// Several locks that were taken as one have no token together: each protects something of its
+    /// own, and that compares the token of *its* lock with those it has seen. A lock that a
+    /// [`MajorityLock`](crate::MajorityLock) has not got stands there with `None`.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
         match &self.0 {
@@ -431,8 +449,9 @@ impl LockGuard {
         }
     }
 
-    /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
-    /// code that locks in one place and unlocks in another.
+    /// Leaves the hold with this thread, without a guard:
+    /// [`DistLock::unlock`](crate::DistLock::unlock) ends it. For code that locks in one place and
+    /// unlocks in another.
     ///
     /// The watchdog goes on renewing it for as long as the thread lives. A fixed lease lasts until
     /// its end, also where the thread ends before. If every handle of the client is dropped before,
@@ -450,8 +469,8 @@ impl fmt::Debug for LockGuard {
 
 /// A hold on a lock that belongs to no thread: it can be sent to another one. Dropping it unlocks.
 ///
-/// Everything said of [`LockGuard`] holds, but it is never reentrant. If the thread that took it ends, the guard, and
-/// with it the lock, lives on wherever it was sent.
+/// Everything said of [`LockGuard`] holds, but it is never reentrant. If the thread that took it
+/// ends, the guard, and with it the lock, lives on wherever it was sent.
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
 pub struct OwnedGuard(Hold);

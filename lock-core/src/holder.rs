@@ -25,7 +25,8 @@ impl Holder {
         matches!(self, Self::Thread(mark) if mark.id == id)
     }
 
-    /// Whether it was a thread that has ended since. Its guards cannot have left it, so nobody will release.
+    /// Whether it was a thread that has ended since. Its guards cannot have left it, so nobody will
+    /// release.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Self::Thread(mark) if mark.alive.strong_count() == 0)
     }

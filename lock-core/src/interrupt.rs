@@ -10,11 +10,13 @@ use crate::sync::mutant;
 use std::fmt;
 use std::sync::Arc;
 
-/// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
+/// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of
+/// these.
 ///
-/// Clones are one and the same interrupt. Any number of waits, on any locks, may share one; [`fire`](Self::fire) wakes
-/// them all at once, and every later wait with it ends immediately, until [`reset`](Self::reset). A request that is just
-/// under way is waited for first, at most for the command time-out: breaking it off would leave its outcome unknown.
+/// Clones are one and the same interrupt. Any number of waits, on any locks, may share one;
+/// [`fire`](Self::fire) wakes them all at once, and every later wait with it ends immediately,
+/// until [`reset`](Self::reset). A request that is just under way is waited for first, at most for
+/// the command time-out: breaking it off would leave its outcome unknown.
 ///
 /// # Examples
 ///
@@ -32,9 +34,11 @@ pub struct Interrupt(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Written by `fire` and `reset`; read by waiters after they have registered, so that none is missed.
+    /// Written by `fire` and `reset`; read by waiters after they have registered, so that none is
+    /// missed.
     fired: AtomicBool,
-    /// How often it fired: a wait that was there ends also if it was reset before the waiter could look.
+    /// How often it fired: a wait that was there ends also if it was reset before the waiter could
+    /// look.
     times: AtomicU64,
     /// Those who wait now.
     waiting: Mutex<Waiting>,
@@ -57,13 +61,15 @@ impl Interrupt {
 
     /// An interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
     ///
-    /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals then no longer end
-    /// the program: look at [`is_fired`](Self::is_fired) between jobs, and wait for locks with this interrupt. That holds
-    /// also where the program was started with them ignored, as by `nohup`, or with `&` in a script: to outlive its
-    /// terminal a program is better started with `setsid`.
+    /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals
+    /// then no longer end the program: look at [`is_fired`](Self::is_fired) between jobs, and wait
+    /// for locks with this interrupt. That holds also where the program was started with them
+    /// ignored, as by `nohup`, or with `&` in a script: to outlive its terminal a program is better
+    /// started with `setsid`.
     ///
-    /// Needs the feature `ctrlc`. Cargo unites the features of all who depend on a crate: with it, a handler that the
-    /// program itself sets with the crate `ctrlc` runs on SIGTERM and SIGHUP, too, and they no longer end the program.
+    /// Needs the feature `ctrlc`. Cargo unites the features of all who depend on a crate: with it,
+    /// a handler that the program itself sets with the crate `ctrlc` runs on SIGTERM and SIGHUP,
+    /// too, and they no longer end the program.
     ///
     /// # Errors
     ///
@@ -84,14 +90,16 @@ impl Interrupt {
         };
         set.map_err(|source| {
             Error::misuse(
-                "the program already handles Ctrl-C: make an `Interrupt::new()` and fire it from that handler",
+                "the program already handles Ctrl-C: make an `Interrupt::new()` and fire it from \
+                that handler",
             )
             .with_source(source)
         })?;
         Ok(interrupt)
     }
 
-    /// Ends all waits that carry this interrupt, now and until [`reset`](Self::reset). Does not block.
+    /// Ends all waits that carry this interrupt, now and until [`reset`](Self::reset). Does not
+    /// block.
     pub fn fire(&self) {
         self.0.fired.store(true, Ordering::SeqCst);
         self.0.times.fetch_add(1, Ordering::SeqCst);
@@ -108,15 +116,16 @@ impl Interrupt {
         }
     }
 
-    /// A channel that gets one message when this fires, at once if it has. For a program that waits for other things
-    /// than locks, too. Each call makes a channel of its own, which is forgotten when it is
-    /// dropped.
+    /// A channel that gets one message when this fires, at once if it has. For a program that waits
+    /// for other things than locks, too. Each call makes a channel of its own, which is forgotten
+    /// when it is dropped.
     #[must_use]
     pub fn fired(&self) -> Notification<()> {
         let (sender, wanted, notification) = notification();
         let was_fired = mutant("fired_checked_before_lock").then(|| self.is_fired());
         let mut waiting = self.0.waiting.lock();
-        // Under the lock: `fire` sets the flag first, so either we see it here, or it sees us there.
+        // Under the lock: `fire` sets the flag first, so either we see it here, or it sees us
+        // there.
         if was_fired.unwrap_or_else(|| self.is_fired()) {
             let _told = sender.try_send(());
         } else {

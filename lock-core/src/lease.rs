@@ -6,7 +6,8 @@ use std::time::Duration;
 
 /// A lease as the store counts it: whole milliseconds, at least 1 and at most 2^53 - 1.
 ///
-/// Zero is no lease (on Redis it would delete the key), and above 2^53 - 1 a Lua number is no longer exact.
+/// Zero is no lease (on Redis it would delete the key), and above 2^53 - 1 a Lua number is no
+/// longer exact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTime(u64);
 
@@ -25,7 +26,8 @@ impl LeaseTime {
     pub fn new(lease: Duration) -> Result<Self, Error> {
         if lease < Self::SHORTEST {
             return Err(Error::misuse(format!(
-                "a lease of {lease:?} is too short: at least {:?} is needed to be of any use after the allowance for clock drift",
+                "a lease of {lease:?} is too short: at least {:?} is needed to be of any use after \
+                the allowance for clock drift",
                 Self::SHORTEST
             )));
         }
@@ -51,9 +53,9 @@ impl LeaseTime {
         Duration::from_millis(self.0)
     }
 
-    /// How much of the lease *we* may trust, counted from before the request was sent: the lease less an allowance of
-    /// one part in a hundred for clocks that run at different speeds and 2 ms for the store's rounding of expiry (the
-    /// allowance of the Redlock specification).
+    /// How much of the lease *we* may trust, counted from before the request was sent: the lease
+    /// less an allowance of one part in a hundred for clocks that run at different speeds and 2 ms
+    /// for the store's rounding of expiry (the allowance of the Redlock specification).
     #[must_use]
     pub fn validity(self) -> Duration {
         let lease = self.duration();
@@ -81,7 +83,8 @@ pub enum Lease {
     Watched {
         /// The lease that each renewal asks for. At least [`Lease::SHORTEST_WATCHED`].
         ttl: Duration,
-        /// How often at most: after that many renewals the lock is given up and the holder told. `None`: no limit.
+        /// How often at most: after that many renewals the lock is given up and the holder told.
+        /// `None`: no limit.
         renewals: Option<u32>,
     },
     /// The lock ends by itself after this time, whatever the holder does.
@@ -89,7 +92,8 @@ pub enum Lease {
 }
 
 impl Lease {
-    /// The shortest lease that the watchdog can keep: below it a renewal has no time for a second try.
+    /// The shortest lease that the watchdog can keep: below it a renewal has no time for a second
+    /// try.
     pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
 
     /// Kept by the watchdog, with a lease of `ttl`, without a limit.

@@ -21,8 +21,8 @@ pub(crate) mod sealed {
 
 /// A lock that several threads, processes and machines share.
 ///
-/// It mirrors Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that holds it may lock it again, which
-/// costs no request, and each guard ends one hold.
+/// It mirrors Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that holds it may
+/// lock it again, which costs no request, and each guard ends one hold.
 ///
 /// | Java | here |
 /// |---|---|
@@ -44,28 +44,31 @@ pub(crate) mod sealed {
 /// | `newCondition()` | none yet; Redisson has none either |
 /// | `RedissonClient.getLock(name)` | [`client.mutex(name)`](crate::Client::mutex) |
 ///
-/// The verbs that begin with `lock` wait for ever and return a guard. Those that begin with `try_` return `None` when
-/// the lock was busy until the end of the wait: that is an answer, not an error. An error never means "busy", and
-/// "could not ask" is never "no".
+/// The verbs that begin with `lock` wait for ever and return a guard. Those that begin with `try_`
+/// return `None` when the lock was busy until the end of the wait: that is an answer, not an error.
+/// An error never means "busy", and "could not ask" is never "no".
 ///
 /// # Errors
 ///
 /// Of everything that takes the lock:
-/// - [`Error::is_unavailable`]: the store could not be asked: for the whole wait, or, where the wait has no end, for the
-///   outage limit.
+/// - [`Error::is_unavailable`]: the store could not be asked: for the whole wait, or, where the
+///   wait has no end, for the outage limit.
 /// - [`Error::is_interrupted`]: the interrupt in the options fired.
-/// - [`Error::is_lost`]: this thread held the lock, lost it, and still has guards of it: drop them first.
+/// - [`Error::is_lost`]: this thread held the lock, lost it, and still has guards of it: drop them
+///   first.
 /// - [`Error::is_foreign_format`]: something that is not such a lock lives under the name.
-/// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: to be mended in settings or code.
+/// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: to be mended in
+///   settings or code.
 pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
-    /// Takes the lock as `options` say; `None` if it was busy until the end of the wait. Without a wait in the options
-    /// it waits for ever. All other verbs that take the lock are made of this one.
+    /// Takes the lock as `options` say; `None` if it was busy until the end of the wait. Without a
+    /// wait in the options it waits for ever. All other verbs that take the lock are made of this
+    /// one.
     ///
     /// # Blocking
     ///
-    /// At most for the wait and one command time-out more; for a lock of several, one for each of them, and for a nested
-    /// hold that needs a longer lease, two. The lock is not asked for again while others of this client hold it or came
-    /// before.
+    /// At most for the wait and one command time-out more; for a lock of several, one for each of
+    /// them, and for a nested hold that needs a longer lease, two. The lock is not asked for again
+    /// while others of this client hold it or came before.
     ///
     /// # Errors
     ///
@@ -76,20 +79,21 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and those of
-    /// [`LockGuard::unlock`].
+    /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and those
+    /// of [`LockGuard::unlock`].
     fn unlock(&self) -> Result<(), Error>;
 
-    /// What the store says of the lock. Never from a replica; with Sentinel, the sentinels are asked as well whether the
-    /// server that answered is still the master.
+    /// What the store says of the lock. Never from a replica; with Sentinel, the sentinels are
+    /// asked as well whether the server that answered is still the master.
     ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
     fn inspect(&self) -> Result<LockInfo, Error>;
 
-    /// Frees the lock, whoever holds it, and says whether anybody did. A holder of this library learns of it at its next
-    /// renewal, at its next [`LockGuard::verify`], or when it unlocks. For operators: it breaks the lock's promise.
+    /// Frees the lock, whoever holds it, and says whether anybody did. A holder of this library
+    /// learns of it at its next renewal, at its next [`LockGuard::verify`], or when it unlocks. For
+    /// operators: it breaks the lock's promise.
     ///
     /// # Errors
     ///
@@ -133,7 +137,8 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         self.lock_with(&LockOptions::new().interrupt(interrupt))
     }
 
-    /// Takes the lock if it is free now. Does not overtake threads of this client that wait for it: then it is busy.
+    /// Takes the lock if it is free now. Does not overtake threads of this client that wait for it:
+    /// then it is busy.
     ///
     /// # Errors
     ///
@@ -169,8 +174,8 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         Ok(self.inspect()?.holder.is_some())
     }
 
-    /// What is left of the holder's lease, by the store's word, which is not what its holder may trust
-    /// ([`LockGuard::remaining`]): `None` if nobody holds it, [`Duration::MAX`] if it does
+    /// What is left of the holder's lease, by the store's word, which is not what its holder may
+    /// trust ([`LockGuard::remaining`]): `None` if nobody holds it, [`Duration::MAX`] if it does
     /// not end by itself.
     ///
     /// # Errors
@@ -186,8 +191,8 @@ impl dyn DistLock {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](DistLock::lock), before `work` runs, and of [`LockGuard::unlock`], after it has run: then its
-    /// result is dropped, because others may have been inside meanwhile.
+    /// Those of [`lock`](DistLock::lock), before `work` runs, and of [`LockGuard::unlock`], after
+    /// it has run: then its result is dropped, because others may have been inside meanwhile.
     pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let guard = self.lock()?;
         let result = work(&guard);

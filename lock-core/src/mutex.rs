@@ -16,7 +16,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A reentrant lock on one name, held by threads. Cheap to clone; all handles of one client on one name are one lock.
+/// A reentrant lock on one name, held by threads. Cheap to clone; all handles of one client on one
+/// name are one lock.
 ///
 /// See [`DistLock`] for what it can do.
 ///
@@ -39,12 +40,12 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Mutex(Handle);
 
-/// A lock on one name whose guards own it, not threads: a guard can be sent to another thread. Never reentrant: who
-/// locks it twice waits for itself, as with [`std::sync::Mutex`].
+/// A lock on one name whose guards own it, not threads: a guard can be sent to another thread.
+/// Never reentrant: who locks it twice waits for itself, as with [`std::sync::Mutex`].
 ///
-/// It has the verbs of [`DistLock`], and is none: those return guards that stay with their thread. As a part of a
-/// [`MultiLock`](crate::MultiLock), or wherever a `DistLock` is asked for, it becomes the [`Mutex`] of its name, which is
-/// the same lock, held by threads.
+/// It has the verbs of [`DistLock`], and is none: those return guards that stay with their thread.
+/// As a part of a [`MultiLock`](crate::MultiLock), or wherever a `DistLock` is asked for, it
+/// becomes the [`Mutex`] of its name, which is the same lock, held by threads.
 ///
 /// # Examples
 ///
@@ -93,7 +94,8 @@ impl Handle {
         self.ask(|backend| backend.inspect(&self.entry.name, self.engine.command_deadline()))
     }
 
-    /// How many holds this thread has, and on which holding. None in a forked child: the parent has them.
+    /// How many holds this thread has, and on which holding. None in a forked child: the parent has
+    /// them.
     fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
         if self.engine.is_forked() { None } else { self.entry.holds_of(thread_id()) }
     }
@@ -112,8 +114,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after it has run: then its result
-    /// is dropped, because others may have been inside meanwhile.
+    /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after it has
+    /// run: then its result is dropped, because others may have been inside meanwhile.
     pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let lock: &dyn DistLock = self;
         lock.run(work)
@@ -145,7 +147,8 @@ impl DistLock for Mutex {
         let acquisition = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
-                "this thread has no detached hold to unlock: a guard unlocks its own, and only the thread that locked can unlock",
+                "this thread has no detached hold to unlock: a guard unlocks its own, and only the \
+                thread that locked can unlock",
             )
             .on(&entry.name)
         })?;
@@ -266,7 +269,8 @@ impl OwnedMutex {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), before `work` runs, and of [`OwnedGuard::unlock`], after it has run.
+    /// Those of [`lock`](Self::lock), before `work` runs, and of [`OwnedGuard::unlock`], after it
+    /// has run.
     pub fn run<R>(&self, work: impl FnOnce(&OwnedGuard) -> R) -> Result<R, Error> {
         let guard = self.lock()?;
         let result = work(&guard);

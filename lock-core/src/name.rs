@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 /// The name of a lock, as it is agreed between all who share it.
 ///
-/// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and control characters are
-/// taken as they are (and escaped when printed). Upper and lower case differ.
+/// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and
+/// control characters are taken as they are (and escaped when printed). Upper and lower case
+/// differ.
 ///
-/// Braces are the one exception. Stores keep further keys beside a lock (its token, its channel), and on Redis Cluster
-/// all of them must live in the lock's hash slot. A name may therefore carry one well-formed *hash tag*, as in
-/// `stock:{item-7}:lock`; names whose braces would send the further keys elsewhere (`{}x`, `a{b`, `a}b`) are refused on
-/// every store, so that a program that runs on one store runs on all of them.
+/// Braces are the one exception. Stores keep further keys beside a lock (its token, its channel),
+/// and on Redis Cluster all of them must live in the lock's hash slot. A name may therefore carry
+/// one well-formed *hash tag*, as in `stock:{item-7}:lock`; names whose braces would send the
+/// further keys elsewhere (`{}x`, `a{b`, `a}b`) are refused on every store, so that a program that
+/// runs on one store runs on all of them.
 ///
 /// # Examples
 ///
@@ -37,7 +39,8 @@ impl LockName {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is empty, too long, or has braces that are not one well-formed hash tag.
+    /// [`Error::is_misuse`] if the name is empty, too long, or has braces that are not one
+    /// well-formed hash tag.
     pub fn new(name: &str) -> Result<Self, Error> {
         if name.is_empty() {
             return Err(Error::misuse("the lock name is empty: give it at least one character"));
@@ -51,7 +54,8 @@ impl LockName {
         }
         if !braces_are_sound(name) {
             return Err(Error::misuse(format!(
-                "the lock name {name:?} has braces that are not a hash tag: write `{{tag}}` with something inside, once, or no braces"
+                "the lock name {name:?} has braces that are not a hash tag: write `{{tag}}` with \
+                something inside, once, or no braces"
             )));
         }
         Ok(Self(name.into()))
@@ -64,10 +68,11 @@ impl LockName {
     }
 }
 
-/// Whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag in it) share the name's slot.
+/// Whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag in it)
+/// share the name's slot.
 ///
-/// Redis hashes what stands between the first `{` and the first `}` after it, if that is not empty, and otherwise the
-/// whole key (Redis Cluster specification, "Hash tags").
+/// Redis hashes what stands between the first `{` and the first `}` after it, if that is not empty,
+/// and otherwise the whole key (Redis Cluster specification, "Hash tags").
 fn braces_are_sound(name: &str) -> bool {
     match name.find('{') {
         None => !name.contains('}'),

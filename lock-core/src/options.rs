@@ -6,7 +6,8 @@ use crate::lease::Lease;
 use crate::replication::Replication;
 use std::time::Duration;
 
-/// What an acquire is to do. Everything has a default; a duration is never taken for another, because each has a name.
+/// What an acquire is to do. Everything has a default; a duration is never taken for another,
+/// because each has a name.
 ///
 /// # Examples
 ///
@@ -27,7 +28,8 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// Wait for ever (`lock_with`) or not at all (`try_lock_with`), keep the lock by the watchdog, not interruptible.
+    /// Wait for ever (`lock_with`) or not at all (`try_lock_with`), keep the lock by the watchdog,
+    /// not interruptible.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -54,23 +56,25 @@ impl LockOptions {
         self
     }
 
-    /// Let the watchdog keep the lock with a lease of `ttl`, but renew it `renewals` times at most. After that the lock
-    /// is given up: the holder is told while two thirds of the last lease are still left, to roll its work back.
+    /// Let the watchdog keep the lock with a lease of `ttl`, but renew it `renewals` times at most.
+    /// After that the lock is given up: the holder is told while two thirds of the last lease are
+    /// still left, to roll its work back.
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched { ttl, renewals: Some(renewals) });
         self
     }
 
-    /// How many replicas must confirm the lock, instead of the client's setting. It is the holding's: a hold inside another
-    /// one cannot ask for more than that has.
+    /// How many replicas must confirm the lock, instead of the client's setting. It is the
+    /// holding's: a hold inside another one cannot ask for more than that has.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self
     }
 
-    /// Ends the wait with [`Error::is_interrupted`](crate::Error::is_interrupted) when `interrupt` fires.
+    /// Ends the wait with [`Error::is_interrupted`](crate::Error::is_interrupted) when `interrupt`
+    /// fires.
     #[must_use]
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
@@ -86,7 +90,8 @@ impl LockOptions {
         match self.wait {
             None => Ok(self),
             Some(wait) => Err(Error::misuse(format!(
-                "`lock` waits for ever and takes no wait ({wait:?}): use `try_lock_with`, which says when it was busy"
+                "`lock` waits for ever and takes no wait ({wait:?}): use `try_lock_with`, which \
+                says when it was busy"
             ))),
         }
     }

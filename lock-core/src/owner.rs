@@ -15,8 +15,8 @@ impl ClientId {
         Self(Uuid::new_v4())
     }
 
-    /// Writes what [`Display`](fmt::Display) prints, without the machinery for all kinds of printing: owners stand in every
-    /// request.
+    /// Writes what [`Display`](fmt::Display) prints, without the machinery for all kinds of
+    /// printing: owners stand in every request.
     pub fn encode(self, into: &mut [u8; Self::LENGTH]) {
         self.0.as_hyphenated().encode_lower(into);
     }
@@ -39,9 +39,9 @@ impl fmt::Debug for ClientId {
 
 /// Who holds a lock: a client and a number that is new for every wait.
 ///
-/// On the wire it is `UUID:number`, as Redisson writes it (which puts the thread id there; any number is valid). The
-/// number is the same for every re-send within one wait, so that an acquire that is repeated after a lost answer is
-/// recognised as our own, and is never used again after it.
+/// On the wire it is `UUID:number`, as Redisson writes it (which puts the thread id there; any
+/// number is valid). The number is the same for every re-send within one wait, so that an acquire
+/// that is repeated after a lost answer is recognised as our own, and is never used again after it.
 ///
 /// Whoever knows an owner can release its lock, so [`fmt::Debug`] shows only the first characters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ impl OwnerId {
 
     /// Whether this is the owner that a store wrote as `text`.
     #[must_use]
-    pub fn is(&self, text: &OwnerText) -> bool {
+    pub fn matches(&self, text: &OwnerText) -> bool {
         self.to_string() == text.as_str()
     }
 }
@@ -136,6 +136,6 @@ mod tests {
         assert_eq!(whole.len(), 36 + 2);
         assert!(!format!("{owner:?}").contains(&whole[..36]));
         assert!(!format!("{:?}", OwnerText::new(&whole)).contains(&whole[..36]));
-        assert!(owner.is(&OwnerText::new(&whole)));
+        assert!(owner.matches(&OwnerText::new(&whole)));
     }
 }

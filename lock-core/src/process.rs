@@ -1,6 +1,7 @@
 //! [`Origin`]: whether this is still the process that made a client, or a forked child that has a copy of its memory.
 
-/// The process that made a client. A forked child has our memory, but neither our threads nor a right to our locks.
+/// The process that made a client. A forked child has our memory, but neither our threads nor a
+/// right to our locks.
 #[derive(Debug)]
 pub(crate) struct Origin {
     process: u32,
@@ -19,15 +20,18 @@ impl Origin {
         }
     }
 
-    /// Whether this is another process. A system call, which takes longer than all the rest of a nested lock.
+    /// Whether this is another process. A system call, which takes longer than all the rest of a
+    /// nested lock.
     ///
-    /// The mark is asked, too: a child in a room of its own for process numbers (a container's) may have our number.
+    /// The mark is asked, too: a child in a room of its own for process numbers (a container's) may
+    /// have our number.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != std::process::id() || self.is_marked().unwrap_or(false)
     }
 
-    /// The same by a look at memory: of children that were made past the C library, by a system call of their own, it knows
-    /// nothing. For what can do no harm there: whatever reaches the store asks [`is_elsewhere`](Self::is_elsewhere).
+    /// The same by a look at memory: of children that were made past the C library, by a system
+    /// call of their own, it knows nothing. For what can do no harm there: whatever reaches the
+    /// store asks [`is_elsewhere`](Self::is_elsewhere).
     pub(crate) fn seems_elsewhere(&self) -> bool {
         self.is_marked().unwrap_or_else(|| self.is_elsewhere())
     }

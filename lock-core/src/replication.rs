@@ -6,9 +6,10 @@ use std::time::Duration;
 
 /// How many replicas must have confirmed a grant, and every renewal, before it counts.
 ///
-/// A store with replicas answers before they have the write. If it fails then, one that has not got it takes its place,
-/// and grants the lock again. Under a policy a grant counts only when so many replicas have said that they have it, and a
-/// renewal extends the [validity](crate::LockGuard::remaining) only then.
+/// A store with replicas answers before they have the write. If it fails then, one that has not got
+/// it takes its place, and grants the lock again. Under a policy a grant counts only when so many
+/// replicas have said that they have it, and a renewal extends the
+/// [validity](crate::LockGuard::remaining) only then.
 ///
 /// | policy | what survives the loss of the master |
 /// |---|---|
@@ -16,18 +17,20 @@ use std::time::Duration;
 /// | [`replicas(k)`](Self::replicas) | every grant, if one of those that confirmed takes over. Nobody sees to it that it is one of them: of more than `k` replicas another may |
 /// | [`all`](Self::all) | every grant, whichever takes over of those that were not held for down. One that was, comes back and takes over before it has caught up, has not got it: a number has no such gap, and grants nothing while one is away |
 ///
-/// "All" means every replica that Sentinel (or the slot map of a cluster) lists and does not hold for down, at the time of
-/// the attempt; none at all is too few acknowledgements. One server on its own does not know how many it should have, and a replica
-/// that is gone is one that it forgets: there a number is needed, and `all` is refused.
+/// "All" means every replica that Sentinel (or the slot map of a cluster) lists and does not hold
+/// for down, at the time of the attempt; none at all is too few acknowledgements. One server on its
+/// own does not know how many it should have, and a replica that is gone is one that it forgets:
+/// there a number is needed, and `all` is refused.
 ///
-/// What is waited for is Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/): it says how many replicas have
-/// everything that this connection wrote so far, in their memory, not on their disks. It makes the loss of a lock less
-/// likely, and does not make a master and its replicas one consistent store. A release is not confirmed: losing one
-/// delays the next holder, by a lease at most.
+/// What is waited for is Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/): it says how
+/// many replicas have everything that this connection wrote so far, in their memory, not on their
+/// disks. It makes the loss of a lock less likely, and does not make a master and its replicas one
+/// consistent store. A release is not confirmed: losing one delays the next holder, by a lease at
+/// most.
 ///
-/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for as many as are connected and is content with *one* of them, takes none
-/// connected for all, and repeats a `WAIT` whose answer was lost on another connection, where it says nothing about the
-/// write.
+/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for as many as are connected and is content with
+/// *one* of them, takes none connected for all, and repeats a `WAIT` whose answer was lost on
+/// another connection, where it says nothing about the write.
 ///
 /// # Examples
 ///
@@ -45,7 +48,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replication {
     pub(crate) replicas: Replicas,
-    /// Whole milliseconds, which is what a store counts in; and so a policy is small enough to be copied into every holding.
+    /// Whole milliseconds, which is what a store counts in; and so a policy is small enough to be
+    /// copied into every holding.
     pub(crate) millis: u32,
     pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
     keeps_unconfirmed: bool,
@@ -65,21 +69,23 @@ pub enum Replicas {
 
 /// What to do when too few replicas confirmed in time.
 ///
-/// Whatever it is, a grant that does not count is taken back first: the store has said that the lock is free again, or, if
-/// it cannot be asked, that is tried on in the background.
+/// Whatever it is, a grant that does not count is taken back first: the store has said that the
+/// lock is free again, or, if it cannot be asked, that is tried on in the background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnInsufficientReplicas {
-    /// Take it back, and try again for as long as the wait goes on; then an error. The default, because a wait says how
-    /// long the caller can do without the lock, whatever keeps it away: a replica that restarts is put up with like a
-    /// server that does. Without a wait (`try_lock`) there is one attempt; `lock()`, which waits for ever, gives up after
-    /// the `outage_limit`.
+    /// Take it back, and try again for as long as the wait goes on; then an error. The default,
+    /// because a wait says how long the caller can do without the lock, whatever keeps it away: a
+    /// replica that restarts is put up with like a server that does. Without a wait (`try_lock`)
+    /// there is one attempt; `lock()`, which waits for ever, gives up after the `outage_limit`.
     #[default]
     Retry,
-    /// Take it back, and say so at once: [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
+    /// Take it back, and say so at once:
+    /// [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
     Fail,
-    /// Keep it, and tell it as an event ([`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted)): the lock is held
-    /// like one without a policy. The same for renewals.
+    /// Keep it, and tell it as an event
+    /// ([`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted)): the
+    /// lock is held like one without a policy. The same for renewals.
     Accept,
 }
 
@@ -109,18 +115,19 @@ impl Replication {
         Self::new(Replicas::AtLeast(count))
     }
 
-    /// Every replica must confirm that the store lists and does not hold for down, and at least one.
+    /// Every replica must confirm that the store lists and does not hold for down, and at least
+    /// one.
     #[must_use]
     pub const fn all() -> Self {
         Self::new(Replicas::All)
     }
 
-    /// How long they are given, in whole milliseconds. Never more than a third of the lease, so that most of it is left
-    /// when it is confirmed. Default: 1 s.
+    /// How long they are given, in whole milliseconds. Never more than a third of the lease, so
+    /// that most of it is left when it is confirmed. Default: 1 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        // Rounded up, but for what is less than one: zero milliseconds are "for ever" to Redis, and refused, as is what does
-        // not fit.
+        // Rounded up, but for what is less than one: zero milliseconds are "for ever" to Redis, and
+        // refused, as is what does not fit.
         let millis = match timeout.as_nanos() {
             0..1_000_000 => 0,
             nanos => nanos.div_ceil(1_000_000),
@@ -139,11 +146,12 @@ impl Replication {
         self
     }
 
-    /// Whether a lock that was granted with its replicas stays valid by renewals that they do not confirm. Default: no; it
-    /// is lost when the lease ends that they confirmed last.
+    /// Whether a lock that was granted with its replicas stays valid by renewals that they do not
+    /// confirm. Default: no; it is lost when the lease ends that they confirmed last.
     ///
-    /// Where it does, a replica that was away may be promoted without the renewals, and grant the lock again while it is
-    /// held. On Redis Cluster no setting is needed while the master has no replica at all: then none can be promoted.
+    /// Where it does, a replica that was away may be promoted without the renewals, and grant the
+    /// lock again while it is held. On Redis Cluster no setting is needed while the master has no
+    /// replica at all: then none can be promoted.
     #[must_use]
     pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
         self.keeps_unconfirmed = keep;

@@ -14,16 +14,19 @@ pub trait Scheme: Send + Sync {
     /// What stands before `://`; several names may lead to one kind of store.
     fn names(&self) -> &[&str];
 
-    /// The options this scheme takes beyond those that [`Config`] has settings for. All others are refused by name.
+    /// The options this scheme takes beyond those that [`Config`] has settings for. All others are
+    /// refused by name.
     fn options(&self) -> &[&str] {
         &[]
     }
 
-    /// Makes the backend. Must not wait for the store: one that is down is reported when it is first asked.
+    /// Makes the backend. Must not wait for the store: one that is down is reported when it is
+    /// first asked.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the address or a setting makes no sense for this kind of store.
+    /// [`Error::is_configuration`] if the address or a setting makes no sense for this kind of
+    /// store.
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error>;
 }
 
@@ -60,7 +63,7 @@ pub struct Schemes(Vec<Arc<dyn Scheme>>);
 impl Schemes {
     /// None at all.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 
@@ -75,8 +78,8 @@ impl Schemes {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] for unknown schemes and options, with what would be accepted, and for whatever the
-    /// scheme itself refuses.
+    /// [`Error::is_configuration`] for unknown schemes and options, with what would be accepted,
+    /// and for whatever the scheme itself refuses.
     pub fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         config.check()?;
         let Some(scheme) = self.0.iter().find(|scheme| scheme.names().contains(&config.scheme()))

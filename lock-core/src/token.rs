@@ -4,9 +4,10 @@ use std::fmt;
 
 /// A number that is greater than every token handed out before for the same lock name.
 ///
-/// Give it to whatever the lock protects, and let that refuse every token smaller than the largest it has seen: then a
-/// holder that was paused past its lease can do no harm when it wakes (Martin Kleppmann, "How to do distributed
-/// locking", 2016). Equal tokens are one and the same holding; nested guards carry the same token.
+/// Give it to whatever the lock protects, and let that refuse every token smaller than the largest
+/// it has seen: then a holder that was paused past its lease can do no harm when it wakes (Martin
+/// Kleppmann, "How to do distributed locking", 2016). Equal tokens are one and the same holding;
+/// nested guards carry the same token.
 ///
 /// Tokens stay below 2^53, so they survive a trip through JSON, Lua and JavaScript.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -39,10 +39,10 @@ impl OnEviction {
         if config.scheme().starts_with("redlock") {
             return Ok(Self::SeenTo);
         }
-        match config.extra().find(|(option, _)| *option == OPTION) {
-            None | Some((_, "warn")) => Ok(Self::Warn),
-            Some((_, "refuse")) => Ok(Self::Refuse),
-            Some((_, other)) => Err(Error::configuration(format!(
+        match config.scheme_option(OPTION) {
+            None | Some("warn") => Ok(Self::Warn),
+            Some("refuse") => Ok(Self::Refuse),
+            Some(other) => Err(Error::configuration(format!(
                 "`{OPTION}={}` is not one of `warn` and `refuse`",
                 other.escape_debug()
             ))),
@@ -186,7 +186,7 @@ fn said(reply: &Reply) -> Option<Memory> {
 fn untold(server: &Server, reply: &Reply) -> Error {
     if let Reply::Error(answer) = reply {
         return refusal::explain(server, answer, &Asked::Introduction)
-            .adding("`eviction=refuse` needs to ask for `INFO memory`");
+            .with_hint("`eviction=refuse` needs to ask for `INFO memory`");
     }
     Error::configuration(format!(
         "{server} does not say what it does when its memory is full, which `eviction=refuse` needs to know"

@@ -140,12 +140,42 @@ pub struct Sight {
     pub is_new: bool,
     /// It has the marker of another server, with a copy of that one's data. It is a node of nothing.
     pub is_copy: bool,
+    /// What its marker was at that time, to replace that one and no other; "" where it has none.
+    pub version: Arc<str>,
+    /// The epoch in which members chose it, and it became a node: it takes no part in what follows
+    /// upon that one, because it may have forgotten a promise. 0 for one of the first members.
+    pub admitted: u64,
     /// Whether it did by this call what it was asked.
     pub did: bool,
     /// The largest ballot that it has promised or accepted.
     pub ballot: u64,
     /// The last choice of the next members that it has accepted, and by which ballot.
     pub accepted: Option<(u64, Agreed)>,
+}
+
+impl Sight {
+    /// A server without a marker.
+    #[must_use]
+    pub fn of(run_id: &str) -> Self {
+        Self {
+            run_id: run_id.into(),
+            time: 0,
+            marker: None,
+            is_new: false,
+            is_copy: false,
+            version: "".into(),
+            admitted: 0,
+            did: false,
+            ballot: 0,
+            accepted: None,
+        }
+    }
+
+    /// The same with a marker.
+    #[must_use]
+    pub fn with_marker(self, agreed: Agreed, standing: Standing) -> Self {
+        Self { marker: Some((agreed, standing)), ..self }
+    }
 }
 
 /// What a server is asked to do with its marker.
@@ -159,19 +189,21 @@ pub enum Step<'a> {
     /// To accept this choice by this ballot.
     Accept(&'a str, u64, u64, &'a Agreed),
     /// To know these members, with the number of their epoch; as one that is of no quorum, to become a node.
-    Record(u64, &'a Agreed, Option<Admission>),
+    Record(u64, &'a Agreed, Option<&'a Admission>),
 }
 
 /// How a server becomes a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
 pub struct Admission {
     /// For how long it does not vote yet.
     pub pause: Duration,
     /// From when that counts at the earliest, in microseconds of its clock.
     pub not_before: u64,
-    /// Whatever it was before is void.
-    pub by_force: bool,
+    /// The marker that it replaces: see [`Sight::version`].
+    pub replaces: Arc<str>,
+    /// It takes part in the choice of the next members. Otherwise from the next epoch on.
+    pub chooses: bool,
 }
 
 impl Owned {
@@ -199,7 +231,8 @@ impl Owned {
                 let (pause, not_before) = admission.map_or_else(Default::default, |admission| {
                     (millis(admission.pause), number(admission.not_before))
                 });
-                let by_force = admission.is_some_and(|admission| admission.by_force);
+                let replaces = admission.map_or(String::new(), |it| it.replaces.to_string());
+                let chooses = admission.is_none_or(|admission| admission.chooses);
                 vec![
                     "record".to_owned(),
                     agreed.quorum.to_string(),
@@ -209,7 +242,8 @@ impl Owned {
                     millis(agreed.keep),
                     pause,
                     not_before,
-                    u8::from(by_force).to_string(),
+                    replaces,
+                    u8::from(!chooses).to_string(),
                 ]
             }
         };
@@ -235,17 +269,16 @@ fn sight(reply: &Reply) -> Option<Sight> {
     let field = |at: usize| fields.get(at).and_then(text).filter(|text| !text.is_empty());
     let number = |at| field(at).and_then(|text| text.parse::<u64>().ok());
     let mut sight = Sight {
-        run_id: Arc::clone(&run_id),
         time,
-        marker: None,
-        is_new: false,
-        is_copy: false,
+        admitted: number(11).unwrap_or(0),
         did: *done == 1,
         ballot: number(7).unwrap_or(0),
         accepted: number(8).zip(field(9).and_then(|text| Agreed::parse(&text))),
+        ..Sight::of(&run_id)
     };
     let Some(quorum) = field(0) else { return Some(sight) };
     let (quorum, epoch): (Arc<str>, _) = (quorum.into(), number(1)?);
+    sight.version = format!("{epoch} {} {quorum}", field(10).unwrap_or_default()).into();
     let members = Members::parse(&field(2)?)?;
     let (max_lease, keep) = (millis(&field(3)?)?, millis(&field(4)?)?);
     let node: Arc<str> = field(5)?.into();
@@ -269,7 +302,7 @@ mod tests {
         Reply::Bulk(text.as_bytes().to_vec())
     }
 
-    fn seen(run_id: &str, fields: [&str; 11]) -> Option<Sight> {
+    fn seen(run_id: &str, fields: [&str; 12]) -> Option<Sight> {
         let field = |text: &&str| if text.is_empty() { Reply::Nil } else { bulk(text) };
         let fields = fields.iter().map(field).collect();
         sight(&Reply::Array(vec![bulk(run_id), Reply::Int(5), Reply::Array(fields), Reply::Int(0)]))
@@ -278,7 +311,7 @@ mod tests {
     const MEMBERS: &str = "a1@h:1 @h:2 c3@[::1]:3";
 
     #[test]
-    fn members_are_read_as_they_are_written() {
+    fn members_are_parsed_as_they_are_formatted() {
         let members = Members::parse(MEMBERS).unwrap();
         assert_eq!((members.to_string().as_str(), members.count()), (MEMBERS, 3));
         assert!(members.contain("a1") && !members.contain("") && !members.contain("b2"));
@@ -294,8 +327,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_anothers_marker_is_a_copy_and_one_that_was_started_again_is_not() {
-        let fields = ["q", "2", MEMBERS, "1000", "2000", "a1", "a1", "", "", "", "5"];
+    fn server_with_a_copied_marker_is_told_from_a_restarted_one() {
+        let fields = ["q", "2", MEMBERS, "1000", "2000", "a1", "a1", "", "", "", "5", "2"];
         let (agreed, standing) = seen("a1", fields).unwrap().marker.unwrap();
         assert_eq!(
             (&*standing.node, standing.epoch, agreed.keep),
@@ -307,9 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_is_open_is_no_marker() {
+    fn open_choice_is_no_marker() {
         let choice = "q 1000 2000 a1@h:1";
-        let seen = seen("a1", ["", "", "", "", "", "", "", "7", "6", choice, ""]).unwrap();
+        let seen = seen("a1", ["", "", "", "", "", "", "", "7", "6", choice, "", ""]).unwrap();
         assert_eq!((seen.marker, seen.ballot), (None, 7));
         assert_eq!(
             seen.accepted.map(|(ballot, its)| (ballot, its.text())),

@@ -279,5 +279,5 @@ fn database_option(config: &Config) -> Result<u32, Error> {
 
 /// What a URL says to an option of ours.
 fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.extra().find(|(option, _)| *option == name).map(|(_, value)| value)
+    config.scheme_option(name)
 }

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_read_with_those_replicas_that_are_not_down() {
+    fn shards_list_the_replicas_that_are_not_down() {
         let reply = list([
             shard(
                 &[0, 1, 5, 5],
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_host_is_where_it_was_asked() {
+    fn node_without_a_host_is_at_the_address_asked() {
         for open in [bulk(""), bulk("?"), Reply::Nil] {
             let reply = list([shard(&[0, 9], vec![node(1, open.clone(), "master", "online")])]);
             let (shards, _) = read_shards(&reply, "::1", Port::Plain).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_masters_the_one_that_is_well_serves_and_of_two_well_ones_nobody_knows() {
+    fn shard_with_two_healthy_masters_has_no_known_master() {
         let masters = |health| {
             let nodes = [("a", health), ("b", "online")];
             let nodes = nodes.map(|(host, health)| node(1, bulk(host), "master", health));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_read_and_those_of_one_master_put_together() {
+    fn slot_ranges_of_one_master_are_joined() {
         let at = |host, port| list([bulk(host), Reply::Int(port), bulk("0123"), list([])]);
         let range = |from, to, master: &Reply, replica: &Reply| {
             list([Reply::Int(from), Reply::Int(to), master.clone(), replica.clone()])
@@ -357,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_stands_in_the_info() {
+    fn epoch_is_read_from_cluster_info() {
         let info = bulk("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n");
         assert_eq!(epoch(&info), Some(12));
         assert_eq!(epoch(&bulk("x")), None);
     }
 
     #[test]
-    fn addresses_are_read_with_brackets_or_without() {
+    fn addresses_are_parsed_with_and_without_brackets() {
         for (text, host) in
             [("a.example:1", "a.example"), ("[::1]:1", "::1"), ("fe80::2:1", "fe80::2"), (":1", "")]
         {

@@ -136,7 +136,12 @@ impl Voter {
         }
         if let Some((agreed, _)) = &sight.marker {
             self.same("max_lease", "the longest lease", agreed.max_lease, self.terms.max_lease)?;
-            self.same("keep", "for how long tokens are kept", agreed.keep, self.terms.keep)?;
+            self.same(
+                "token_retention",
+                "for how long token counters stay",
+                agreed.keep,
+                self.terms.keep,
+            )?;
         }
         Ok(sight)
     }
@@ -220,6 +225,28 @@ impl Voter {
     ) -> Result<Answered<LockInfo>, Failure> {
         let (info, sight) = self.node.inspect_and_look(&self.format, name, by)?;
         Ok((info, sight.marker.map(|(_, standing)| Arc::new(standing))))
+    }
+
+    /// Frees a lock whoever has it, if the server is a node of this quorum; on another one it is
+    /// another lock.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn force_release_standing(
+        &self,
+        name: &LockName,
+        quorum: Option<&str>,
+        by: Moment,
+    ) -> Result<Answered<bool>, Failure> {
+        let (freed, sight) = self.node.look_and_force(&self.format, name, quorum, by)?;
+        Ok((freed, sight.marker.map(|(_, standing)| Arc::new(standing))))
+    }
+
+    /// The key of a server's marker.
+    #[must_use]
+    pub fn marker_key(&self) -> String {
+        self.format.marker_key()
     }
 
     /// The server, as it is called in messages.

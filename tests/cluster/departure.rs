@@ -35,16 +35,16 @@ fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
 }
 
 #[test]
-fn a_node_that_left_leaves_no_thread_and_no_connection_behind() {
-    alone("departure::a_node_that_left_leaves_no_thread_and_no_connection_behind", || {
+fn removed_node_leaves_no_thread_and_no_connection() {
+    alone("departure::removed_node_leaves_no_thread_and_no_connection", || {
         nothing_is_left_of_a_node(Lanes::AreLeft);
     });
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn a_node_that_left_leaves_no_lane_behind() {
-    alone("departure::a_node_that_left_leaves_no_lane_behind", || {
+fn removed_node_leaves_no_renewal_worker() {
+    alone("departure::removed_node_leaves_no_renewal_worker", || {
         nothing_is_left_of_a_node(Lanes::End);
     });
 }
@@ -102,11 +102,8 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
 
 /// A node that hangs is left as soon as there is a successor: nobody waits for it any longer, and nothing is kept of it.
 #[test]
-fn a_node_that_hangs_and_was_replaced_is_left_at_once() {
-    alone(
-        "departure::a_node_that_hangs_and_was_replaced_is_left_at_once",
-        nothing_waits_for_one_that_hangs,
-    );
+fn hanging_node_is_left_when_it_is_replaced() {
+    alone("departure::hanging_node_is_left_when_it_is_replaced", nothing_waits_for_one_that_hangs);
 }
 
 fn nothing_waits_for_one_that_hangs() {
@@ -141,7 +138,7 @@ fn nothing_waits_for_one_that_hangs() {
 /// As to one server: attempts and releases of all threads share one, renewals have one, and one hears of releases. Who is
 /// asked for the cluster now and then has one for that.
 #[test]
-fn a_node_has_three_connections_of_a_client_and_none_before_it_is_needed() {
+fn client_has_three_connections_per_node_once_needed() {
     let cluster = Cluster::steady();
     let clients = ["one", "other"]
         .map(|name| client_with(&cluster.url(), &format!("watchdog=3s&client_name={name}")));
@@ -175,9 +172,9 @@ fn a_node_has_three_connections_of_a_client_and_none_before_it_is_needed() {
 }
 
 #[test]
-fn a_client_that_is_dropped_takes_its_threads_and_connections_with_it() {
+fn dropped_client_leaves_no_thread_and_no_connection() {
     alone(
-        "departure::a_client_that_is_dropped_takes_its_threads_and_connections_with_it",
+        "departure::dropped_client_leaves_no_thread_and_no_connection",
         nothing_is_left_of_a_client,
     );
 }

@@ -37,7 +37,7 @@ fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
 
 /// All speak TLS, the nodes with each other, too, and are called by names, which their certificate is for.
 #[test]
-fn locks_live_on_a_cluster_that_speaks_tls() {
+fn cluster_over_tls_keeps_locks() {
     let authority = Authority::new();
     authority.certify("server", "localhost", 2090);
     let mut ports = Vec::new();
@@ -70,7 +70,7 @@ fn locks_live_on_a_cluster_that_speaks_tls() {
 }
 
 #[test]
-fn locks_live_on_a_cluster_that_is_reached_by_ipv6() {
+fn cluster_over_ipv6_keeps_locks() {
     if TcpListener::bind("[::1]:0").is_err() {
         println!("SKIPPED: this machine has no IPv6");
         return;

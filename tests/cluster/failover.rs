@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(120);
 
 /// The `redis` crate's cluster client never recovers from this: it goes on asking the dead node for ever.
 #[test]
-fn when_a_master_dies_its_locks_are_kept_by_its_successor_and_no_other_is_touched() {
+fn locks_of_a_dead_master_are_kept_by_its_successor() {
     let mut cluster = Cluster::start();
     let (dying, well) = (1, 0);
     let (mine, others) = (cluster.name_on(dying, "mine"), cluster.name_on(well, "others"));
@@ -46,7 +46,7 @@ fn when_a_master_dies_its_locks_are_kept_by_its_successor_and_no_other_is_touche
 
 /// What the dead node knew and its successor does not is lost. Who waits hears of the successor, and need not wait for a lease.
 #[test]
-fn who_waits_for_a_lock_on_a_node_that_dies_is_woken_when_the_successor_takes_over() {
+fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     let mut cluster = Cluster::start();
     let (dying, replica) = (2, cluster.replica_of(2));
     let name = cluster.name_on(dying, "woken");
@@ -77,7 +77,7 @@ fn who_waits_for_a_lock_on_a_node_that_dies_is_woken_when_the_successor_takes_ov
 /// Masters give way, are made to, or are just replaced: locks that are held stay, and no two are inside. The forced ways may
 /// lose what was not replicated yet; here nothing is written at that moment but renewals.
 #[test]
-fn a_master_that_gives_way_costs_no_lock() {
+fn graceful_failover_loses_no_lock() {
     let cluster = Cluster::steady();
     let name = cluster.name_on(0, "held");
     let slot = cluster.slot(&name);
@@ -98,7 +98,7 @@ fn a_master_that_gives_way_costs_no_lock() {
 
 /// The plain way is exact, whatever is under way.
 #[test]
-fn a_plain_failover_under_load_is_exact() {
+fn failover_under_load_excludes_exactly() {
     let cluster = Cluster::steady();
     let name = cluster.name_on(0, "busy");
     let slot = cluster.slot(&name);
@@ -122,7 +122,7 @@ fn a_plain_failover_under_load_is_exact() {
 }
 
 #[test]
-fn a_master_that_is_frozen_is_replaced_and_comes_back_as_a_replica() {
+fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let cluster = Cluster::start();
     let (frozen, well) = (0, 1);
     let (mine, others) = (cluster.name_on(frozen, "mine"), cluster.name_on(well, "others"));
@@ -151,7 +151,7 @@ fn a_master_that_is_frozen_is_replaced_and_comes_back_as_a_replica() {
 }
 
 #[test]
-fn a_node_that_is_added_serves_and_one_that_is_removed_is_forgotten() {
+fn added_node_serves_and_removed_node_is_forgotten() {
     let mut cluster = Cluster::steady();
     let name = cluster.name_on(0, "guest");
     let slot = cluster.slot(&name);
@@ -177,7 +177,7 @@ fn a_node_that_is_added_serves_and_one_that_is_removed_is_forgotten() {
 
 /// With the whole of a shard gone, its locks cannot be had, and that is never "busy"; all others can, if the cluster is told so.
 #[test]
-fn slots_without_a_node_are_unavailable_and_the_others_are_served() {
+fn slots_without_a_node_are_unavailable_and_others_served() {
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
     let (gone, well) = (1, 2);
     let (mine, others) = (cluster.name_on(gone, "mine"), cluster.name_on(well, "others"));
@@ -202,7 +202,7 @@ fn slots_without_a_node_are_unavailable_and_the_others_are_served() {
 
 /// The same where the cluster serves nothing any more then: its nodes say so, and that is an answer.
 #[test]
-fn a_cluster_that_is_down_is_unavailable_until_it_is_up_again() {
+fn cluster_that_is_down_is_unavailable_until_it_is_up() {
     let mut cluster = Cluster::start();
     let (gone, well) = (1, 2);
     let others = cluster.name_on(well, "others");
@@ -238,7 +238,7 @@ fn a_cluster_that_is_down_is_unavailable_until_it_is_up_again() {
 
 /// A master that reads its data says so, and that is no answer: its successor may serve by now, so the others are asked.
 #[test]
-fn a_master_that_is_loading_is_unavailable_and_keeps_what_is_held() {
+fn loading_master_is_unavailable_and_keeps_held_locks() {
     // Long enough that nobody takes its place meanwhile.
     let patient = ["--cluster-node-timeout", "60000", "--rdbcompression", "no"];
     let cluster =

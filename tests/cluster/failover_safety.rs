@@ -6,12 +6,12 @@ use distlock_tests::contenders::kills::rounds;
 use distlock_tests::time::ms;
 
 #[test]
-fn over_three_kills_on_a_cluster_nobody_has_it_until_somebody_can_confirm_it() {
+fn cluster_lock_survives_three_kills_or_is_granted_to_none() {
     rounds(Cluster::start(), 3, ms(1_000));
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn nor_over_twenty_on_a_cluster() {
+fn cluster_lock_survives_twenty_kills_or_is_granted_to_none() {
     rounds(Cluster::start(), 20, ms(1_000));
 }

@@ -33,7 +33,7 @@ impl Plan for Answers {
 /// What a master did may be lost with it, so nobody believes its word when it has a successor: who asked asks again, and that
 /// one will say. A release that nobody waits for is sent to it.
 #[test]
-fn a_late_answer_of_a_master_that_was_replaced_is_not_believed() {
+fn late_reply_of_a_replaced_master_is_not_believed() {
     let cluster = Cluster::steady();
     let (old, new) = (0, cluster.replica_of(0));
     let answers = Arc::<Answers>::default();

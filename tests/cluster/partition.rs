@@ -108,8 +108,7 @@ impl SplitVote {
 /// long as it has not noticed. Both are told apart by their tokens; a policy grants nothing on this side; and when the two
 /// sides see each other again, what the old one granted is told as lost.
 #[test]
-fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_nothing_under_a_policy()
- {
+fn isolated_master_grants_nothing_under_a_replica_policy() {
     let mut divided = SplitVote::start(0);
     let cluster = &divided.cluster;
     let (old, new) = (0, cluster.replica_of(0));
@@ -164,7 +163,7 @@ fn a_master_that_is_cut_off_with_a_client_grants_what_its_successor_grants_and_n
 /// What it granted meanwhile its successor does not know: two hold the lock. The later one has the larger token, and the
 /// earlier one is told at its next renewal. Nobody goes back to the old master.
 #[test]
-fn what_a_master_on_the_wrong_side_grants_is_granted_twice_and_told() {
+fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     let mut divided = SplitVote::start(0);
     let (old, new) = (0, divided.cluster.replica_of(0));
     let name = divided.cluster.name_on(old, "split");
@@ -202,7 +201,7 @@ fn what_a_master_on_the_wrong_side_grants_is_granted_twice_and_told() {
 /// A node that has not heard of an election tells of a cluster that is over. Who knows better does not go back, also if
 /// nobody else can be asked any more.
 #[test]
-fn what_a_node_tells_that_is_cut_off_is_not_believed_by_who_knows_better() {
+fn slot_map_of_an_isolated_node_does_not_replace_a_newer_one() {
     let behind = 1;
     let mut divided = SplitVote::start(behind);
     let (old, new, short) = (0, divided.cluster.replica_of(0), 2);

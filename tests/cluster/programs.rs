@@ -15,7 +15,7 @@ use std::time::Duration;
 /// `batch_workers` sells and `hold` holds while the slots of both go to another node with 2,000 others, and come back, and
 /// then their node gives way to its replica.
 #[test]
-fn the_main_job_is_exact_while_two_thousand_slots_move_and_a_replica_takes_over() {
+fn batch_workers_are_exact_during_resharding_and_a_failover() {
     let cluster = Cluster::steady();
     let url = format!("{}?watchdog=10s", cluster.url());
     let (from, to) =
@@ -98,7 +98,7 @@ impl EventHandler for Rhythm {
 /// Ten thousand locks on three masters, and one of those freezes until its replica has taken over: the others keep their
 /// rhythm, and its own are renewed by the successor, or declared lost at their deadline.
 #[test]
-fn ten_thousand_locks_on_three_masters_and_one_of_those_freezes() {
+fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
     const MANY: usize = 10_000;
     let cluster = Cluster::start();
     let lease = ms(12_000);
@@ -173,7 +173,7 @@ fn ten_thousand_locks_on_three_masters_and_one_of_those_freezes() {
     }
     cluster.node(frozen).resume();
     drop(guards);
-    client.settle(LONG).unwrap();
+    client.wait_for_cleanup(LONG).unwrap();
     // Due at two thirds.
     let due = lease.mul_f64(2.0 / 3.0).saturating_sub(tolerance);
     let tenths = (due.as_secs_f64() / lease.as_secs_f64() * 10.0) as usize;
@@ -184,7 +184,7 @@ fn ten_thousand_locks_on_three_masters_and_one_of_those_freezes() {
 
 /// A lock and an unlock are two requests, and none of them goes to the wrong node as long as nothing moves.
 #[test]
-fn a_cycle_is_two_requests_and_no_redirect_on_three_nodes_as_on_one() {
+fn cycle_on_a_cluster_is_two_requests_without_redirect() {
     let cluster = Cluster::steady();
     const THREADS: usize = 64;
     let time = ms(500);

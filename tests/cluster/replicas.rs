@@ -17,7 +17,7 @@ fn client(cluster: &Cluster, replicas: &str) -> Client {
 /// With one replica to each master there is nobody left to confirm when that one has become the master: the next attempt waits
 /// until the dead node is back, and what was held is good as long as its lease.
 #[test]
-fn what_all_replicas_have_survives_the_master_and_the_next_waits_until_it_is_back() {
+fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let mut cluster = Cluster::start();
     let name = cluster.name_on(1, "confirmed");
     let slot = cluster.slot(&name);
@@ -43,7 +43,7 @@ fn what_all_replicas_have_survives_the_master_and_the_next_waits_until_it_is_bac
 /// The same without waiting for replicas: what the successor never heard of it grants again, and the judge that finds nothing
 /// in `judged` sees it.
 #[test]
-fn what_no_replica_has_is_granted_twice() {
+fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     let mut cluster = Cluster::start();
     let name = cluster.name_on(2, "unconfirmed");
     let slot = cluster.slot(&name);

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn locks_are_taken_on_the_node_of_their_slot() {
+fn lock_is_on_the_node_of_its_slot() {
     let cluster = Cluster::shared();
     let client = client(&cluster.url());
     for name in ["a", "b", "c", "orders:{7}:x", "{tag}"] {
@@ -25,7 +25,7 @@ fn locks_are_taken_on_the_node_of_their_slot() {
 
 /// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old map.
 #[test]
-fn an_old_map_costs_one_redirect_and_no_more() {
+fn outdated_slot_map_costs_one_redirect() {
     let cluster = Cluster::steady();
     let (from, to) = (0, 1);
     let name = cluster.name_on(from, "old-map");
@@ -50,7 +50,7 @@ fn an_old_map_costs_one_redirect_and_no_more() {
 }
 
 #[test]
-fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_moved() {
+fn lock_of_a_moving_slot_is_renewed_released_and_taken_after() {
     let cluster = Cluster::steady();
     let (from, to) = (1, 2);
     let name = cluster.name_on(from, "moving");
@@ -89,7 +89,7 @@ fn while_its_slot_moves_a_lock_is_kept_and_given_back_and_taken_when_it_has_move
 /// The list on which those of python-redis-lock sleep is in the same slot, and mostly not there: a script that needs both keys is not
 /// carried out before the slot has moved. Until then the lock is held, and what frees it then wakes them.
 #[test]
-fn while_its_slot_moves_a_lock_that_is_to_wake_others_stays_and_it_is_freed_behind_the_unlock() {
+fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
     let cluster = Cluster::steady();
     let (from, to) = (1, 0);
     let tag = cluster.name_on(from, "signalled");
@@ -111,7 +111,7 @@ fn while_its_slot_moves_a_lock_that_is_to_wake_others_stays_and_it_is_freed_behi
 }
 
 #[test]
-fn who_waits_is_woken_where_the_slot_has_gone() {
+fn waiter_is_woken_on_the_new_node_of_its_slot() {
     let cluster = Cluster::steady();
     let (from, to) = (2, 0);
     for (channels, command) in [("auto", "cmd=ssubscribe"), ("plain", "cmd=subscribe")] {
@@ -137,7 +137,7 @@ fn who_waits_is_woken_where_the_slot_has_gone() {
 /// A registry of Spring's listens on any node, and each node knows of its own listeners: ours reckon with one that they cannot see,
 /// or they would take the lock again each time before it has asked.
 #[test]
-fn a_registry_that_may_listen_on_another_node_is_reckoned_with() {
+fn registry_that_listens_on_another_node_is_counted() {
     let cluster = Cluster::shared();
     for (settings, told) in [
         ("prefix=registry:&format=token,wakes=spring-integration", 1),
@@ -156,7 +156,7 @@ fn a_registry_that_may_listen_on_another_node_is_reckoned_with() {
 
 /// Slots go to and fro under those who take and hold locks in them: nobody loses one, and no two are inside.
 #[test]
-fn slots_that_move_to_and_fro_cost_no_lock() {
+fn slots_that_move_repeatedly_lose_no_lock() {
     let cluster = Cluster::steady();
     let (from, to) = (0, 1);
     let holder = client_with(&cluster.url(), "watchdog=6s&command_timeout=1s");
@@ -198,7 +198,7 @@ fn slots_that_move_to_and_fro_cost_no_lock() {
 
 /// The `redis` crate's cluster client sends a command again when its answer is late, and has it carried out many times.
 #[test]
-fn an_attempt_without_an_answer_is_sent_once() {
+fn attempt_without_a_reply_is_sent_once() {
     let cluster = Cluster::steady();
     let name = LockName::new(&cluster.name_on(0, "once")).unwrap();
     let (backend, context) = backend(&cluster.url());
@@ -220,7 +220,7 @@ fn an_attempt_without_an_answer_is_sent_once() {
 }
 
 #[test]
-fn every_node_has_the_credentials_of_a_provider() {
+fn every_node_uses_the_credentials_of_the_provider() {
     let cluster = Cluster::shared();
     let url = cluster.url().replace("locker:SECRET@", "");
     let lock = |password: &'static str, name: &str| {
@@ -239,7 +239,7 @@ fn every_node_has_the_credentials_of_a_provider() {
 }
 
 #[test]
-fn a_server_that_is_no_cluster_is_told_so() {
+fn server_without_cluster_mode_is_reported() {
     let server = distlock_tests::process::RedisServer::start();
     let url = server.url_as("").replace("redis:", "redis+cluster:");
     let error = distlock::connect(&url).unwrap().mutex("a").unwrap().try_lock().unwrap_err();
@@ -248,7 +248,7 @@ fn a_server_that_is_no_cluster_is_told_so() {
 }
 
 #[test]
-fn a_password_that_is_wrong_is_told_as_such() {
+fn wrong_password_is_reported() {
     let cluster = Cluster::shared();
     let url = cluster.url().replace("SECRET", "WRONG");
     let error = client(&url).mutex("a").unwrap().try_lock().unwrap_err();
@@ -257,7 +257,7 @@ fn a_password_that_is_wrong_is_told_as_such() {
 
 /// Names instead of addresses, names that mean something to the cluster only, and no word of where its nodes are.
 #[test]
-fn nodes_are_found_however_they_are_announced() {
+fn nodes_are_found_by_every_kind_of_announcement() {
     let cluster = Cluster::steady();
     let announce = |kind: &str, host: &str| {
         for node in 0..cluster.len() {

@@ -120,7 +120,7 @@ fn is_granted(outcome: &Result<Answer, Failure>) -> bool {
 }
 
 #[test]
-fn an_attempt_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
+fn attempt_continues_on_the_new_node_between_two_commands() {
     let cluster = Cluster::steady();
     for way in [Way::Keys, Way::All] {
         for Case { format, step, expired, sent: (command, times) } in CASES {
@@ -155,7 +155,7 @@ fn an_attempt_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
 
 /// What it gives back it gives back once, and where the lock is.
 #[test]
-fn a_release_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
+fn release_continues_on_the_new_node_between_two_commands() {
     let cluster = Cluster::steady();
     for way in [Way::Keys, Way::All] {
         for format in ["timestamp,float", "timestamp", "plain", "counter"] {
@@ -178,7 +178,7 @@ fn a_release_goes_on_where_its_slot_has_moved_between_two_of_its_commands() {
 
 /// What the loser asks next is for how long, and it does not count up again for that.
 #[test]
-fn who_has_counted_in_vain_does_not_count_again_where_the_slot_has_moved() {
+fn failed_counter_is_not_counted_again_on_the_new_node() {
     let cluster = Cluster::steady();
     for format in ["counter,commands", "counter,multi", "counter,lua"] {
         let place = Place::new(&cluster, format);
@@ -200,7 +200,7 @@ fn who_has_counted_in_vain_does_not_count_again_where_the_slot_has_moved() {
 /// Where the slot is on its way before the attempt begins, every command of it goes to the next node, which wants to be told
 /// that each time: a transaction is one of them.
 #[test]
-fn a_transaction_is_carried_out_once_at_the_next_node_of_a_slot_on_its_way() {
+fn transaction_in_a_moving_slot_is_executed_once() {
     let cluster = Cluster::steady();
     for format in ["counter,multi", "counter,lua", "counter,commands", "plain,commands"] {
         let place = Place::new(&cluster, format);
@@ -218,7 +218,7 @@ fn a_transaction_is_carried_out_once_at_the_next_node_of_a_slot_on_its_way() {
 
 /// What the master has made may be lost with it; then nobody has it, and nothing is left behind.
 #[test]
-fn an_expire_that_finds_nothing_on_the_next_master_grants_nothing() {
+fn expire_without_a_key_on_the_new_master_grants_nothing() {
     thread::scope(|scope| {
         for format in ["plain,commands", "counter,commands"] {
             for replicated in [true, false] {
@@ -258,7 +258,7 @@ fn expire_on_the_next_master(format: &str, replicated: bool) {
 
 /// It has made the key, and could not give it an end: that is what the algorithm leaves behind, and the caller is told so.
 #[test]
-fn an_attempt_that_cannot_go_on_has_an_unknown_outcome_and_is_not_begun_anew() {
+fn attempt_that_cannot_continue_has_an_unknown_outcome() {
     let cluster = Cluster::steady();
     for (format, command) in [("plain,commands", "setnx"), ("counter,commands", "incr")] {
         let place = Place::new(&cluster, format);

@@ -34,7 +34,7 @@ fn listening(cluster: &Cluster, replicas: &str) -> (Client, Told) {
 }
 
 #[test]
-fn a_held_lock_outlives_the_failover_that_takes_its_only_replica() {
+fn held_lock_survives_the_failover_that_takes_its_only_replica() {
     let mut cluster = Cluster::start();
     let dying = 1;
     let (clients, told): (Vec<_>, Vec<_>) =
@@ -67,7 +67,7 @@ fn a_held_lock_outlives_the_failover_that_takes_its_only_replica() {
 
 /// One that is held for down may be back in time to be promoted, without what it has missed.
 #[test]
-fn a_replica_that_is_listed_counts_also_while_it_is_down() {
+fn listed_replica_counts_while_it_is_down() {
     let mut cluster = Cluster::start();
     let master = 0;
     cluster.wait_for_replicas(master);
@@ -82,7 +82,7 @@ fn a_replica_that_is_listed_counts_also_while_it_is_down() {
 
 /// The other setting, and what it risks: the replica was away while the lock was renewed, and by its word the lock is over.
 #[test]
-fn where_unconfirmed_renewals_count_a_promotion_can_grant_the_lock_twice() {
+fn unconfirmed_renewals_let_a_promotion_grant_the_lock_twice() {
     let mut cluster = Cluster::start();
     let master = 2;
     cluster.wait_for_replicas(master);

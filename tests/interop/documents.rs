@@ -1,4 +1,4 @@
-//! The tables of `docs/INTEROP.md` and the README name the versions that are tested.
+//! The table of `docs/INTEROP.md` names the versions that are tested.
 
 use crate::pins::{NEIGHBOURS, Pin, redissons};
 use crate::suite::{Suite, case};
@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 pub(crate) fn mount(suite: &mut Suite) {
     suite.alone(case!(the_docs_name_the_versions_that_are_tested));
-    suite.alone(case!(the_readme_names_the_versions_that_are_tested));
 }
 
 /// The cells of the rows of this document's table of libraries.
@@ -35,27 +34,4 @@ fn pinned() -> BTreeSet<String> {
 
 fn the_docs_name_the_versions_that_are_tested() {
     assert_eq!(documented(), pinned());
-}
-
-/// A row there may be of several rows here: of the libraries, or of Redisson's kinds of locks, that
-/// it names.
-fn the_readme_names_the_versions_that_are_tested() {
-    let versions = |cell: &'static str| cell.split(", ").collect::<BTreeSet<_>>();
-    let mut named = BTreeSet::new();
-    for row in rows(include_str!("../../README.md")) {
-        let is_meant = |it: &Vec<&str>| match it[1] {
-            // "`RLock`, each member" is that kind.
-            "Redisson" => row[1].contains(it[3].split([',', ';']).next().expect("a kind")),
-            library => row[1].contains(library),
-        };
-        let tested: BTreeSet<_> = rows(include_str!("../../docs/INTEROP.md"))
-            .filter(is_meant)
-            .flat_map(|it| versions(it[5]))
-            .collect();
-        assert_eq!(versions(row[3]), tested, "{}", row[1]);
-        named.extend(tested);
-    }
-    let pinned = pinned();
-    let all: BTreeSet<_> = pinned.iter().filter_map(|pin| pin.split(' ').next_back()).collect();
-    assert_eq!(named, all, "a library is not there");
 }

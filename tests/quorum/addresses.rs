@@ -17,6 +17,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 const QUICK: &str =
     "max_lease=2s&node_timeout=500ms&watchdog=1500ms&command_timeout=1s&outage_limit=1s";
 
+/// The same with leases that end nothing during a test.
+const STEADY: &str = "max_lease=10m&node_timeout=2s&watchdog=5m&command_timeout=4s";
+
 /// A quorum, and the addresses by which some of its clients know it.
 struct Scene {
     quorum: Servers,
@@ -65,7 +68,7 @@ fn one_holder_at_a_time(scene: &Scene, lead_elsewhere: impl FnOnce(&Scene)) {
 }
 
 #[test]
-fn an_address_that_leads_to_another_node_gives_that_one_no_second_vote() {
+fn address_of_another_node_gives_it_no_second_vote() {
     let scene = Scene::new(QUICK);
     one_holder_at_a_time(&scene, |scene| {
         scene.addresses[0].lead_to(scene.quorum.servers[1].port());
@@ -73,13 +76,13 @@ fn an_address_that_leads_to_another_node_gives_that_one_no_second_vote() {
 }
 
 #[test]
-fn an_address_that_leads_to_a_node_of_another_quorum_gets_no_vote() {
+fn address_of_another_quorums_node_gets_no_vote() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
     one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(other.servers[0].port()));
 }
 
 #[test]
-fn an_empty_server_to_which_only_some_are_led_has_no_vote_in_secret() {
+fn empty_server_known_to_some_clients_has_no_vote() {
     let (scene, stranger) = (Scene::new(QUICK), start());
     one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(stranger.port()));
 }
@@ -93,7 +96,7 @@ fn told(client: &Client) -> String {
 }
 
 #[test]
-fn both_identities_are_told_where_a_vote_is_missing() {
+fn missing_vote_is_reported_with_both_identities() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
     let client = scene.client();
     client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
@@ -114,7 +117,7 @@ fn both_identities_are_told_where_a_vote_is_missing() {
 
 /// Renewals and what `verify` asks go by other connections than votes.
 #[test]
-fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
+fn holder_whose_addresses_lead_to_one_server_loses_the_lock() {
     let scene = Scene::new(QUICK);
     let client = scene.client();
     let guard = client.mutex("a").unwrap().lock().unwrap();
@@ -127,22 +130,40 @@ fn a_holder_whose_addresses_lead_to_one_server_loses_the_lock_in_time() {
     drop(guard);
 }
 
+/// There the name is another lock.
+#[test]
+fn force_unlock_frees_nothing_in_another_quorum() {
+    let (scene, other) = (Scene::new(STEADY), Servers::with(3, 0, STEADY));
+    let theirs = other.client().mutex("a").unwrap().lock().unwrap();
+    let held_there = || other.servers[0].probe().exists("a");
+    eventually("it is held on all", SOON, held_there);
+    let client = scene.client();
+    let lock = client.mutex("a").unwrap();
+    scene.addresses[0].lead_to(other.servers[0].port());
+    let guard = lock.lock().unwrap();
+    assert!(lock.force_unlock().unwrap());
+    assert!(held_there(), "the other quorum's");
+    drop(guard);
+    theirs.unlock().unwrap();
+}
+
 /// The choice of the members is one, whichever client begins it.
 #[test]
-fn clients_that_begin_a_quorum_together_begin_one() {
+fn concurrent_clients_begin_one_quorum() {
     const CLIENTS: usize = 6;
     let options = "max_lease=3s&node_timeout=1s&watchdog=2s&command_timeout=2s";
     let mut servers: Vec<_> = (0..5).map(|_| start()).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
-    let agree = |servers: &[RedisServer], epoch: Option<&str>| {
+    let agree = |servers: &[RedisServer], epoch: u64| {
         let markers = servers.iter().map(|server| server.probe().hgetall("distlock_quorum"));
         let mut views: Vec<_> = markers
             .map(|marker| ["quorum", "epoch", "members"].map(|field| marker.get(field).cloned()))
             .collect();
         views.dedup();
-        views.len() == 1 && epoch.is_none_or(|epoch| views[0][1].as_deref() == Some(epoch))
+        let is_epoch = |text: &String| text.parse::<u64>().is_ok_and(|it| it >= epoch);
+        views.len() == 1 && views[0][1].as_ref().is_some_and(is_epoch)
     };
-    let work = |servers: &[RedisServer], epoch: Option<&str>| {
+    let work = |servers: &[RedisServer], epoch: u64| {
         thread::scope(|scope| {
             let clients = (0..CLIENTS).map(|client| {
                 // Each has them in another order.
@@ -161,17 +182,17 @@ fn clients_that_begin_a_quorum_together_begin_one() {
             agree(servers, epoch)
         });
     };
-    work(&servers, Some("1"));
+    work(&servers, 1);
     // Two are emptied at once, and all clients find that out at once: each takes its own place, one after the other.
     for server in &mut servers[1..3] {
         server.restart();
         admit(server);
     }
-    work(&servers, Some("3"));
+    work(&servers, 3);
 }
 
 #[test]
-fn a_server_in_another_ones_place_votes_when_a_majority_has_recorded_it() {
+fn replacing_server_votes_when_a_majority_has_recorded_it() {
     let mut scene = Scene::new(QUICK);
     let client = scene.client();
     let lock = client.mutex("a").unwrap();
@@ -182,11 +203,12 @@ fn a_server_in_another_ones_place_votes_when_a_majority_has_recorded_it() {
     let marker = |server: &RedisServer| server.probe().hgetall("distlock_quorum");
     eventually("it is a node", SOON, || {
         lock.lock().unwrap().unlock().unwrap();
-        marker(&newcomer).get("epoch").is_some_and(|epoch| epoch == "2")
+        // The one in which it was chosen, and one more of the same members.
+        [1, 2].iter().all(|at| marker(&scene.quorum.servers[*at])["epoch"] == "3")
+            && marker(&newcomer).get("epoch").is_some_and(|epoch| epoch == "3")
     });
     for at in [1, 2] {
         let recorded = marker(&scene.quorum.servers[at]);
-        assert_eq!(recorded["epoch"], "2");
         assert!(recorded["members"].contains(&run_id(&newcomer)), "{recorded:?}");
         assert!(!recorded["members"].contains(&scene.run_id(0)), "{recorded:?}");
     }

@@ -32,7 +32,7 @@ fn with_trouble_at_the_last(
 }
 
 #[test]
-fn a_grant_that_comes_when_the_others_have_decided_is_given_back() {
+fn grant_after_the_decision_is_rolled_back() {
     let quorum = Servers::with(3, 0, PATIENT);
     let [one, other, third] = [0, 1, 2].map(|at| quorum.servers[at].port());
     let holder = distlock::connect(&url(&[one, other, free_port()].map(place), PATIENT)).unwrap();
@@ -50,7 +50,7 @@ fn a_grant_that_comes_when_the_others_have_decided_is_given_back() {
 }
 
 #[test]
-fn what_nodes_were_asked_while_they_were_frozen_is_closed_when_they_answer_again() {
+fn requests_to_frozen_nodes_are_closed_when_they_answer_again() {
     let quorum = Servers::with(5, 0, STEADY);
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -71,7 +71,7 @@ fn what_nodes_were_asked_while_they_were_frozen_is_closed_when_they_answer_again
 }
 
 #[test]
-fn a_release_that_nobody_waits_for_and_one_node_does_not_get_is_done_once_more() {
+fn async_release_that_one_node_missed_is_repeated() {
     let (quorum, proxy, client) =
         with_trouble_at_the_last(STEADY, Kind::Release, Turn::Only(1), Fault::SwallowRequest);
     let guard = client.mutex("a").unwrap().lock().unwrap();
@@ -100,7 +100,7 @@ fn leaves_nothing(client: Client, probe: &mut Probe) -> bool {
 }
 
 #[test]
-fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
+fn dropped_client_releases_on_nodes_beyond_the_majority() {
     eventually("it could be seen", SOON, || {
         // Its first one: the script is sent when it has said that it does not know it.
         let (quorum, _proxy, client) =
@@ -115,7 +115,7 @@ fn a_client_that_goes_tells_also_those_that_its_release_did_not_wait_for() {
 }
 
 #[test]
-fn a_client_that_goes_gives_back_what_comes_too_late() {
+fn dropped_client_rolls_back_late_grants() {
     eventually("it could be seen", SOON, || {
         let (quorum, _proxy, rival) = with_trouble_at_the_last(
             PATIENT,
@@ -145,7 +145,7 @@ fn a_client_that_goes_gives_back_what_comes_too_late() {
 }
 
 #[test]
-fn a_client_that_goes_waits_for_nobody_who_says_nothing() {
+fn dropped_client_does_not_wait_for_silent_nodes() {
     let quorum = Servers::with(3, 0, PATIENT);
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();

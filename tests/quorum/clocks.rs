@@ -21,7 +21,7 @@ fn quorum(clock: &TimeOfDay, options: &str) -> Servers {
 }
 
 #[test]
-fn a_clock_that_differs_by_a_minute_costs_a_round_and_nothing_else() {
+fn clock_off_by_a_minute_costs_one_round() {
     for ahead in [MINUTE, -MINUTE] {
         let clock = TimeOfDay::new();
         clock.set(ahead);
@@ -48,7 +48,7 @@ fn a_clock_that_differs_by_a_minute_costs_a_round_and_nothing_else() {
 }
 
 #[test]
-fn a_client_that_is_further_ahead_of_a_node_than_the_longest_lease_is_told_so_by_that_node() {
+fn clock_ahead_by_more_than_the_longest_lease_is_reported() {
     let clock = TimeOfDay::new();
     clock.set(-MINUTE);
     let quorum = quorum(&clock, "max_lease=30s");
@@ -62,7 +62,7 @@ fn a_client_that_is_further_ahead_of_a_node_than_the_longest_lease_is_told_so_by
 }
 
 #[test]
-fn a_node_whose_clock_jumps_past_the_lease_is_one_vote_and_nobody_else_gets_in() {
+fn node_whose_clock_jumps_past_the_lease_grants_no_majority() {
     let clock = TimeOfDay::new();
     let quorum = quorum(&clock, "max_lease=10m&watchdog=6s&node_timeout=1s&command_timeout=2s");
     let (holder, rival) = (quorum.client(), quorum.client());

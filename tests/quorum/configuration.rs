@@ -17,7 +17,7 @@ fn places(servers: &[RedisServer]) -> Vec<String> {
 }
 
 #[test]
-fn fewer_than_three_and_one_that_stands_twice_are_refused_at_once() {
+fn url_with_too_few_or_repeated_servers_is_refused() {
     let refused = |url: &str| connect(url).unwrap_err().to_string();
     assert!(refused("redlock://a,b").contains("at least 3"));
     assert!(refused("redlock://a,b:1,a:6379").contains("a:6379 stands twice"));
@@ -36,7 +36,7 @@ fn fewer_than_three_and_one_that_stands_twice_are_refused_at_once() {
 }
 
 #[test]
-fn one_server_by_two_names_counts_once_and_is_not_set_up() {
+fn server_with_two_names_counts_once_and_is_not_set_up() {
     let servers: Vec<_> = (0..3).map(|_| start()).collect();
     let good = places(&servers);
     set_up(&good, LONGEST);
@@ -62,7 +62,27 @@ fn one_server_by_two_names_counts_once_and_is_not_set_up() {
 }
 
 #[test]
-fn a_store_in_which_a_replica_may_take_over_is_refused() {
+fn leftover_marker_is_reported_with_the_key_to_delete() {
+    let old: Vec<_> = (0..3).map(|_| start()).collect();
+    set_up(&places(&old), LONGEST);
+    let new: Vec<_> = (0..2).map(|_| start()).collect();
+    let all = [places(&old[..1]), places(&new)].concat();
+    let lock = connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let id = old[0].probe().hgetall("distlock_quorum")["quorum"].clone();
+    let text = error.to_string();
+    let way_out = format!("delete the key `distlock_quorum` on {}", all[0]);
+    assert!(text.contains(&id) && text.contains(&way_out), "{text}");
+    old[0].probe().command(&["DEL", "distlock_quorum"]);
+    eventually("it begins", Duration::from_secs(20), || {
+        let _paused = lock.try_lock();
+        new[0].probe().exists("distlock_quorum")
+    });
+}
+
+#[test]
+fn store_with_failover_is_refused() {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let quorum = |context: &Context| {
         let config = Config::from_url("redlock://a,b,c").unwrap();
@@ -75,7 +95,7 @@ fn a_store_in_which_a_replica_may_take_over_is_refused() {
 }
 
 #[test]
-fn replicas_nodes_of_clusters_and_servers_that_throw_keys_away_are_refused() {
+fn replica_cluster_node_and_evicting_server_are_refused() {
     let good: Vec<_> = (0..2).map(|_| start()).collect();
     let master = good[0].port().to_string();
     for (arguments, says) in [
@@ -95,7 +115,7 @@ fn replicas_nodes_of_clusters_and_servers_that_throw_keys_away_are_refused() {
 }
 
 #[test]
-fn a_master_that_a_sentinel_watches_is_refused_and_one_with_a_replica_is_not() {
+fn master_watched_by_a_sentinel_is_refused() {
     let good: Vec<_> = (0..2).map(|_| start()).collect();
     let mut group = Group::start_with(1, 1);
     distlock_tests::quorum::admit(&group.servers[0]);
@@ -116,7 +136,7 @@ fn a_master_that_a_sentinel_watches_is_refused_and_one_with_a_replica_is_not() {
 }
 
 #[test]
-fn every_node_has_the_credentials_of_a_provider() {
+fn every_node_uses_the_credentials_of_the_provider() {
     let servers = [(); 3].map(|()| start());
     let url = format!("redlock://{}?{LONGEST}", places(&servers).join(","));
     let config = |password: &'static str| {

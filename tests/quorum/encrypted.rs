@@ -15,7 +15,7 @@ fn servers(authority: &Authority) -> (Vec<RedisServer>, String) {
 }
 
 #[test]
-fn a_quorum_lives_on_tls_and_trusts_nobody_else() {
+fn quorum_over_tls_trusts_its_authority_only() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (servers, places) = servers(&authority);
     let url = |scheme: &str, trusted: &Authority| {

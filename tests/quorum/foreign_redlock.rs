@@ -31,7 +31,7 @@ fn freed(servers: &[RedisServer], value: &str) -> i64 {
 }
 
 #[test]
-fn a_redlock_of_plain_keys_and_ours_exclude_each_other() {
+fn redlock_of_plain_keys_and_ours_exclude_each_other() {
     for options in OPTIONS {
         let quorum = Servers::with(3, 0, &format!("{PATIENT}&{options}"));
         let (client, servers) = (quorum.client(), &quorum.servers);
@@ -54,7 +54,7 @@ fn a_redlock_of_plain_keys_and_ours_exclude_each_other() {
 
 /// A neighbour on one of them is a vote less, and no more.
 #[test]
-fn a_neighbour_on_a_minority_keeps_nobody_out() {
+fn foreign_client_on_a_minority_blocks_no_client() {
     let quorum = Servers::with(3, 0, &format!("{PATIENT}&format=token"));
     let lock = quorum.client().mutex("shared").unwrap();
     assert_eq!(taken(&quorum.servers[..1], "theirs"), 1);
@@ -70,7 +70,7 @@ fn a_neighbour_on_a_minority_keeps_nobody_out() {
 
 /// What does not say whose a lock is cannot be given back on a minority, nor renewed on a majority.
 #[test]
-fn a_format_without_owners_is_refused_by_name() {
+fn format_without_owners_is_refused_by_name() {
     for format in ["plain", "timestamp", "counter"] {
         let error = connect(&format!("redlock://a,b,c?format={format}")).unwrap_err();
         assert!(error.is_configuration(), "{error:?}");

@@ -8,6 +8,9 @@ mod addresses;
 // One node's clock is wrong.
 mod clocks;
 
+// The choice of the members, on the servers.
+mod membership;
+
 // The same over TLS.
 mod encrypted;
 

@@ -29,7 +29,7 @@ fn failed(error: &Error) -> usize {
 }
 
 #[test]
-fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
+fn dead_minority_is_unnoticed_and_dead_majority_is_reported() {
     let mut quorum = Servers::with(5, 0, QUICK);
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -53,7 +53,7 @@ fn a_dead_minority_is_not_noticed_and_a_dead_majority_is_told_node_by_node() {
 }
 
 #[test]
-fn a_frozen_minority_delays_nobody_and_keeps_nothing() {
+fn frozen_minority_delays_no_client_and_keeps_no_lock() {
     let quorum = Servers::with(5, 0, STEADY);
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -74,7 +74,7 @@ fn a_frozen_minority_delays_nobody_and_keeps_nothing() {
 }
 
 #[test]
-fn a_holder_whose_majority_freezes_loses_the_lock_by_its_own_clock() {
+fn holder_with_a_frozen_majority_loses_the_lock_by_its_clock() {
     let quorum = Servers::with(3, 0, QUICK);
     let client = quorum.client();
     let guard = client.mutex("a").unwrap().lock().unwrap();
@@ -120,12 +120,14 @@ fn voting_again(restart: impl Fn(&mut Servers), says: &str) {
 /// Two that know the quorum say that the third, which has forgotten, belongs to it.
 fn has_it_marked_again(quorum: &mut Servers) {
     let lock = quorum.client().mutex("b").unwrap();
-    lock.lock().unwrap().unlock().unwrap();
-    eventually("it is marked again", SOON, || quorum.servers[2].probe().exists("distlock_quorum"));
+    eventually("it is marked again", SOON, || {
+        lock.lock().unwrap().unlock().unwrap();
+        quorum.servers[2].probe().exists("distlock_quorum")
+    });
 }
 
 #[test]
-fn a_node_that_was_started_again_empty_does_not_vote_for_the_longest_lease() {
+fn node_restarted_empty_does_not_vote_for_the_longest_lease() {
     voting_again(
         |quorum| {
             quorum.restart(2);
@@ -136,7 +138,7 @@ fn a_node_that_was_started_again_empty_does_not_vote_for_the_longest_lease() {
 }
 
 #[test]
-fn a_node_that_was_started_again_from_an_old_snapshot_does_not_vote_for_the_longest_lease() {
+fn node_restarted_from_a_snapshot_waits_for_the_longest_lease() {
     voting_again(
         |quorum| {
             quorum.servers[2].probe().command(&["SAVE"]);
@@ -148,7 +150,7 @@ fn a_node_that_was_started_again_from_an_old_snapshot_does_not_vote_for_the_long
 }
 
 #[test]
-fn a_node_that_is_emptied_while_it_runs_does_not_vote_either() {
+fn node_emptied_while_running_waits_for_the_longest_lease() {
     voting_again(
         |quorum| {
             quorum.servers[2].probe().command(&["FLUSHALL"]);
@@ -159,7 +161,7 @@ fn a_node_that_is_emptied_while_it_runs_does_not_vote_either() {
 }
 
 #[test]
-fn a_node_that_was_emptied_is_marked_again_also_if_it_is_always_slower_than_the_others() {
+fn emptied_node_slower_than_the_others_is_marked_again() {
     let patient = "max_lease=10m&node_timeout=20s&command_timeout=40s";
     let quorum = Servers::with(3, 0, patient);
     let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(ms(50)));
@@ -172,7 +174,7 @@ fn a_node_that_was_emptied_is_marked_again_also_if_it_is_always_slower_than_the_
 }
 
 #[test]
-fn a_node_of_which_the_operator_says_that_it_forgets_nothing_votes_at_once() {
+fn restarted_node_declared_durable_votes_at_once() {
     let durable = format!("{FORGIVING}&durable=yes");
     let mut quorum = Servers::with(3, 0, &durable);
     quorum.client().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
@@ -183,7 +185,7 @@ fn a_node_of_which_the_operator_says_that_it_forgets_nothing_votes_at_once() {
 }
 
 #[test]
-fn a_quorum_that_nobody_set_up_begins_as_if_it_had_forgotten_everything() {
+fn quorum_without_set_up_waits_for_the_longest_lease() {
     let servers: Vec<_> = (0..3).map(|_| distlock_tests::quorum::start()).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     let client = distlock::connect(&url(&places, FORGIVING)).unwrap();
@@ -196,17 +198,17 @@ fn a_quorum_that_nobody_set_up_begins_as_if_it_had_forgotten_everything() {
 }
 
 #[test]
-fn clients_that_disagree_on_the_longest_lease_are_refused() {
+fn client_with_another_longest_lease_is_refused() {
     let quorum = Servers::with(3, 0, "max_lease=10m");
     let places: Vec<_> = quorum.servers.iter().map(|server| place(server.port())).collect();
     let other = distlock::connect(&url(&places, "max_lease=5m")).unwrap();
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(error.to_string().contains("600s") && error.to_string().contains("300s"), "{error}");
-    let other = distlock::connect(&url(&places, "max_lease=10m&keep=2h")).unwrap();
+    let other = distlock::connect(&url(&places, "max_lease=10m&token_retention=2h")).unwrap();
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
-    assert!(error.to_string().contains("keep=7200s"), "{error}");
+    assert!(error.to_string().contains("token_retention=7200s"), "{error}");
     // One that is not refused goes on.
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -223,7 +225,7 @@ fn clients_that_disagree_on_the_longest_lease_are_refused() {
 }
 
 #[test]
-fn a_grant_that_comes_too_late_is_given_back() {
+fn late_grant_is_rolled_back() {
     let mut quorum = Servers::with(3, 0, LONGEST);
     // One is dead, and the acquires of another are answered after their time.
     quorum.servers[2].kill();
@@ -240,7 +242,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
 }
 
 #[test]
-fn a_slow_node_delays_nobody_and_counts_where_it_is_needed() {
+fn slow_node_delays_no_client_and_counts_where_needed() {
     let mut quorum = Servers::with(3, 0, LONGEST);
     let late = ms(400);
     let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));
@@ -271,7 +273,7 @@ fn a_slow_node_delays_nobody_and_counts_where_it_is_needed() {
 }
 
 #[test]
-fn a_node_that_was_dead_when_somebody_began_to_wait_is_listened_to_when_it_is_back() {
+fn node_back_from_the_dead_is_watched_by_present_waiters() {
     let mut quorum = Servers::with(3, 0, STEADY);
     let holder = quorum.client();
     let guard = holder.mutex("a").unwrap().lock().unwrap();
@@ -306,7 +308,7 @@ fn a_node_that_was_dead_when_somebody_began_to_wait_is_listened_to_when_it_is_ba
 }
 
 #[test]
-fn a_node_that_does_not_let_us_in_is_no_worse_than_a_dead_one() {
+fn node_that_refuses_the_password_counts_as_dead() {
     let strict = RedisServer::start_without_user();
     let servers = [distlock_tests::quorum::start(), distlock_tests::quorum::start()];
     let places: Vec<_> =
@@ -328,7 +330,7 @@ fn a_node_that_does_not_let_us_in_is_no_worse_than_a_dead_one() {
 }
 
 #[test]
-fn clients_that_see_different_nodes_exclude_each_other_all_the_same() {
+fn clients_with_different_majorities_exclude_each_other() {
     // Nothing here waits for a node, so a busy machine has all the time that it needs.
     let patient = "max_lease=10m&node_timeout=5s&command_timeout=10s";
     let quorum = Servers::with(5, 0, patient);
@@ -358,7 +360,7 @@ fn clients_that_see_different_nodes_exclude_each_other_all_the_same() {
 /// A lock that is on its way from one holder to another is one's here and another's there. Where only a majority of the nodes is left, no
 /// other can tell: whoever asks then asks again, and does not wait for those that say nothing.
 #[test]
-fn who_has_a_lock_that_changes_hands_is_told_with_a_bare_majority_of_nodes() {
+fn holder_is_reported_with_a_bare_majority_of_nodes() {
     // What one that says nothing would cost, far beyond what a busy machine does.
     const NODE: Duration = Duration::from_secs(10);
     for is_frozen in [false, true] {
@@ -394,7 +396,7 @@ fn who_has_a_lock_that_changes_hands_is_told_with_a_bare_majority_of_nodes() {
 
 /// A server that cannot be a node for a moment: a replica, or one that a Sentinel seems to watch.
 #[test]
-fn a_server_that_cannot_be_a_node_for_a_moment_is_asked_again() {
+fn refused_server_is_asked_again() {
     for is_replica in [true, false] {
         let mut quorum = Servers::with(3, 0, FORGIVING);
         let (master, mut probe) = (distlock_tests::quorum::start(), quorum.servers[2].probe());
@@ -438,7 +440,7 @@ fn a_server_that_cannot_be_a_node_for_a_moment_is_asked_again() {
 }
 
 #[test]
-fn a_replica_of_another_node_is_that_one_no_more_when_it_is_a_master_again() {
+fn former_replica_of_a_node_is_admitted_as_itself() {
     let mut quorum = Servers::with(3, 0, FORGIVING);
     let (mut probe, master) = (quorum.servers[2].probe(), quorum.servers[1].port().to_string());
     let run_id = probe.info_field("server", "run_id").unwrap();
@@ -463,7 +465,7 @@ fn a_replica_of_another_node_is_that_one_no_more_when_it_is_a_master_again() {
 }
 
 #[test]
-fn a_new_quorum_is_waited_for_and_a_short_wait_is_told_at_once() {
+fn new_quorum_is_awaited_and_a_short_wait_fails_at_once() {
     let servers: Vec<_> = (0..3).map(|_| distlock_tests::quorum::start()).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     let (counters, pauses) =
@@ -484,7 +486,7 @@ fn a_new_quorum_is_waited_for_and_a_short_wait_is_told_at_once() {
 }
 
 #[test]
-fn an_operator_ends_the_pause_of_a_new_quorum_and_of_no_other() {
+fn set_up_ends_the_pause_of_a_new_quorum_only() {
     let mut quorum = Servers::with(3, 0, "max_lease=10m");
     let config = Config::from_url(&quorum.url).unwrap();
     for server in &quorum.servers {

@@ -84,8 +84,8 @@ fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
 }
 
 #[test]
-fn five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing() {
-    alone("requests::five_nodes_take_one_round_trip_and_two_that_are_silent_cost_nothing", || {
+fn five_nodes_take_one_round_trip_with_two_silent_ones() {
+    alone("requests::five_nodes_take_one_round_trip_with_two_silent_ones", || {
         // Medians of times are compared.
         retry_if_late(five_far_nodes);
     });
@@ -176,7 +176,7 @@ fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), S
 }
 
 #[test]
-fn a_node_that_forgot_gives_a_held_lock_away_without_its_marker_and_not_with_it() {
+fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
     // A rival that hears of two nodes too late is refused without any marker.
     let options = "max_lease=10m&node_timeout=2s&watchdog=20s&command_timeout=4s";
     amnesia(|places| distlock::connect(&url(places, options)).unwrap(), options).unwrap();
@@ -300,13 +300,13 @@ fn crowd(seconds: u64) {
 }
 
 #[test]
-fn nodes_that_are_started_again_empty_in_turn_let_nobody_in_twice() {
+fn nodes_emptied_in_turn_grant_no_lock_twice() {
     crowd(4);
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn nor_do_they_for_a_minute() {
+fn nodes_emptied_in_turn_for_a_minute_grant_no_lock_twice() {
     crowd(60);
 }
 
@@ -326,7 +326,7 @@ fn batch_workers(quorum: &Servers, name: &str, jobs: &str) {
 }
 
 #[test]
-fn batch_workers_are_exact_on_five_nodes_and_with_one_dead_and_one_frozen() {
+fn batch_workers_are_exact_with_one_dead_and_one_frozen_node() {
     let mut quorum = Servers::with(5, 0, LONGEST);
     batch_workers(&quorum, "all", "2000");
     let left: Vec<_> = quorum.servers.iter().map(|server| server.probe().exists("all")).collect();

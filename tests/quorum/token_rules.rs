@@ -82,7 +82,7 @@ impl Node {
 const T: u64 = 3_000_000_000_000_000;
 
 #[test]
-fn a_free_lock_is_granted_to_a_proposal_beyond_all_before_and_to_no_other() {
+fn free_lock_is_granted_to_a_larger_proposal_only() {
     nodes(|node| {
         node.granted(1, T, 0);
         assert!(node.propose(2, T + 100, 0).is_busy(), "it is held");
@@ -95,7 +95,7 @@ fn a_free_lock_is_granted_to_a_proposal_beyond_all_before_and_to_no_other() {
 }
 
 #[test]
-fn the_end_of_a_range_is_what_must_be_outbid() {
+fn end_of_a_token_range_must_be_outbid() {
     nodes(|node| {
         node.granted(1, T, 10);
         node.release(1, ReleaseOptions::WITHOUT_TOMBSTONE);
@@ -105,7 +105,7 @@ fn the_end_of_a_range_is_what_must_be_outbid() {
 }
 
 #[test]
-fn whoever_has_it_already_raises_the_token_and_an_older_message_does_not_lower_it() {
+fn older_proposal_of_the_holder_does_not_lower_the_token() {
     nodes(|node| {
         node.granted(1, T, 0);
         node.granted(1, T + 50, 0);
@@ -116,7 +116,7 @@ fn whoever_has_it_already_raises_the_token_and_an_older_message_does_not_lower_i
 }
 
 #[test]
-fn a_proposal_of_a_closed_owner_is_turned_down_and_a_late_one_is_stale_anyway() {
+fn proposal_of_a_closed_owner_is_refused() {
     nodes(|node| {
         node.granted(1, T, 0);
         node.release(1, ReleaseOptions::WITH_TOMBSTONE);
@@ -142,7 +142,7 @@ fn mark(probe: &mut Probe, run_id: &str, told: &[&str]) -> (bool, Option<String>
 }
 
 #[test]
-fn a_ballot_is_promised_once_and_no_smaller_one_is_accepted_after_it() {
+fn ballot_is_promised_once_and_smaller_ones_are_refused() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let run_id = probe.info_field("server", "run_id").unwrap();
@@ -158,9 +158,9 @@ fn a_ballot_is_promised_once_and_no_smaller_one_is_accepted_after_it() {
     assert_eq!(ask(&accept("5", "z")), (false, Some("y".to_owned())));
     // A choice of another epoch, or of another quorum, is none of its.
     assert!(!ask(&["promise", "", "1", "9"]).0 && !ask(&["promise", "q", "0", "9"]).0);
-    let record = ["record", "q", "1", "m", "1000", "2000", "", "", "0"];
+    let record = ["record", "q", "1", "m", "1000", "2000", "", "", "", "0"];
     assert!(!ask(&record).0, "it is not to become a node");
-    let admit = ["record", "q", "1", "m", "1000", "2000", "1000", "0", "0"];
+    let admit = ["record", "q", "1", "m", "1000", "2000", "1000", "0", "", "0"];
     assert_eq!(ask(&admit), (true, None));
     assert!(!ask(&admit).0 && !ask(&promise("7")).0, "the first choice is over");
     assert!(ask(&["promise", "q", "1", "1"]).0, "the next one begins anew");

@@ -137,7 +137,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     let reliefs = threads.iter().filter(|name| name.contains("relief")).count();
     assert!(reliefs <= 3 && threads.len() - reliefs <= 4, "{threads:?}");
     drop(guards); // which does not wait for the answers
-    client.settle(scaled(Duration::from_secs(10))).unwrap();
+    client.wait_for_cleanup(scaled(Duration::from_secs(10))).unwrap();
     assert_eq!(probe.keys("many:*"), Vec::<String>::new());
     // Due at two thirds.
     if least + tolerance < lease * 2 / 3 {

@@ -49,7 +49,7 @@ fn the_counter_is_kept_for_an_hour_or_as_long_as_is_asked() {
     let token = cycle(&Bench::on(&server)) as i64;
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + KEEP);
     server.probe().command(&["DEL", COUNTER]);
-    let token = cycle(&Bench::new(&format!("{}?keep=3h", server.url()))) as i64;
+    let token = cycle(&Bench::new(&format!("{}?token_retention=3h", server.url()))) as i64;
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + 3 * KEEP);
 }
 

@@ -13,7 +13,7 @@ fn open(url: &str) -> Result<ClusterBackend, Error> {
 }
 
 #[test]
-fn an_address_that_is_no_cluster_is_refused() {
+fn invalid_cluster_url_is_refused() {
     for (url, says) in [
         ("redis+cluster://", "10.0.0.1:7000"),
         ("redis+cluster://a/1", "no database but 0"),
@@ -32,7 +32,7 @@ fn an_address_that_is_no_cluster_is_refused() {
 
 /// Told only of the time that was under way, it would sleep until its deadline.
 #[test]
-fn who_asks_for_the_cluster_while_it_is_asked_for_is_told_of_the_next_time() {
+fn refresh_requested_during_a_refresh_waits_for_the_next() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
@@ -62,7 +62,7 @@ fn who_asks_for_the_cluster_while_it_is_asked_for_is_told_of_the_next_time() {
 
 /// What is still under way then, as a release that is sent on, would wait until its deadline for a thread that has ended.
 #[test]
-fn nobody_waits_for_the_cluster_when_the_last_handle_is_gone() {
+fn refresh_ends_when_the_last_handle_is_dropped() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
@@ -90,7 +90,7 @@ fn nobody_waits_for_the_cluster_when_the_last_handle_is_gone() {
 
 /// With thousands that wait, each that comes would cost all of them a look, under a lock that every release needs.
 #[test]
-fn a_wait_that_begins_touches_no_other() {
+fn new_watch_wakes_no_other_waiter() {
     #[derive(Default)]
     struct Calls(AtomicU32);
     impl Wake for Calls {
@@ -127,7 +127,7 @@ fn a_wait_that_begins_touches_no_other() {
 }
 
 #[test]
-fn nothing_is_dialled_and_nothing_secret_shown() {
+fn new_backend_connects_nowhere_and_shows_no_secret() {
     let backend = open("redis+cluster://me:s3cret@192.0.2.1:7000").unwrap();
     let shown = format!("{backend:?}");
     assert!(!shown.contains("s3cret"), "{shown}");
@@ -135,7 +135,7 @@ fn nothing_is_dialled_and_nothing_secret_shown() {
 
 /// Otherwise it would be asked for only when it is time again, and the lock may not live until then.
 #[test]
-fn a_renewal_that_nobody_is_known_for_has_the_cluster_asked_for() {
+fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
     let shared = &backend.router.0;
     assert!(!shared.is_asked_for());

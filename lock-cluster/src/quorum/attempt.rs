@@ -14,8 +14,8 @@ use lock_core::backend::{
     Tokens,
 };
 use lock_core::{
-    Error, ErrorKind, FencingToken, LeaseTime, LockName, MemberResult, Moment, Outcome, OwnerId,
-    TokenRange,
+    Error, ErrorKind, FencingToken, LeaseTime, LockName, MemberOutcome, MemberResult, Moment,
+    OwnerId, TokenRange,
 };
 use lock_redis::parts::Standing;
 use std::sync::Arc;
@@ -224,14 +224,14 @@ impl Quorum {
             return RollbackCause::SplitVote;
         }
         let outcomes = said.iter().enumerate().map(|(at, said)| match said {
-            Some(Said::Granted { .. } | Said::Stale(_)) => Outcome::Done,
-            Some(Said::Busy(_)) => Outcome::Busy,
-            Some(Said::Failed(failure)) => Outcome::Failed(failure.error().clone()),
+            Some(Said::Granted { .. } | Said::Stale(_)) => MemberOutcome::Done,
+            Some(Said::Busy(_)) => MemberOutcome::Busy,
+            Some(Said::Failed(failure)) => MemberOutcome::Failed(failure.error().clone()),
             Some(Said::Paused(left, node)) => {
-                Outcome::Failed(pauses(*left, node.as_deref().is_some_and(is_restarted)))
+                MemberOutcome::Failed(pauses(*left, node.as_deref().is_some_and(is_restarted)))
             }
-            Some(Said::Outside) => Outcome::Failed(self.roll.outside(at)),
-            None => Outcome::Failed(Error::unavailable("no answer in time")),
+            Some(Said::Outside) => MemberOutcome::Failed(self.roll.outside(at, &ballot.said_by())),
+            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let outcomes = outcomes.collect();
         match self.pause(&round, said) {
@@ -292,10 +292,10 @@ impl Quorum {
     }
 
     /// The error of a question that could not be decided.
-    pub(super) fn unavailable(&self, what: &str, outcomes: Vec<Outcome>) -> Error {
+    pub(super) fn unavailable(&self, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let needed = majority(self.seats.len());
-        let settled = |outcome: &Outcome| match outcome {
-            Outcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
+        let settled = |outcome: &MemberOutcome| match outcome {
+            MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
         // Only where it would be so even if all others did as they were asked.
@@ -307,10 +307,10 @@ impl Quorum {
         self.of_all(kind.unwrap_or(ErrorKind::Unavailable), &what, outcomes)
     }
 
-    fn of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<Outcome>) -> Error {
+    fn of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let seats = self.seats.iter().map(|seat| seat.core().member().name());
         let members = seats.zip(outcomes).map(|(name, it)| MemberResult::new(name, it)).collect();
-        Error::of_several(kind, what, "did", members)
+        Error::from_members(kind, what, "did", members)
     }
 
     fn note_stale(&self, name: &LockName, said: &[Option<Said>]) {

@@ -14,8 +14,8 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking, Watch,
 };
-use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome, SystemClock};
-use lock_redis::parts::Terms;
+use lock_core::{Clock, Context, Error, LeaseTime, LockName, MemberOutcome, Moment, SystemClock};
+use lock_redis::parts::{Sight, Terms, Voter};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl QuorumBackend {
             members.iter().filter_map(|member| member.store().abilities().max_poll_interval).min();
         let max_lease = members.iter().filter_map(|member| member.max_lease()).min();
         let names = members.iter().map(Member::name).collect();
-        let roll = Arc::new(Roll::new(names, max_lease.unwrap_or_default()));
+        let marker = members.iter().find_map(|member| member.voter().map(Voter::marker_key));
+        let roll = Roll::new(names, marker.unwrap_or_default(), max_lease.unwrap_or_default());
         let terms = members.iter().find_map(|member| member.voter().map(|voter| *voter.terms()));
         let clock = Arc::clone(&context.clock);
         let seat = |(at, member)| Seat::new(at, member, Arc::clone(&clock), node_timeout);
@@ -115,7 +116,7 @@ impl QuorumBackend {
             node_timeout,
             abilities: Abilities::full().tokens(tokens).max_poll_interval(max_poll_interval),
             max_lease,
-            roll,
+            roll: Arc::new(roll),
             terms,
             beginning: Mutex::new(None),
             tending: Mutex::default(),
@@ -194,9 +195,9 @@ impl Quorum {
         answers: &[Option<Result<T, Failure>>],
     ) -> Failure {
         let outcomes = answers.iter().map(|answer| match answer {
-            Some(Ok(_)) => Outcome::Done,
-            Some(Err(failure)) => Outcome::Failed(failure.error().clone()),
-            None => Outcome::Failed(Error::unavailable("no answer in time")),
+            Some(Ok(_)) => MemberOutcome::Done,
+            Some(Err(failure)) => MemberOutcome::Failed(failure.error().clone()),
+            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let error = self.unavailable(what, outcomes.collect());
         let is_known = |answer: &Option<Result<T, Failure>>| {
@@ -403,10 +404,23 @@ impl Backend for QuorumBackend {
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let asked = name.clone();
-        let question = move |core: &Core, by| core.store().force_release(&asked, by);
-        let decide = |answers: &[Option<Result<bool, Failure>>]| tally::forced(&answered(answers));
-        self.0.decide(by, question, |_, _| {}, "freed it", decide)
+        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
+        if quorum.roll.ours().is_none() {
+            let sights = quorum.look_at_all().into_iter();
+            let node = |sight: Option<Sight>| Some(Arc::new(sight?.marker?.1));
+            quorum.roll.why_not(&sights.map(node).collect::<Vec<_>>(), clock.now());
+        }
+        let (asked, ours) = (name.clone(), quorum.roll.ours());
+        let question =
+            move |core: &Core, by| core.member().force_release(&asked, ours.as_deref(), by);
+        let counted = |answers: &[_]| quorum.roll.counted(answers, clock.now());
+        let decide = |answers: &[_]| tally::forced(&answered(&counted(answers)));
+        let round = quorum.by(by);
+        let gathering = quorum.ask(round, question, |_, _| {});
+        let decided = gathering.wait(clock, round, decide);
+        decided.ok_or_else(|| {
+            gathering.look(|answers| quorum.undecided("freed it", &counted(answers)))
+        })
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

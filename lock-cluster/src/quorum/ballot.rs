@@ -153,6 +153,16 @@ impl Ballot {
         answers.iter().zip(why_not).map(counted).collect()
     }
 
+    /// Which nodes have answered in the present round.
+    pub(super) fn said_by(&self) -> Vec<Option<Arc<Standing>>> {
+        let state = self.state.lock();
+        let said_by = |node: &Share| {
+            let (_, _, by) = node.answer.as_ref().filter(|(when, ..)| *when == state.round)?;
+            by.clone()
+        };
+        state.nodes.iter().map(said_by).collect()
+    }
+
     /// From now on nobody wants it. Which nodes have granted it, which may have, and whether there is any of which it is
     /// not known yet.
     pub(super) fn withdraw(&self) -> Traces {

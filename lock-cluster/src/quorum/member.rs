@@ -97,6 +97,21 @@ impl Member {
         }
     }
 
+    /// Frees the lock whoever has it; a server only as a node of this quorum.
+    pub(super) fn force_release(
+        &self,
+        name: &LockName,
+        quorum: Option<&str>,
+        by: Moment,
+    ) -> Result<Reply<bool>, Failure> {
+        match self {
+            Self::Plain { store, .. } => store.force_release(name, by).map(Reply::by_the_store),
+            Self::Server(voter) => voter
+                .force_release_standing(name, quorum, by)
+                .map(|(freed, node)| Reply::by(freed, node)),
+        }
+    }
+
     pub(super) fn inspect(&self, name: &LockName, by: Moment) -> Result<Reply<LockInfo>, Failure> {
         match self {
             Self::Plain { store, .. } => store.inspect(name, by).map(Reply::by_the_store),

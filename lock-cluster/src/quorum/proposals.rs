@@ -83,7 +83,7 @@ mod tests {
     use lock_core::{ClientId, ManualClock};
 
     #[test]
-    fn a_proposal_is_the_time_or_more_than_was_seen_and_the_same_for_the_same_owner() {
+    fn proposal_is_the_time_or_above_the_largest_seen_token() {
         let (proposals, clock) = (Proposals::default(), ManualClock::new());
         let name = LockName::new("a").unwrap();
         let owner = |number| OwnerId::new(ClientId::random(), number);

@@ -4,8 +4,9 @@ use super::member::Reply;
 use super::tally::majority;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::Standing;
+use lock_redis::parts::{Sight, Standing};
 use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,9 +15,13 @@ use std::time::Duration;
 pub(super) struct Roll {
     /// What the nodes are called, in their order.
     names: Vec<String>,
+    /// The key of the marker on each of them.
+    marker: String,
     /// For how long a quorum of which no node answers any more is still this client's.
     memory: Duration,
     ours: Mutex<Option<Ours>>,
+    /// The members that were not there when this client looked last, and since when.
+    missing: Mutex<HashMap<Arc<str>, Moment>>,
     /// Some node knows less than others, or a server is outside that could be a node.
     is_untidy: AtomicBool,
 }
@@ -29,13 +34,45 @@ struct Ours {
 }
 
 impl Roll {
-    pub(super) fn new(names: Vec<String>, memory: Duration) -> Self {
-        Self { names, memory, ours: Mutex::new(None), is_untidy: AtomicBool::new(false) }
+    pub(super) fn new(names: Vec<String>, marker: String, memory: Duration) -> Self {
+        Self {
+            names,
+            marker,
+            memory,
+            ours: Mutex::new(None),
+            missing: Mutex::default(),
+            is_untidy: AtomicBool::new(false),
+        }
     }
 
     /// The quorum that this client belongs to, once it is known.
     pub(super) fn ours(&self) -> Option<Arc<str>> {
         self.ours.lock().as_ref().map(|ours| Arc::clone(&ours.quorum))
+    }
+
+    /// The members that these servers do not know to be there, and have not for so long.
+    pub(super) fn missing_for(
+        &self,
+        time: Duration,
+        sights: &[Option<Sight>],
+        now: Moment,
+    ) -> HashSet<Arc<str>> {
+        let seen = || sights.iter().flatten();
+        let markers = || seen().filter_map(|sight| sight.marker.as_ref());
+        let present: HashSet<_> = markers()
+            .map(|(_, node)| &node.node)
+            .chain(seen().map(|sight| &sight.run_id))
+            .collect();
+        let members = markers().flat_map(|(agreed, _)| agreed.members.iter());
+        let absent: HashSet<_> =
+            members.filter_map(|it| it.id.as_ref()).filter(|id| !present.contains(id)).collect();
+        let mut missing = self.missing.lock();
+        missing.retain(|id, _| absent.contains(id));
+        for id in absent {
+            missing.entry(Arc::clone(id)).or_insert(now);
+        }
+        let long = missing.iter().filter(|(_, since)| now >= **since + time);
+        long.map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// There is something to be put in order.
@@ -67,7 +104,7 @@ impl Roll {
                 (Err(failure), _) => Err(failure.clone()),
                 (Ok(_), Some(why)) => Err(Failure::Refused(why.clone())),
                 (Ok(said), None) if said.by.is_none() && has_nodes => {
-                    Err(Failure::Refused(self.outside(at)))
+                    Err(Failure::Refused(self.outside(at, &said_by)))
                 }
                 (Ok(said), None) => Ok(said.what.clone()),
             })
@@ -81,6 +118,11 @@ impl Roll {
         said_by: &[Option<Arc<Standing>>],
         now: Moment,
     ) -> Vec<Option<Error>> {
+        let mut missing = self.missing.lock();
+        if !missing.is_empty() {
+            missing.retain(|id, _| !said_by.iter().flatten().any(|node| node.node == *id));
+        }
+        drop(missing);
         let Some((quorum, view)) = self.view(said_by, now) else {
             return vec![None; said_by.len()];
         };
@@ -97,8 +139,11 @@ impl Roll {
             let name = &self.names[at];
             Some(Error::unavailable(if node.quorum != quorum {
                 format!(
-                    "{name} is a node of another quorum (run_id {}, quorum {}), and this client's is {quorum}",
-                    node.run_id, node.quorum
+                    "{name} is a node of another quorum (run_id {}, quorum {}), and this client's is {quorum}: if that one is \
+                     given up, {}",
+                    node.run_id,
+                    node.quorum,
+                    self.give_up(at)
                 )
             } else if let Some(twin) = before {
                 let (first, run_id) = (&self.names[twin], &node.run_id);
@@ -175,13 +220,32 @@ impl Roll {
         Some((quorum, Some(view)))
     }
 
-    /// The error of a server that is no node.
-    pub(super) fn outside(&self, at: usize) -> Error {
+    /// The error of a server that is no node, beside these that are.
+    pub(super) fn outside(&self, at: usize, said_by: &[Option<Arc<Standing>>]) -> Error {
         self.note_untidy();
-        Error::unavailable(format!(
-            "{} has no marker: it is new, or was emptied, and does not vote until a majority of the others has recorded it",
-            self.names[at]
-        ))
+        let name = &self.names[at];
+        let nodes = said_by.iter().enumerate();
+        let nodes: Vec<_> = nodes.filter_map(|(at, node)| Some((at, node.as_ref()?))).collect();
+        // One that counts for another reason is told of there.
+        let left = nodes.first().filter(|_| nodes.len() < majority(said_by.len()));
+        Error::unavailable(match left {
+            None => format!(
+                "{name} has no marker: it is new, or was emptied, and does not vote until a majority of the others has \
+                 recorded it, which is when a member has been missing for max_lease"
+            ),
+            Some((at, node)) => format!(
+                "{name} has no marker, and too few nodes of the quorum {} are here to record it ({} is one of them): if that \
+                 quorum is given up, {}; if not, `set_up_quorum` begins it anew",
+                node.quorum,
+                self.names[*at],
+                self.give_up(*at)
+            ),
+        })
+    }
+
+    /// How an operator makes this server one that is a node of nothing.
+    fn give_up(&self, at: usize) -> String {
+        format!("delete the key `{}` on {}", self.marker, self.names[at])
     }
 }
 
@@ -194,7 +258,7 @@ fn is_same(one: &Standing, other: &Standing) -> bool {
 mod tests {
     use super::*;
     use lock_core::{Clock, ManualClock};
-    use lock_redis::parts::Member;
+    use lock_redis::parts::{Agreed, Member};
 
     fn node(quorum: &str, epoch: u64, members: [&str; 3], run_id: &str) -> Option<Arc<Standing>> {
         let member = |id: &str| Member { id: Some(id.into()), address: "h:1".into() };
@@ -212,7 +276,10 @@ mod tests {
 
     fn roll() -> (Roll, ManualClock) {
         let names = ["one:1", "two:2", "three:3"].map(str::to_owned).into();
-        (Roll::new(names, Duration::from_secs(60)), ManualClock::new())
+        (
+            Roll::new(names, "distlock_quorum".to_owned(), Duration::from_secs(60)),
+            ManualClock::new(),
+        )
     }
 
     fn why_not(roll: &Roll, said_by: &[Option<Arc<Standing>>], now: Moment) -> Vec<String> {
@@ -221,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_behind_two_addresses_counts_once_and_both_are_named() {
+    fn server_at_two_addresses_counts_once_and_both_are_named() {
         let (roll, clock) = roll();
         let [a, b] = ["a", "b"].map(|it| node("q", 1, FIRST, it));
         let why = why_not(&roll, &[b.clone(), b, a], clock.now());
@@ -255,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn another_quorum_is_followed_only_when_ours_was_not_seen_for_the_longest_lease() {
+    fn other_quorum_is_followed_after_a_longest_lease_without_ours() {
         let (roll, clock) = roll();
         let ours = FIRST.map(|it| node("q", 1, FIRST, it));
         let others = ["x", "y", "z"];
@@ -276,7 +343,42 @@ mod tests {
     }
 
     #[test]
-    fn a_url_of_another_number_of_servers_is_told() {
+    fn missing_member_is_present_again_when_it_answers() {
+        let (roll, clock) = roll();
+        let [a, c] = ["a", "c"].map(|it| node("q", 1, FIRST, it).unwrap());
+        let sight = |node: &Arc<Standing>| {
+            let members = node.members.clone();
+            let (max_lease, keep) = (Duration::ZERO, Duration::ZERO);
+            let agreed = Agreed { quorum: Arc::clone(&node.quorum), members, max_lease, keep };
+            Some(Sight::of(&node.run_id).with_marker(agreed, Standing::clone(node)))
+        };
+        let sights = [sight(&a), None, sight(&c)];
+        let minute = Duration::from_secs(60);
+        let missing = || roll.missing_for(minute, &sights, clock.now()).into_iter().collect();
+        let none: Vec<Arc<str>> = Vec::new();
+        assert_eq!(
+            (missing(), roll.missing_for(Duration::ZERO, &sights, clock.now()).len()),
+            (none.clone(), 1)
+        );
+        clock.advance(minute / 2);
+        why_not(&roll, &[None, node("q", 1, FIRST, "b"), None], clock.now());
+        clock.advance(minute / 2);
+        assert_eq!(missing(), none, "it has answered meanwhile");
+        clock.advance(minute);
+        assert_eq!(missing(), [Arc::from("b")]);
+    }
+
+    #[test]
+    fn leftover_marker_is_named_with_what_to_delete() {
+        let (roll, _) = roll();
+        let said_by = [None, node("old", 1, FIRST, "b"), None];
+        let text = roll.outside(0, &said_by).to_string();
+        let parts = ["one:1", "two:2", "quorum old", "delete the key `distlock_quorum` on two:2"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+
+    #[test]
+    fn url_with_another_number_of_servers_is_reported() {
         let (roll, clock) = roll();
         let said = FIRST.map(|it| node("q", 1, FIRST, it));
         let why = why_not(&roll, &said[..2], clock.now());
@@ -284,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_a_server_that_is_no_node_counts_only_where_none_is() {
+    fn response_of_an_unmarked_server_counts_without_nodes_only() {
         let (roll, clock) = roll();
         let said = |by: Option<Arc<Standing>>| Some(Ok(Reply { what: 1, by }));
         let failed = |answers: &[_]| {

@@ -6,7 +6,7 @@ use super::tally::majority;
 use super::tending::begun;
 use lock_core::backend::{Backend, Failure};
 use lock_core::{
-    ClientId, Clock, Config, Context, Error, Host, MemberResult, Outcome, Scheme, SystemClock,
+    ClientId, Clock, Config, Context, Error, Host, MemberOutcome, MemberResult, Scheme, SystemClock,
 };
 use lock_redis::parts::{Admission, FORMAT, Format, NodeSettings, Sight, Step, Terms, Voter};
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Settings {
 }
 
 fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.extra().find(|(option, _)| *option == name).map(|(_, text)| text)
+    config.scheme_option(name)
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration, Error> {
@@ -202,13 +202,14 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     let quorum = QuorumBackend::of(members, config.command_timeout(), &context)?.0;
     let by = || clock.now() + config.command_timeout();
     let look = || each(&quorum, |_, voter| voter.look(by()));
-    let sights = look()?;
+    let mut sights = look()?;
     refuse_strangers(&quorum, &sights)?;
     let votes = |sight: &Sight| sight.marker.is_some() && !sight.is_new;
     let pause = if sights.iter().any(votes) {
-        quorum.put_in_order()?;
-        let views = look()?.into_iter().map(|sight| sight.marker.map(|(_, node)| Arc::new(node)));
-        let views: Vec<_> = views.collect();
+        quorum.put_in_order(Duration::ZERO)?;
+        sights = look()?;
+        let view = |sight: &Sight| sight.marker.as_ref().map(|(_, node)| Arc::new(node.clone()));
+        let views: Vec<_> = sights.iter().map(view).collect();
         let why_not = quorum.roll.why_not(&views, clock.now());
         let nodes =
             views.iter().zip(&why_not).filter(|(node, why)| node.is_some() && why.is_none());
@@ -237,10 +238,16 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
         epoch += u64::from(begun.members != agreed.members);
         agreed.quorum = Arc::clone(&begun.quorum);
     }
-    let admission = Admission { pause, not_before: 0, by_force: true };
     each(&quorum, |at, voter| {
-        let step = Step::Record(epoch, &agreed, Some(admission));
-        voter.act(&sights[at].run_id, &step, by())
+        let replaces = Arc::clone(&sights[at].version);
+        let admission = Admission { pause, not_before: 0, replaces, chooses: true };
+        let sight =
+            voter.act(&sights[at].run_id, &Step::Record(epoch, &agreed, Some(&admission)), by())?;
+        if sight.did {
+            return Ok(());
+        }
+        let changed = format!("{} was changed by another client: call it again", voter.name());
+        Err(Failure::Refused(Error::unavailable(changed)))
     })?;
     Ok(())
 }
@@ -287,12 +294,12 @@ fn each<T>(
         let outcome = match question(at, voter) {
             Ok(answer) => {
                 done.push(answer);
-                Outcome::Done
+                MemberOutcome::Done
             }
             Err(failure) => {
                 let error = failure.into_error();
                 kind.get_or_insert(error.kind());
-                Outcome::Failed(error)
+                MemberOutcome::Failed(error)
             }
         };
         results.push(MemberResult::new(member.name(), outcome));
@@ -300,7 +307,7 @@ fn each<T>(
     match kind {
         None => Ok(done),
         Some(kind) => {
-            Err(Error::of_several(kind, "the quorum could not be set up", "answered", results))
+            Err(Error::from_members(kind, "the quorum could not be set up", "answered", results))
         }
     }
 }

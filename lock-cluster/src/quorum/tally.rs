@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_won_by_a_majority_and_lost_when_none_is_left() {
+    fn round_is_won_by_a_majority_and_lost_without_one() {
         assert_eq!(round(3, 0, 0, 2, 0).verdict(), Some(Verdict::Won));
         assert_eq!(round(2, 0, 0, 3, 0).verdict(), None);
         assert_eq!(round(2, 2, 0, 1, 0).verdict(), None);
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_dead_while_rivals_wait() {
+    fn round_with_rivals_does_not_wait_for_suspects() {
         assert_eq!(round(2, 2, 0, 1, 1).verdict(), Some(Verdict::Lost));
         assert_eq!(round(2, 0, 0, 1, 1).verdict(), None, "nobody else is in the way");
     }
 
     #[test]
-    fn a_stale_token_is_outbid_where_that_can_help() {
+    fn stale_token_is_outbid_where_a_majority_is_possible() {
         assert_eq!(round(2, 0, 3, 0, 0).verdict(), Some(Verdict::Outbid));
         assert_eq!(round(2, 0, 1, 2, 0).verdict(), None, "it may do without");
         assert_eq!(round(2, 0, 1, 2, 2).verdict(), Some(Verdict::Outbid));
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn what_rivals_have_is_told_from_what_cannot_be_asked() {
+    fn contended_round_is_told_from_an_unreachable_one() {
         assert!(round(2, 3, 0, 0, 0).is_held() && !round(2, 2, 0, 0, 0).is_held());
         assert!(round(2, 2, 0, 0, 0).is_contended() && !round(1, 1, 0, 0, 0).is_contended());
         assert!(!round(2, 0, 1, 0, 0).is_contended());
     }
 
     #[test]
-    fn a_release_is_what_a_majority_says() {
+    fn release_outcome_is_that_of_a_majority() {
         assert_eq!(released(&[FREED, FREED, None]), Some(Release::Freed));
         assert_eq!(released(&[GONE, GONE, None]), Some(Release::Gone));
         let told = [FREED, Some(Release::FreedFor(2)), Some(Release::FreedFor(5))];
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_free_when_enough_leases_are_over() {
+    fn lock_is_free_when_enough_leases_have_ended() {
         let left =
             |seconds: &[u64]| seconds.iter().map(|s| Some(Duration::from_secs(*s))).collect();
         assert_eq!(free_in(left(&[9, 5, 7]), 5, 2), Some(Duration::from_secs(5)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_who_has_a_majority() {
+    fn holder_is_the_owner_with_a_majority() {
         let held = |owner: &str, seconds| {
             let owner = OwnerText::new(owner);
             Some(LockInfo::held(HolderInfo::new(owner, Some(Duration::from_secs(seconds)), 1)))

@@ -11,6 +11,7 @@ use super::tally::majority;
 use lock_core::backend::Failure;
 use lock_core::{ClientId, Error, Moment};
 use lock_redis::parts::{Admission, Agreed, Member, Members, Sight, Step, Terms};
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -36,7 +37,7 @@ const MOST_STEPS: usize = 32;
 #[derive(Clone, PartialEq, Debug)]
 enum Todo {
     /// This server records the members; as a server that is no node, it becomes one, not before this time of its clock.
-    Record { seat: usize, epoch: u64, agreed: Agreed, admitted: Option<u64> },
+    Record { seat: usize, epoch: u64, agreed: Agreed, admitted: Option<Admission> },
     /// The members of this epoch choose the next ones.
     Choose { epoch: u64, agreed: Agreed },
 }
@@ -45,6 +46,8 @@ enum Todo {
 struct Known<'a> {
     sights: &'a [Option<Sight>],
     names: &'a [String],
+    /// The members that may be replaced: they have been missing for long enough.
+    replaceable: &'a HashSet<Arc<str>>,
     ours: Option<Arc<str>>,
     terms: Terms,
 }
@@ -63,8 +66,12 @@ impl Quorum {
         let quorum = Arc::clone(self);
         let work = move || {
             // What failed is tried again by the next attempt that meets it.
-            let done = catch_unwind(AssertUnwindSafe(|| quorum.put_in_order()));
-            let done = done.map_or(0, |done| done.unwrap_or(0));
+            let longest = quorum.terms.map(|terms| terms.max_lease).unwrap_or_default();
+            let done = catch_unwind(AssertUnwindSafe(|| quorum.put_in_order(longest)));
+            let done = done.unwrap_or(Ok(0)).unwrap_or_else(|_failed| {
+                quorum.roll.note_untidy();
+                0
+            });
             let mut tending = quorum.tending.lock();
             tending.is_running = false;
             tending.idle = if done > 0 { 0 } else { tending.idle + 1 };
@@ -76,22 +83,22 @@ impl Quorum {
     }
 
     /// Does what is to be done until nothing is left, or something fails. Returns how much it was.
-    pub(super) fn put_in_order(&self) -> Result<usize, Error> {
+    ///
+    /// A member is replaced when it has been missing for `missing`: the address of one that is well
+    /// may lead this client, and no other, to an empty server for a moment.
+    pub(super) fn put_in_order(&self, missing: Duration) -> Result<usize, Error> {
         let Some(terms) = self.terms else { return Ok(0) };
         let names: Vec<_> = self.seats.iter().map(|seat| seat.core().member().name()).collect();
         for done in 0..MOST_STEPS {
             let sights = self.look_at_all();
-            let known = Known { sights: &sights, names: &names, ours: self.roll.ours(), terms };
+            let replaceable = self.roll.missing_for(missing, &sights, self.clock.now());
+            let (ours, replaceable) = (self.roll.ours(), &replaceable);
+            let known = Known { sights: &sights, names: &names, replaceable, ours, terms };
             let Some(todo) = known.todo() else { return Ok(done) };
             match todo {
                 Todo::Record { seat, epoch, agreed, admitted } => {
-                    let admission = admitted.map(|not_before| Admission {
-                        pause: terms.max_lease,
-                        not_before,
-                        by_force: sights[seat].as_ref().is_some_and(|sight| sight.is_copy),
-                    });
                     let record = move |core: &Core, run_id: &str, by| {
-                        act(core, run_id, &Step::Record(epoch, &agreed, admission), by)
+                        act(core, run_id, &Step::Record(epoch, &agreed, admitted.as_ref()), by)
                     };
                     if self.ask_seats(&sights, &[seat], record).is_empty() {
                         return Err(Error::unavailable(format!(
@@ -106,7 +113,7 @@ impl Quorum {
         Ok(MOST_STEPS)
     }
 
-    /// What each server says. One that is seen by two addresses is seen by the first of them.
+    /// What each server says, and each member once: see [`distinct`].
     pub(super) fn look_at_all(&self) -> Vec<Option<Sight>> {
         let look = |core: &Core, by| match core.member().voter() {
             Some(voter) => voter.look(by),
@@ -119,14 +126,7 @@ impl Quorum {
             let sight = |answer: &Option<Result<Sight, _>>| answer.as_ref()?.as_ref().ok().cloned();
             answers.iter().map(sight).collect::<Vec<_>>()
         });
-        let is_first = |at: usize, sight: &Sight| {
-            let mut before = answers[..at].iter().flatten();
-            !before.any(|other| other.run_id == sight.run_id)
-        };
-        let once = |(at, sight): (usize, &Option<Sight>)| {
-            sight.as_ref().filter(|sight| is_first(at, sight)).cloned()
-        };
-        answers.iter().enumerate().map(once).collect()
+        distinct(answers)
     }
 
     /// Asks these servers, if they are still those that were seen. What came of it, in the order of `seats`.
@@ -158,7 +158,9 @@ impl Quorum {
         let present = |sight: &Sight| match &sight.marker {
             None => epoch == 0,
             Some((_, node)) => {
-                node.quorum == quorum && node.epoch == epoch && node.members.contain(&node.node)
+                (&node.quorum, node.epoch) == (&quorum, epoch)
+                    && node.members.contain(&node.node)
+                    && sight.admitted != epoch
             }
         };
         let choosers: Vec<_> = sights
@@ -210,9 +212,9 @@ impl Quorum {
         let pause = choice.max_lease.max(ours);
         let is_first = epoch == 1;
         let record = move |core: &Core, run_id: &str, by| {
-            let admission = Admission { pause, not_before: 0, by_force: false };
+            let admission = Admission { pause, not_before: 0, replaces: "".into(), chooses: true };
             let admission = Some(admission).filter(|_| is_first && choice.members.contain(run_id));
-            act(core, run_id, &Step::Record(epoch, &choice, admission), by)
+            act(core, run_id, &Step::Record(epoch, &choice, admission.as_ref()), by)
         };
         self.ask_seats(sights, choosers, record);
     }
@@ -227,6 +229,31 @@ fn act(core: &Core, run_id: &str, step: &Step<'_>, by: Moment) -> Result<Sight, 
 
 fn refused() -> Failure {
     Failure::Refused(Error::unavailable("it knows of another choice"))
+}
+
+/// The same with each member once, where two addresses lead to one server, or a server has a copy of
+/// another one's data: by the one that is recorded by its own `run_id`, or the first.
+fn distinct(mut sights: Vec<Option<Sight>>) -> Vec<Option<Sight>> {
+    let node = |sight: &Sight| {
+        sight.marker.as_ref().map_or(Arc::clone(&sight.run_id), |(_, node)| Arc::clone(&node.node))
+    };
+    let rank = |at: usize, sight: &Sight| (*sight.run_id != *node(sight), at);
+    let is_twin = |at: usize, sight: &Sight| {
+        sights.iter().enumerate().any(|(place, other)| {
+            other.as_ref().is_some_and(|other| {
+                (other.run_id == sight.run_id || node(other) == node(sight))
+                    && rank(place, other) < rank(at, sight)
+            })
+        })
+    };
+    let twins: Vec<_> = sights
+        .iter()
+        .enumerate()
+        .filter(|(at, sight)| sight.as_ref().is_some_and(|sight| is_twin(*at, sight)))
+        .map(|(at, _)| at)
+        .collect();
+    twins.into_iter().for_each(|at| sights[at] = None);
+    sights
 }
 
 /// A new quorum of those that are there: the places of the others stay free.
@@ -265,7 +292,8 @@ impl Known<'_> {
         let (agreed, epoch) = (agreed.clone(), last.epoch);
         let has_recorded = |sight: &Sight| {
             sight.marker.as_ref().is_some_and(|(_, node)| {
-                (&node.quorum, node.epoch) == (&quorum, epoch) && agreed.members.contain(&node.node)
+                (&node.quorum, node.epoch, &node.members) == (&quorum, epoch, &agreed.members)
+                    && agreed.members.contain(&node.node)
             })
         };
         let recorded: Vec<_> =
@@ -273,6 +301,7 @@ impl Known<'_> {
         let latest = recorded.iter().map(|sight| sight.time).max().unwrap_or_default();
         let record =
             |seat, admitted| Some(Todo::Record { seat, epoch, agreed: agreed.clone(), admitted });
+        let choosers = recorded.iter().filter(|sight| sight.admitted != epoch).count();
         for (seat, sight) in self.sights.iter().enumerate() {
             let Some(sight) = sight else { continue };
             match &sight.marker {
@@ -286,11 +315,15 @@ impl Known<'_> {
                     // One of the first members, which was not told of the choice that it had a part in; or a majority of the
                     // others refuses all that came before.
                     let chose = |(_, its): &(u64, Agreed)| epoch == 1 && *its == agreed;
-                    if recorded.len() >= needed || sight.accepted.as_ref().is_some_and(chose) {
-                        return record(seat, Some(latest));
+                    let chose = sight.accepted.as_ref().is_some_and(chose);
+                    if recorded.len() >= needed || chose {
+                        let (pause, replaces) = (self.terms.max_lease, Arc::clone(&sight.version));
+                        let admission =
+                            Admission { pause, not_before: latest, replaces, chooses: chose };
+                        return record(seat, Some(admission));
                     }
                 }
-                None if recorded.len() >= needed => {
+                None if choosers >= needed => {
                     if let Some(place) = self.place(&agreed.members, seat) {
                         let id = Some(Arc::clone(&sight.run_id));
                         let newcomer = Member { id, address: self.names[seat].as_str().into() };
@@ -301,7 +334,9 @@ impl Known<'_> {
                 None => {}
             }
         }
-        None
+        // The same members once more, so that those which became nodes in this epoch take part in
+        // the choice of the next ones.
+        (choosers >= needed && choosers < recorded.len()).then_some(Todo::Choose { epoch, agreed })
     }
 
     /// This client's quorum, if one of its nodes is there; one that is new here is of the one that most servers are of.
@@ -325,9 +360,12 @@ impl Known<'_> {
         };
         let missing: Vec<_> =
             members.iter().enumerate().filter(|(_, member)| !is_there(member)).collect();
+        let may_be_replaced =
+            |member: &Member| member.id.as_ref().is_none_or(|id| self.replaceable.contains(id));
         let at_home = missing.iter().find(|(_, member)| *member.address == *self.names[seat]);
         let is_only = missing.len() == 1 && self.sights.iter().all(Option::is_some);
-        at_home.or(missing.first().filter(|_| is_only)).map(|(place, _)| *place)
+        let replaced = at_home.or(missing.first().filter(|_| is_only));
+        replaced.filter(|(_, member)| may_be_replaced(member)).map(|(place, _)| *place)
     }
 }
 
@@ -356,18 +394,7 @@ mod tests {
     }
 
     fn outside(run_id: &str) -> Option<Sight> {
-        let run_id = run_id.into();
-        let (marker, accepted) = (None, None);
-        Some(Sight {
-            run_id,
-            time: 5,
-            marker,
-            is_new: false,
-            is_copy: false,
-            did: false,
-            ballot: 0,
-            accepted,
-        })
+        Some(Sight { time: 5, ..Sight::of(run_id) })
     }
 
     fn node(run_id: &str, epoch: u64, ids: [&str; 3]) -> Option<Sight> {
@@ -382,9 +409,18 @@ mod tests {
         outside(run_id).map(|sight| Sight { marker: Some((agreed, standing)), ..sight })
     }
 
-    fn todo(sights: &[Option<Sight>]) -> Option<Todo> {
+    fn todo_with(sights: &[Option<Sight>], replaceable: &[&str]) -> Option<Todo> {
         let names: Vec<_> = (1..=sights.len()).map(|at| format!("h:{at}")).collect();
-        Known { sights, names: &names, ours: None, terms: TERMS }.todo()
+        let replaceable = &replaceable.iter().map(|id| Arc::from(*id)).collect();
+        Known { sights, names: &names, replaceable, ours: None, terms: TERMS }.todo()
+    }
+
+    fn todo(sights: &[Option<Sight>]) -> Option<Todo> {
+        todo_with(sights, &["a", "b", "c"])
+    }
+
+    fn admission(chooses: bool) -> Admission {
+        Admission { pause: TERMS.max_lease, not_before: 5, replaces: "".into(), chooses }
     }
 
     const FIRST: [&str; 3] = ["a", "b", "c"];
@@ -400,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_that_is_new_begins_a_quorum_and_fewer_do_not() {
+    fn new_quorum_is_chosen_by_a_majority_of_empty_servers() {
         is_choice(todo(&[outside("a"), None, outside("c")]), 0, "a@h:1 @h:2 c@h:3");
         assert_eq!(todo(&[outside("a"), None, None]), None);
         assert_eq!(
@@ -411,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_server_takes_the_place_of_the_one_at_its_address_or_the_only_one_that_is_missing() {
+    fn empty_server_replaces_the_member_of_its_address() {
         let [a, c] = ["a", "c"].map(|id| node(id, 1, FIRST));
         is_choice(todo(&[a.clone(), outside("d"), c.clone()]), 1, "a@h:1 d@h:2 c@h:3");
         is_choice(todo(&[outside("d"), a.clone(), c]), 1, "a@h:1 d@h:1 c@h:3");
@@ -419,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_becomes_a_node_when_a_majority_of_the_others_has_recorded_it() {
+    fn new_member_is_admitted_when_a_majority_has_recorded_it() {
         let behind = [node("a", 2, SECOND), outside("d"), node("c", 1, FIRST)];
         let recorded = |seat, admitted| {
             Some(Todo::Record { seat, epoch: 2, agreed: agreed(SECOND), admitted })
@@ -427,7 +463,7 @@ mod tests {
         assert_eq!(todo(&behind), recorded(2, None));
         assert_eq!(todo(&[node("a", 2, SECOND), outside("d"), None]), None);
         let both = [node("a", 2, SECOND), outside("d"), node("c", 2, SECOND)];
-        assert_eq!(todo(&both), recorded(1, Some(5)));
+        assert_eq!(todo(&both), recorded(1, Some(admission(false))));
         let done = [node("a", 2, SECOND), node("d", 2, SECOND), node("c", 2, SECOND)];
         assert_eq!(todo(&done), None);
         // The one that was replaced stays what it is.
@@ -435,11 +471,43 @@ mod tests {
     }
 
     #[test]
-    fn of_the_first_members_one_that_chose_is_told_and_one_that_forgot_waits_for_a_majority() {
+    fn first_member_that_forgot_its_choice_waits_for_a_majority() {
         let chose = outside("b").map(|sight| Sight { accepted: Some((1, agreed(FIRST))), ..sight });
-        let told = Todo::Record { seat: 1, epoch: 1, agreed: agreed(FIRST), admitted: Some(5) };
-        assert_eq!(todo(&[node("a", 1, FIRST), chose, None]), Some(told.clone()));
+        let told = |chooses| {
+            let admitted = Some(admission(chooses));
+            Some(Todo::Record { seat: 1, epoch: 1, agreed: agreed(FIRST), admitted })
+        };
+        assert_eq!(todo(&[node("a", 1, FIRST), chose, None]), told(true));
         assert_eq!(todo(&[node("a", 1, FIRST), outside("b"), None]), None);
-        assert_eq!(todo(&[node("a", 1, FIRST), outside("b"), node("c", 1, FIRST)]), Some(told));
+        assert_eq!(todo(&[node("a", 1, FIRST), outside("b"), node("c", 1, FIRST)]), told(false));
+    }
+
+    #[test]
+    fn two_memberships_of_one_epoch_admit_no_server() {
+        let other = node("c", 2, ["a", "x", "c"]);
+        assert_eq!(todo(&[other, outside("d"), node("a", 2, SECOND)]), None);
+    }
+
+    #[test]
+    fn admitted_member_chooses_from_the_next_epoch_on() {
+        let admitted = node("d", 2, SECOND).map(|sight| Sight { admitted: 2, ..sight });
+        let sights = [node("a", 2, SECOND), admitted.clone(), node("c", 2, SECOND)];
+        is_choice(todo(&sights), 2, "a@h:1 d@h:2 c@h:3");
+        let too_few = [node("a", 2, SECOND), admitted, outside("e")];
+        assert_eq!(todo_with(&too_few, &["c"]), None);
+    }
+
+    #[test]
+    fn member_is_replaced_after_missing_for_a_longest_lease() {
+        let sights = [node("a", 1, FIRST), outside("d"), node("c", 1, FIRST)];
+        assert_eq!(todo_with(&sights, &["a", "c"]), None);
+        is_choice(todo_with(&sights, &["b"]), 1, "a@h:1 d@h:2 c@h:3");
+    }
+
+    #[test]
+    fn server_with_a_copied_marker_is_no_second_member() {
+        let copy = node("a", 1, FIRST).map(|sight| Sight { run_id: "x".into(), ..sight });
+        let sights = distinct(vec![copy, node("a", 1, FIRST), node("a", 1, FIRST), outside("d")]);
+        assert_eq!(sights, [None, node("a", 1, FIRST), None, outside("d")]);
     }
 }

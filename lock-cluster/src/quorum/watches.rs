@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_wakes_with_its_first_message_and_its_majority_and_the_next_one_again() {
+    fn release_wakes_at_its_first_message_and_at_its_majority() {
         let (clock, count) = (ManualClock::new(), Arc::new(Count::default()));
         let bells = Bells::new(5, Arc::clone(&count) as _, Arc::new(clock.clone()));
         let nodes: Vec<_> = (0..5).map(|node| Bells::bell(Arc::downgrade(&bells), node)).collect();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_follows_upon_rivals_who_gave_back_their_parts_is_heard() {
+    fn holder_release_after_rival_rollbacks_wakes_the_waiter() {
         let (clock, count) = (ManualClock::new(), Arc::new(Count::default()));
         let bells = Bells::new(5, Arc::clone(&count) as _, Arc::new(clock));
         let bell = |node: &usize| Bells::bell(Arc::downgrade(&bells), *node).wake();

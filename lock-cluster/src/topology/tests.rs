@@ -26,7 +26,7 @@ fn at(port: u16) -> Address {
 
 /// A dead one that is asked first costs all who wait its patience.
 #[test]
-fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
+fn suspect_node_is_asked_last_until_it_answers() {
     let topology = topology();
     let shared = topology.shared();
     let member = |port| shared.map.write().member(&at(port), &shared.makers).unwrap();
@@ -43,7 +43,7 @@ fn one_with_whom_something_is_wrong_is_asked_last_until_it_answers() {
 
 /// A slot on its way may go to a node that has none yet, or that whoever is asked has not heard of.
 #[test]
-fn what_is_under_way_on_a_node_that_was_only_named_goes_on() {
+fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let topology = topology();
     let shared = topology.shared();
     let take_over = |port: u16| {
@@ -94,4 +94,20 @@ fn node_is_believed_by_its_id_and_that_of_another() {
     assert!(is_of("a", &["a", "x"]) && !is_of("x", &["a", "x"]));
     map.write().note(&nodes(&["a", "b", "c"]));
     assert!(is_of("a", &["a", "c"]) && !is_of("a", &["a", "x"]) && !is_of("x", &["a", "b", "c"]));
+}
+
+#[test]
+fn address_listed_with_two_ids_is_known_by_the_later_list() {
+    let topology = topology();
+    let mut map = topology.shared().map.write();
+    let id_of = |map: &mut Map| {
+        let member = map.member(&at(1), &topology.shared().makers).unwrap();
+        member.node.identity().as_deref().map(str::to_owned)
+    };
+    map.note(&[("a".to_owned(), at(1))]);
+    map.note(&[("b".to_owned(), at(1))]);
+    assert!(map.knows_node_at(&at(1)));
+    assert_eq!(id_of(&mut map).as_deref(), Some("b"));
+    map.note(&[("c".to_owned(), at(1)), ("d".to_owned(), at(1))]);
+    assert!(!map.knows_node_at(&at(1)), "it is asked for, although there is a member");
 }

@@ -36,12 +36,14 @@ impl Kin {
         let Family { origin, known } = &*self.family;
         if origin.backend.is_some() {
             return Err(Error::configuration(format!(
-                "`{option}` is read where a store is opened, and this client was given one that was open: give it a URL"
+                "`{option}` is read where a store is opened, and this client was given one that \
+                was open: give it a URL"
             )));
         }
         let mut kin = self.clone();
         kin.differs.insert(option.to_owned(), value.to_owned());
-        // Held while it is made, which asks no store: or two threads would make two, strangers to each other.
+        // Held while it is made, which asks no store: or two threads would make two, strangers to
+        // each other.
         let mut known = known.lock();
         if let Some(alive) = known.get(&kin.differs).and_then(Weak::upgrade) {
             return Ok(Client(alive, kin));

@@ -29,8 +29,8 @@ impl Address {
         Self { scheme, user: None, password: None, hosts: Vec::new(), path: String::new() }
     }
 
-    /// Takes a URL apart into the address and its options. What is said about one that cannot be read quotes nothing
-    /// that may be a part of a password.
+    /// Takes a URL apart into the address and its options. What is said about one that cannot be
+    /// read quotes nothing that may be a part of a password.
     pub(super) fn parse(url: &str) -> Result<(Self, Vec<(String, String)>), String> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(
@@ -66,7 +66,8 @@ impl Address {
     }
 }
 
-/// Most likely it belongs to a password, which would end up among the hosts, the path or the options.
+/// Most likely it belongs to a password, which would end up among the hosts, the path or the
+/// options.
 fn refuse_what_is_not_escaped(rest: &str) -> Result<(), String> {
     if rest.contains('#') {
         return Err("the URL has a `#fragment`: nothing here reads one (in a password write %23)"
@@ -86,11 +87,13 @@ impl Host {
     fn parse(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| {
             format!(
-                "`{}` in the URL is not a host with an optional port, as in `example.org:6379` or `[::1]:6379`{why}",
+                "`{}` in the URL is not a host with an optional port, as in `example.org:6379` or \
+                `[::1]:6379`{why}",
                 text.escape_debug()
             )
         };
-        // The `url` crate knows what a host is; a scheme without meaning keeps its defaults for ports away.
+        // The `url` crate knows what a host is; a scheme without meaning keeps its defaults for
+        // ports away.
         let url = url::Url::parse(&format!("host://{text}"))
             .map_err(|error| wrong(&format!(": {error}")))?;
         let name = match url.host() {

@@ -11,7 +11,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with every setting that cannot be in it, each with its value and its limits.
+    /// [`Error::is_configuration`] with every setting that cannot be in it, each with its value and
+    /// its limits.
     pub fn check(&self) -> Result<(), Error> {
         let beyond_limits = OPTIONS.iter().filter_map(|option| self.complaint(option));
         let wrong: Vec<_> = self.unreadable.iter().cloned().chain(beyond_limits).collect();
@@ -39,15 +40,16 @@ impl Config {
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
                 format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
             }),
-            "keep" => {
-                let good = Self::SHORTEST_KEEP..=Self::LONGEST_KEEP;
-                (!good.contains(&self.keep) || !self.keep.subsec_nanos().is_multiple_of(1_000_000))
-                    .then(|| {
-                        format!(
-                            "keep {:?} is not between 2m and 365days, in whole milliseconds",
-                            self.keep
-                        )
-                    })
+            "token_retention" => {
+                let good = Self::SHORTEST_TOKEN_RETENTION..=Self::LONGEST_TOKEN_RETENTION;
+                (!good.contains(&self.token_retention)
+                    || !self.token_retention.subsec_nanos().is_multiple_of(1_000_000))
+                .then(|| {
+                    format!(
+                        "token_retention {:?} is not between 2m and 365days, in whole milliseconds",
+                        self.token_retention
+                    )
+                })
             }
             "connect_timeout" => timeout(option, self.connect_timeout),
             "command_timeout" => timeout(option, self.command_timeout),

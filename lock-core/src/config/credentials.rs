@@ -40,7 +40,8 @@ impl Credentials {
     }
 }
 
-/// Gives the credentials for each new connection: for passwords that are rotated and tokens that expire.
+/// Gives the credentials for each new connection: for passwords that are rotated and tokens that
+/// expire.
 ///
 /// A function is one:
 ///
@@ -60,17 +61,20 @@ impl Credentials {
 /// # Ok::<(), Error>(())
 /// ```
 pub trait CredentialsProvider: Send + Sync {
-    /// The credentials for a new connection to `server`, which is `host:port` or the path of a socket.
+    /// The credentials for a new connection to `server`, which is `host:port` or the path of a
+    /// socket.
     ///
     /// # Blocking
     ///
-    /// It runs on a thread of its own, once at a time for each server. What makes the connection waits for it as long as
-    /// `connect_timeout` allows, and then fails; the call itself goes on, and a later connection takes what it gives then.
+    /// It runs on a thread of its own, once at a time for each server. What makes the connection
+    /// waits for it as long as `connect_timeout` allows, and then fails; the call itself goes on,
+    /// and a later connection takes what it gives then.
     ///
     /// # Errors
     ///
     /// The connection is not made, and what needed it fails with this error. One of
-    /// [configuration](Error::is_configuration) is told at once, with any other it is tried again. No secret may stand in it.
+    /// [configuration](Error::is_configuration) is told at once, with any other it is tried again.
+    /// No secret may stand in it.
     fn credentials(&self, server: &str) -> Result<Credentials, Error>;
 
     /// The same for a Sentinel. `None`, the default: as `sentinel_user`, `sentinel_password` and

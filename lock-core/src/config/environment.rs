@@ -1,6 +1,6 @@
 //! Settings from the environment.
 
-use super::option::{OPTIONS, Place};
+use super::option::{OPTIONS, Source};
 use super::{Config, similar};
 use crate::error::Error;
 use crate::event::WarningKind;
@@ -13,31 +13,35 @@ const URL: &str = "DISTLOCK_URL";
 /// What the names of all our variables begin with.
 const PREFIX: &str = "DISTLOCK_";
 
-/// Variables that a program which holds a lock sets for those that it starts: nothing is read from them here.
+/// Variables that a program which holds a lock sets for those that it starts: nothing is read from
+/// them here.
 const OF_A_HOLDER: [&str; 3] = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"];
 
 impl Config {
-    /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what [`with_env`](Self::with_env) reads.
+    /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what
+    /// [`with_env`](Self::with_env) reads.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`with_env`](Self::with_env).
+    /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of
+    /// [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self, Error> {
         Self::default()
             .overlaid(|name| std::env::var_os(name), Needed::Yes)
             .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
-    /// Lets the environment win over what was set before: the URL in `DISTLOCK_URL`, if it is set, replaces the address,
-    /// and its options the settings of the same names; then every setting is taken from the variable that is named
-    /// after it, as in `DISTLOCK_WATCHDOG=10s`, if that is set. The options of a scheme have no variables of their own;
-    /// they stand in the URL.
+    /// Lets the environment win over what was set before: the URL in `DISTLOCK_URL`, if it is set,
+    /// replaces the address, and its options the settings of the same names; then every setting is
+    /// taken from the variable that is named after it, as in `DISTLOCK_WATCHDOG=10s`, if that is
+    /// set. The options of a scheme have no variables of their own; they stand in the URL.
     ///
-    /// A variable that begins with `DISTLOCK_` and is none of these is named when the client is made: one that is a setting's
-    /// with a slip in it, or would be that of a scheme's option, is refused, any other is told as a
-    /// [warning](crate::WarningKind::UnknownVariable). Not named are `DISTLOCK_NAME`, `DISTLOCK_TOKEN` and
-    /// `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service with such a name
-    /// (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
+    /// A variable that begins with `DISTLOCK_` and is none of these is named when the client is
+    /// made: one that is a setting's with a slip in it, or would be that of a scheme's option, is
+    /// refused, any other is told as a [warning](crate::WarningKind::UnknownVariable). Not named
+    /// are `DISTLOCK_NAME`, `DISTLOCK_TOKEN` and `DISTLOCK_DEADLINE`, and those that Kubernetes
+    /// sets for a service with such a name (`DISTLOCK_SERVICE_HOST`,
+    /// `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
@@ -59,18 +63,19 @@ impl Config {
             value.into_string().map(Some).map_err(no_text)
         };
         match (text(URL)?, url) {
-            (Some(url), _) => self.take_url(&url, &Place::Named(URL.to_owned()))?,
+            (Some(url), _) => self.take_url(&url, &Source::Named(URL.to_owned()))?,
             (None, Needed::No) => {}
             (None, Needed::Yes) => {
                 return Err(Error::configuration(format!(
-                    "{URL} does not say which store to use: set it to a URL, as in `redis://127.0.0.1:6379`"
+                    "{URL} does not say which store to use: set it to a URL, as in \
+                    `redis://127.0.0.1:6379`"
                 )));
             }
         }
         for option in OPTIONS {
             let name = variable_of(option);
             if let Some(value) = text(&name)? {
-                self.take(option, &value, &Place::Named(name))?;
+                self.take(option, &value, &Source::Named(name))?;
             }
         }
         Ok(self)
@@ -97,20 +102,22 @@ impl Config {
         self
     }
 
-    /// The same without what was noted of variables: for one more client of a configuration that was
-    /// checked and warned of already.
+    /// The same without what was noted of variables: for one more client of a configuration that
+    /// was checked and warned of already.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
         self
     }
 
-    /// Refuses variables that were most likely meant to be one of ours. `also` are the options of the scheme.
+    /// Refuses variables that were most likely meant to be one of ours. `also` are the options of
+    /// the scheme.
     pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
         for name in &self.unknown_variables {
             let option = name[PREFIX.len()..].to_ascii_lowercase();
             if also.contains(&option.as_str()) {
                 return Err(Error::configuration(format!(
-                    "{name} is not read: `{option}` is an option of `{}://`, which stands in the URL",
+                    "{name} is not read: `{option}` is an option of `{}://`, which stands in the \
+                    URL",
                     self.scheme()
                 )));
             }
@@ -128,7 +135,10 @@ impl Config {
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         for name in &self.unknown_variables {
             notices.warn(WarningKind::UnknownVariable, || {
-                format!("the environment variable {name} begins like ours, and is not read: there is no such setting")
+                format!(
+                    "the environment variable {name} begins like ours, and is not read: there \
+                    is no such setting"
+                )
             });
         }
     }
@@ -280,7 +290,7 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
-            ("DISTLOCK_KEEP", "2h"),
+            ("DISTLOCK_TOKEN_RETENTION", "2h"),
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_INSUFFICIENT_REPLICAS", "fail"),

@@ -20,7 +20,7 @@ use crate::replication::Replication;
 use address::Address;
 use credentials::Provider;
 use file::Scalar;
-use option::{Extra, Place};
+use option::{SchemeOption, Source};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,14 @@ use std::time::Duration;
 
 /// Every setting of a client.
 ///
-/// One URL is enough: `scheme://user:password@host:port/path?option=value`. The same options can stand in a file and in
-/// the environment, and be set by name with the setters here. What comes later wins: first the defaults, then the URL
-/// ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature `toml`; its lines win over the options of its
-/// URL), then the environment ([`with_env`](Self::with_env)), then the setters.
+/// One URL is enough: `scheme://user:password@host:port/path?option=value`. The same options can
+/// stand in a file and in the environment, and be set by name with the setters here. What comes
+/// later wins: first the defaults, then the URL ([`from_url`](Self::from_url)) or a file
+/// (`from_file`, with the feature `toml`; its lines win over the options of its URL), then the
+/// environment ([`with_env`](Self::with_env)), then the setters.
 ///
-/// A program with a file of its own has a table in it that serde reads into this type, in any format. Durations are
-/// text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
+/// A program with a file of its own has a table in it that serde reads into this type, in any
+/// format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
 ///
 /// ```
 /// # extern crate lock_core as distlock;
@@ -72,13 +73,15 @@ pub struct Config {
     client_name: Option<String>,
     prefix: String,
     tokens: TokenPolicy,
-    keep: Duration,
+    token_retention: Duration,
     replication: Replication,
-    /// Options that no setting here is called by: for a third party's scheme, which names those that it takes.
-    extra: BTreeMap<String, Extra>,
+    /// Options that no setting here is called by: for a third party's scheme, which names those
+    /// that it takes.
+    scheme_options: BTreeMap<String, SchemeOption>,
     /// Environment variables that look like ours and are none.
     unknown_variables: Vec<String>,
-    /// What was said about values that could not be read: a setter does not fail, so `check` says it.
+    /// What was said about values that could not be read: a setter does not fail, so `check` says
+    /// it.
     unreadable: Vec<String>,
 }
 
@@ -86,8 +89,8 @@ pub struct Config {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum TokenPolicy {
-    /// Tokens, from a counter that the store drops some time ([`Config::with_keep`]) after the time that it stands for, so that
-    /// millions of lock names leave nothing behind. The default.
+    /// Tokens, from a counter that the store drops some time ([`Config::with_token_retention`]) after the time
+    /// that it stands for, so that millions of lock names leave nothing behind. The default.
     #[default]
     Expire,
     /// Tokens, from a counter that stays: needed where Redisson's `RFencedLock` uses the same lock.
@@ -112,11 +115,11 @@ impl Config {
     /// The default number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
     /// The default time for which a counter of tokens is kept.
-    pub const DEFAULT_KEEP: Duration = Duration::from_secs(60 * 60);
+    pub const DEFAULT_TOKEN_RETENTION: Duration = Duration::from_secs(60 * 60);
     /// The shortest such time: stores may take up to a minute of it off.
-    pub const SHORTEST_KEEP: Duration = Duration::from_secs(2 * 60);
+    pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(2 * 60);
     /// The longest such time.
-    pub const LONGEST_KEEP: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    pub const LONGEST_TOKEN_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     /// The most exclusive connections.
     pub const LARGEST_POOL: u32 = 10_000;
 
@@ -124,15 +127,16 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] says which part cannot be read and what would be accepted. No password stands in it.
+    /// [`Error::is_configuration`] says which part cannot be read and what would be accepted. No
+    /// password stands in it.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         let mut config = Self::default();
-        config.take_url(url, &Place::Here)?;
+        config.take_url(url, &Source::Here)?;
         Ok(config)
     }
 
     /// Takes the address and the options of a URL.
-    fn take_url(&mut self, url: &str, place: &Place) -> Result<(), Error> {
+    fn take_url(&mut self, url: &str, place: &Source) -> Result<(), Error> {
         let (address, options) = Address::parse(url).map_err(|wrong| place.refuse(&wrong))?;
         let mut seen: Vec<String> = Vec::new();
         for (option, value) in options {
@@ -146,23 +150,25 @@ impl Config {
         Ok(())
     }
 
-    /// Takes an option by its name. One in a file or in the environment is checked on the spot, as long as it is known
-    /// where it stands; the others with all the rest, by [`check`](Self::check).
-    fn take(&mut self, option: &str, value: &str, place: &Place) -> Result<(), Error> {
+    /// Takes an option by its name. One in a file or in the environment is checked on the spot, as
+    /// long as it is known where it stands; the others with all the rest, by
+    /// [`check`](Self::check).
+    fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
         match (place, self.complaint(option)) {
-            (Place::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
-            (Place::Here, _) | (_, None) => Ok(()),
+            (Source::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
+            (Source::Here, _) | (_, None) => Ok(()),
         }
     }
 
-    /// Sets an option by its name in a URL: for those of a scheme, which have no setter of their own (`tls_ca`), and
-    /// for programs that are given settings as text. A name that neither this type nor the scheme knows is refused by
+    /// Sets an option by its name in a URL: for those of a scheme, which have no setter of their
+    /// own (`tls_ca`), and for programs that are given settings as text. A name that neither this
+    /// type nor the scheme knows is refused by
     /// [`ClientBuilder::connect`](crate::ClientBuilder::connect), a value that cannot be read by
     /// [`check`](Self::check).
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
-        if let Err(wrong) = self.set(name, value, &Place::Here) {
+        if let Err(wrong) = self.set(name, value, &Source::Here) {
             self.unreadable.push(wrong);
         }
         self
@@ -182,57 +188,58 @@ impl Config {
         self
     }
 
-    /// A file that the password is read from at each new connection, so that it may be changed while the program runs. One
-    /// line end at its end is not of the password. Default: none; the password stands in the URL, if there is one.
+    /// A file that the password is read from at each new connection, so that it may be changed
+    /// while the program runs. One line end at its end is not of the password. Default: none; the
+    /// password stands in the URL, if there is one.
     #[must_use]
     pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.password_file = Some(path.into());
         self
     }
 
-    /// The provider of the credentials, asked at each new connection: for tokens that expire, and passwords that are rotated.
-    /// Default: none; user and password are those of the URL.
+    /// The provider of the credentials, asked at each new connection: for tokens that expire, and
+    /// passwords that are rotated. Default: none; user and password are those of the URL.
     #[must_use]
     pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
         self.credentials = Some(Provider(provider));
         self
     }
 
-    /// The lease of a watched lock, and so the longest that a lock outlives a holder that died. Renewed at a third of
-    /// it. Default: 30 s, as Redisson has it.
+    /// The lease of a watched lock, and so the longest that a lock outlives a holder that died.
+    /// Renewed at a third of it. Default: 30 s, as Redisson has it.
     #[must_use]
     pub fn with_watchdog(mut self, lease: Duration) -> Self {
         self.watchdog = lease;
         self
     }
 
-    /// A fixed lease for locks that are taken without one: the watchdog leaves those alone, and each ends after this time
-    /// unless it is given back before. Formats that do not know who holds a lock have no other. Default: none, locks are
-    /// watched.
+    /// A fixed lease for locks that are taken without one: the watchdog leaves those alone, and
+    /// each ends after this time unless it is given back before. Formats that do not know who holds
+    /// a lock have no other. Default: none, locks are watched.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// For how long `lock()`, which waits without end, puts up with a store that cannot be reached before it says so.
-    /// Default: one lease.
+    /// For how long `lock()`, which waits without end, puts up with a store that cannot be reached
+    /// before it says so. Default: one lease.
     #[must_use]
     pub fn with_outage_limit(mut self, limit: Duration) -> Self {
         self.outage_limit = Some(limit);
         self
     }
 
-    /// For how long at a stretch a lock passes from thread to thread of this client, without a word to the store, before
-    /// others have a go at it; zero: it never does. Default: 5 ms.
+    /// For how long at a stretch a lock passes from thread to thread of this client, without a word
+    /// to the store, before others have a go at it; zero: it never does. Default: 5 ms.
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
         self
     }
 
-    /// How long making a connection may take, with everything that belongs to it (name, handshake, password). Default:
-    /// 2 s.
+    /// How long making a connection may take, with everything that belongs to it (name, handshake,
+    /// password). Default: 2 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -267,24 +274,27 @@ impl Config {
         self
     }
 
-    /// Whether locks carry fencing tokens, and how long their counter stays. Default: [`TokenPolicy::Expire`].
+    /// Whether locks carry fencing tokens, and how long their counter stays. Default:
+    /// [`TokenPolicy::Expire`].
     #[must_use]
     pub fn with_tokens(mut self, tokens: TokenPolicy) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// For how long the counter of a lock's tokens is kept after the time that it stands for. Tokens go on growing when it is gone, by
-    /// the server's clock: this is by how much that may be set back meanwhile. It costs about 150 bytes for each name that
-    /// was used within that time. The same for all clients of a quorum. Default: an hour.
+    /// For how long the counter of a lock's tokens is kept after the time that it stands for.
+    /// Tokens go on growing when it is gone, by the server's clock: this is by how much that may be
+    /// set back meanwhile. It costs about 150 bytes for each name that was used within that time.
+    /// The same for all clients of a quorum. Default: an hour.
     #[must_use]
-    pub fn with_keep(mut self, keep: Duration) -> Self {
-        self.keep = keep;
+    pub fn with_token_retention(mut self, retention: Duration) -> Self {
+        self.token_retention = retention;
         self
     }
 
-    /// How many replicas must confirm a grant before it counts, for how long they are waited for, and what is done if they
-    /// do not: the settings `replicas`, `replication_timeout` and `on_insufficient_replicas` in one. Default: [`Replication::off`].
+    /// How many replicas must confirm a grant before it counts, for how long they are waited for,
+    /// and what is done if they do not: the settings `replicas`, `replication_timeout` and
+    /// `on_insufficient_replicas` in one. Default: [`Replication::off`].
     #[must_use]
     pub fn with_replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -351,10 +361,10 @@ impl Config {
         self.outage_limit.unwrap_or(self.watchdog)
     }
 
-    /// See [`with_keep`](Self::with_keep).
+    /// See [`with_token_retention`](Self::with_token_retention).
     #[must_use]
-    pub fn keep(&self) -> Duration {
-        self.keep
+    pub fn token_retention(&self) -> Duration {
+        self.token_retention
     }
 
     /// See [`with_hand_off`](Self::with_hand_off).
@@ -405,9 +415,10 @@ impl Config {
         self.replication
     }
 
-    /// Options that are none of this type's settings: a third party's scheme reads its own here.
-    pub fn extra(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.extra.iter().map(|(option, extra)| (option.as_str(), extra.value.reveal()))
+    /// The value of an option that is a scheme's own, such as `tls_ca`, and no setting of this type.
+    #[must_use]
+    pub fn scheme_option(&self, name: &str) -> Option<&str> {
+        self.scheme_options.get(name).map(|option| option.value.reveal())
     }
 }
 
@@ -422,7 +433,7 @@ impl Default for Config {
             lease: None,
             outage_limit: None,
             hand_off: Self::DEFAULT_HAND_OFF,
-            keep: Self::DEFAULT_KEEP,
+            token_retention: Self::DEFAULT_TOKEN_RETENTION,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,
             pool: Self::DEFAULT_POOL,
@@ -430,7 +441,7 @@ impl Default for Config {
             prefix: String::new(),
             tokens: TokenPolicy::default(),
             replication: Replication::off(),
-            extra: BTreeMap::new(),
+            scheme_options: BTreeMap::new(),
             unknown_variables: Vec::new(),
             unreadable: Vec::new(),
         }

@@ -9,7 +9,8 @@ pub(crate) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     (distance * 3 <= word.len().max(nearest.len())).then_some(nearest)
 }
 
-/// How many letters must be put in, left out, changed, or swapped with the next, to make one of the other.
+/// How many letters must be put in, left out, changed, or swapped with the next, to make one of the
+/// other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut before: Vec<usize> = Vec::new();

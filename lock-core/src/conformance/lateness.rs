@@ -320,6 +320,8 @@ impl Account {
 fn write_down(late: &Late, delays: &Delays) {
     let thread = thread::current();
     let line = format!("{}: {late}; excused: {delays}", thread.name().unwrap_or("a test"));
+    // One line for each, or the suite counts it several times.
+    let line = line.replace('\n', " ");
     eprintln!("{line}");
     // Its own tests are late on purpose.
     let Some(path) = std::env::var_os(EXCUSES).filter(|_| !cfg!(test)) else { return };

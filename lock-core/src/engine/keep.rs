@@ -395,7 +395,7 @@ impl Engine {
             Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
         };
         match info.holder {
-            Some(holder) if acquisition.owner.is(&holder.owner) => {
+            Some(holder) if acquisition.owner.matches(&holder.owner) => {
                 // What was true when the store answered may have ended before the answer came.
                 self.must_hold(entry, acquisition)?;
                 let took = self.clock.now().since(sent);

@@ -169,7 +169,7 @@ mod tests {
     fn notice_tells_what_is_gone_and_leaves_what_is_not() {
         let (noted, url) = (Noted::default(), "memory://recheck");
         let other = Client::builder().url(url).unwrap().connect().unwrap();
-        let schemes = Schemes::none().with(noted.clone());
+        let schemes = Schemes::empty().with(noted.clone());
         let client = Client::builder().url(url).unwrap().schemes(schemes).connect().unwrap();
         // Neither is renewed while the test runs.
         let options = LockOptions::new().lease(Duration::from_secs(3_600));

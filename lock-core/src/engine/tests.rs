@@ -86,7 +86,7 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
-            eventually("it queues", || client.waiting("x").unwrap() == n + 1);
+            eventually("it queues", || client.queue_length("x").unwrap() == n + 1);
             thread
         })
         .collect();

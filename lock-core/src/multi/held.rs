@@ -4,7 +4,7 @@ use super::members::{Group, worst};
 use crate::clock::Moment;
 use crate::engine::Whole;
 use crate::engine::acquisition::{GuardState, Listener};
-use crate::error::{Error, MemberResult, Outcome};
+use crate::error::{Error, MemberOutcome, MemberResult};
 use crate::guard::{LockGuard, must_be_left};
 use crate::lease::LeaseTime;
 use crate::loss::Loss;
@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The holds on several locks that were taken as one: a tree, whose leaves are holds on single locks.
+/// The holds on several locks that were taken as one: a tree, whose leaves are holds on single
+/// locks.
 ///
 /// It is as good as so many of them as are needed. Which are lost is final, so that is, too.
 pub(crate) struct Several {
@@ -57,11 +58,11 @@ impl Several {
         let mut results = Vec::new();
         for (part, answer) in self.group.parts.iter().zip(answers) {
             let outcome = match answer {
-                None => Outcome::NotAsked,
-                Some(Err(error)) => Outcome::Failed(error),
+                None => MemberOutcome::NotAsked,
+                Some(Err(error)) => MemberOutcome::Failed(error),
                 Some(Ok(answer)) => {
                     good.push(answer);
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
             };
             results.push(MemberResult::new(part.name().as_str(), outcome));
@@ -70,7 +71,7 @@ impl Several {
             return Ok(good);
         }
         let kind = worst(&results);
-        Err(Error::of_several(kind, what, done, results).on(&self.group.name))
+        Err(Error::from_members(kind, what, done, results).on(&self.group.name))
     }
 
     /// What so many of these durations reach as are needed.
@@ -212,8 +213,8 @@ impl fmt::Debug for Several {
     }
 }
 
-/// How many members may yet be lost, and who is told when one more is. It goes when the last member's listener goes,
-/// and the one that is to be told with it: that closes its channel.
+/// How many members may yet be lost, and who is told when one more is. It goes when the last
+/// member's listener goes, and the one that is to be told with it: that closes its channel.
 struct Tally(Mutex<(usize, Option<Listener>)>);
 
 impl Tally {

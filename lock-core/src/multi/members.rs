@@ -5,7 +5,7 @@ use crate::backend::LockInfo;
 use crate::clock::{Clock, Moment};
 use crate::engine::Alive;
 use crate::engine::entry::Entry;
-use crate::error::{Error, ErrorKind, MemberResult, Outcome};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
 use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
 use crate::lock::DistLock;
@@ -135,7 +135,8 @@ impl Group {
         let hold = hold.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
-                "this thread has no detached hold on these locks together: a guard unlocks its own, and what was locked one by one is unlocked one by one",
+                "this thread has no detached hold on these locks together: a guard unlocks its \
+                own, and what was locked one by one is unlocked one by one",
             )
             .on(&self.name)
         })?;
@@ -186,8 +187,8 @@ pub(super) struct Members {
     pub(super) locks: Vec<Arc<dyn DistLock>>,
     /// In which order they are tried.
     pub(super) order: Vec<usize>,
-    /// Until when each of them counts as ailing, in nanoseconds of the clock: it could not be asked a while ago. Written and
-    /// read by whoever takes the lock; nothing hangs on its being exact.
+    /// Until when each of them counts as ailing, in nanoseconds of the clock: it could not be asked
+    /// a while ago. Written and read by whoever takes the lock; nothing hangs on its being exact.
     ailing: Vec<AtomicU64>,
 }
 
@@ -204,7 +205,8 @@ impl Members {
     pub(super) fn majority(locks: Vec<Arc<dyn DistLock>>) -> Result<Self, Error> {
         if locks.len() < 3 {
             return Err(Error::misuse(format!(
-                "a majority needs at least three locks, and these are {}: of one or two it is all of them, which is a `MultiLock`",
+                "a majority needs at least three locks, and these are {}: of one or two it is all \
+                of them, which is a `MultiLock`",
                 locks.len()
             )));
         }
@@ -217,7 +219,8 @@ impl Members {
         for leaf in parts.iter().flat_map(Parts::leaves) {
             if !seen.insert((leaf.engine.client, &leaf.entry.name)) {
                 return Err(Error::misuse(
-                    "it is given twice: taken twice it protects nothing more, and of a majority it would be two votes",
+                    "it is given twice: taken twice it protects nothing more, and of a majority it \
+                    would be two votes",
                 )
                 .on(&leaf.entry.name));
             }
@@ -253,7 +256,7 @@ impl Members {
     }
 
     /// The members' names, each with what it came to.
-    pub(super) fn results(&self, outcomes: Vec<Outcome>) -> Vec<MemberResult> {
+    pub(super) fn results(&self, outcomes: Vec<MemberOutcome>) -> Vec<MemberResult> {
         let named = self.locks.iter().zip(outcomes);
         named.map(|(lock, outcome)| MemberResult::new(lock.name().as_str(), outcome)).collect()
     }
@@ -267,13 +270,13 @@ impl Members {
             outcomes.push(match lock.inspect() {
                 Ok(LockInfo { holder: Some(holder), .. }) => {
                     holders.push(holder);
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
                 Ok(_) => {
                     free += 1;
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
-                Err(error) => Outcome::Failed(error),
+                Err(error) => MemberOutcome::Failed(error),
             });
         }
         if holders.len() > self.spare() {
@@ -296,12 +299,12 @@ impl Members {
             outcomes.push(match lock.force_unlock() {
                 Ok(held) => {
                     was_held |= held;
-                    Outcome::Done
+                    MemberOutcome::Done
                 }
-                Err(error) => Outcome::Failed(error),
+                Err(error) => MemberOutcome::Failed(error),
             });
         }
-        let done = outcomes.iter().filter(|it| matches!(it, Outcome::Done)).count();
+        let done = outcomes.iter().filter(|it| matches!(it, MemberOutcome::Done)).count();
         if done >= self.need() {
             return Ok(was_held);
         }
@@ -321,14 +324,14 @@ impl Members {
     }
 
     /// The error of a call in which too many failed.
-    fn failed(&self, what: &str, done: &str, outcomes: Vec<Outcome>) -> Error {
+    fn failed(&self, what: &str, done: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let results = self.results(outcomes);
-        Error::of_several(worst(&results), what, done, results).on(&self.group.name)
+        Error::from_members(worst(&results), what, done, results).on(&self.group.name)
     }
 }
 
-/// What kind of failure several failures are together: a loss if there is one among them, because that is news of
-/// safety; otherwise the first.
+/// What kind of failure several failures are together: a loss if there is one among them, because
+/// that is news of safety; otherwise the first.
 pub(super) fn worst(results: &[MemberResult]) -> ErrorKind {
     let mut kinds = results.iter().filter_map(MemberResult::error).map(Error::kind);
     let first = kinds.next().unwrap_or(ErrorKind::Unavailable);

@@ -1,10 +1,10 @@
-//! Taking several locks: rounds, each of which waits for one lock with empty hands, and then tries the others or has little
-//! patience with them.
+//! Taking several locks: rounds, each of which waits for one lock with empty hands, and then tries
+//! the others or has little patience with them.
 
 use super::held::Several;
 use super::members::{Leaf, Members, worst};
 use crate::clock::{Clock, Moment, Signal, Woken};
-use crate::error::{Error, ErrorKind, MemberResult, Outcome};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
@@ -19,17 +19,18 @@ const LONGEST_SHARE: Duration = Duration::from_secs(1);
 /// The shortest: below it a wait is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
-/// After so many rounds that gave something back, tries wait for a moment, too: at first for up to the shortest of these,
-/// doubled each time, and never for longer than the longest.
+/// After so many rounds that gave something back, tries wait for a moment, too: at first for up to
+/// the shortest of these, doubled each time, and never for longer than the longest.
 const ROUNDS_OF_TRIES: u32 = 3;
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
 const LONGEST_PATIENCE: Duration = Duration::from_millis(100);
 
-/// For how long a majority does without a member that could not be asked, where the others are enough.
+/// For how long a majority does without a member that could not be asked, where the others are
+/// enough.
 const AILING: Duration = Duration::from_secs(5);
 
-/// The pause after locks were taken and given back: up to twice what taking them took, but not below and not above
-/// these, doubled for each such round before.
+/// The pause after locks were taken and given back: up to twice what taking them took, but not
+/// below and not above these, doubled for each such round before.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -64,7 +65,7 @@ struct Round {
     /// When the first lock was taken.
     first: Option<Moment>,
     guards: Vec<Option<LockGuard>>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<MemberOutcome>,
     /// Which was found busy last, and which could not be asked.
     busy: Option<usize>,
     unavailable: Option<usize>,
@@ -127,7 +128,8 @@ impl<'a> Taking<'a> {
         let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
         let mut round = Round::new(order.len(), self.clock.now());
         let mut order: Vec<_> = order.iter().cycle().skip(start).take(order.len()).collect();
-        // What hangs would cost each taking a command time-out: it comes last, and not at all if the others are enough.
+        // What hangs would cost each taking a command time-out: it comes last, and not at all if
+        // the others are enough.
         order.sort_by_key(|at| self.is_ailing(**at) && Some(**at) != wait_for);
         for &at in order {
             if round.count().taken >= self.members.need() && self.is_ailing(at) {
@@ -142,9 +144,10 @@ impl<'a> Taking<'a> {
         Ok(round)
     }
 
-    /// How long a try may take. None at first. But where others keep the queues of several locks from ever being empty, no
-    /// try ever finds one free; so after some rounds in vain it waits for its turn, with what it has in its hand, for a
-    /// moment. Of two that do so crosswise one gives up before the other, because the moments are random.
+    /// How long a try may take. None at first. But where others keep the queues of several locks
+    /// from ever being empty, no try ever finds one free; so after some rounds in vain it waits for
+    /// its turn, with what it has in its hand, for a moment. Of two that do so crosswise one gives
+    /// up before the other, because the moments are random.
     fn patience(&self) -> Duration {
         let Some(doublings) = self.given_back.checked_sub(ROUNDS_OF_TRIES) else {
             return Duration::ZERO;
@@ -183,11 +186,11 @@ impl<'a> Taking<'a> {
                 self.members.set_ailing(at, None);
                 round.first.get_or_insert_with(|| self.clock.now());
                 round.guards[at] = Some(guard);
-                Outcome::Done
+                MemberOutcome::Done
             }
             Ok(None) => {
                 round.busy = Some(at);
-                Outcome::Busy
+                MemberOutcome::Busy
             }
             Err(error) if error.is_interrupted() => return Err(interrupted()),
             Err(error) => {
@@ -197,14 +200,14 @@ impl<'a> Taking<'a> {
                 } else {
                     round.refused[at] = true;
                 }
-                Outcome::Failed(error)
+                MemberOutcome::Failed(error)
             }
         };
         Ok(())
     }
 
-    /// Whether this member's failure is one that may pass: its store cannot be asked, or its replicas do not confirm, where
-    /// the policy is to try that again.
+    /// Whether this member's failure is one that may pass: its store cannot be asked, or its
+    /// replicas do not confirm, where the policy is to try that again.
     fn may_pass(&self, at: usize, error: &Error) -> bool {
         let retries = |leaf: &Leaf| {
             let policy = self.options.replication.unwrap_or(leaf.engine.replication());
@@ -232,7 +235,8 @@ impl<'a> Taking<'a> {
         match self.lease {
             // Time alone has ended them, and will do so again.
             Some(lease) if took >= lease.validity() => Err(Error::unavailable(format!(
-                "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: they were given back; ask for a longer lease",
+                "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: \
+                they were given back; ask for a longer lease",
                 lease.validity()
             ))),
             // Some of it was lost meanwhile: deleted, or its server was not there.
@@ -243,8 +247,8 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Whether it ends here without the lock: at the deadline, for want of members that can be asked, or because some
-    /// refuse.
+    /// Whether it ends here without the lock: at the deadline, for want of members that can be
+    /// asked, or because some refuse.
     fn is_over(&mut self, round: &Round) -> Result<bool, Error> {
         let (count, spare) = (round.count(), self.members.spare());
         if count.refused > spare {
@@ -252,7 +256,8 @@ impl<'a> Taking<'a> {
         }
         let now = self.clock.now();
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
-        // Somebody else has so many that the others are not enough; or those who have them are all that is in the way.
+        // Somebody else has so many that the others are not enough; or those who have them are all
+        // that is in the way.
         if count.busy > spare || count.taken + count.busy >= self.members.need() {
             self.outage = None;
             return Ok(is_late);
@@ -265,18 +270,21 @@ impl<'a> Taking<'a> {
         Ok(false)
     }
 
-    /// How long to put up with an outage where the wait has no end: as long as the least patient member.
+    /// How long to put up with an outage where the wait has no end: as long as the least patient
+    /// member.
     fn outage_limit(&self) -> Duration {
         let leaves = self.members.group().leaves();
         let limits = leaves.into_iter().map(|leaf| leaf.engine.outage_limit());
         limits.min().unwrap_or_default()
     }
 
-    /// The error of a round, with what came of each member. Of what was refused, if that decided it.
+    /// The error of a round, with what came of each member. Of what was refused, if that decided
+    /// it.
     fn error(&self, round: &Round, what: &str) -> Error {
         let results = self.members.results(round.outcomes.clone());
         let is_refusal = round.count().refused > self.members.spare();
-        // Of what may pass a store that cannot be asked counts for more than one that was, and has too few replicas.
+        // Of what may pass a store that cannot be asked counts for more than one that was, and has
+        // too few replicas.
         let decided = |(at, result): (usize, &MemberResult)| {
             let counts = if is_refusal {
                 round.refused[at]
@@ -288,11 +296,11 @@ impl<'a> Taking<'a> {
         let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
         let kind =
             if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst(&decided) };
-        Error::of_several(kind, what, "was taken and given back", results)
+        Error::from_members(kind, what, "was taken and given back", results)
     }
 
-    /// After something was given back: leaves it to whoever wants it, for a random time. Without that two that hold one
-    /// each, and try the other's, could do so in step for ever.
+    /// After something was given back: leaves it to whoever wants it, for a random time. Without
+    /// that two that hold one each, and try the other's, could do so in step for ever.
     fn pause(&mut self, held_for: Option<Duration>) {
         let Some(held_for) = held_for else { return };
         let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.given_back.min(6));
@@ -313,7 +321,7 @@ impl Round {
     fn new(members: usize, began: Moment) -> Self {
         let mut guards = Vec::new();
         guards.resize_with(members, || None);
-        let outcomes = vec![Outcome::NotAsked; members];
+        let outcomes = vec![MemberOutcome::NotAsked; members];
         let refused = vec![false; members];
         Self { began, first: None, guards, outcomes, busy: None, unavailable: None, refused }
     }
@@ -322,11 +330,11 @@ impl Round {
         let mut count = Count::default();
         for (outcome, is_refused) in self.outcomes.iter().zip(&self.refused) {
             match outcome {
-                Outcome::Done => count.taken += 1,
-                Outcome::Busy => count.busy += 1,
-                Outcome::Failed(_) if *is_refused => count.refused += 1,
-                Outcome::Failed(_) => count.unavailable += 1,
-                Outcome::NotAsked => {}
+                MemberOutcome::Done => count.taken += 1,
+                MemberOutcome::Busy => count.busy += 1,
+                MemberOutcome::Failed(_) if *is_refused => count.refused += 1,
+                MemberOutcome::Failed(_) => count.unavailable += 1,
+                MemberOutcome::NotAsked => {}
             }
         }
         count
@@ -343,8 +351,9 @@ impl Round {
         is_lost && (is_busy || is_out)
     }
 
-    /// A lease counts from before a lock was asked for, and that of the whole ends with the first: where taking the later
-    /// ones has cost more than a tenth of it, those taken before get it anew.
+    /// A lease counts from before a lock was asked for, and that of the whole ends with the first:
+    /// where taking the later ones has cost more than a tenth of it, those taken before get it
+    /// anew.
     fn lease_again(&mut self, lease: LeaseTime, may_pass: impl Fn(usize, &Error) -> bool) {
         let enough = lease.validity().mul_f64(0.9);
         for at in 0..self.guards.len() {
@@ -355,7 +364,7 @@ impl Round {
                 // Where a lease cannot be extended it is as long as it is.
                 Err(error) if !error.is_unsupported() => {
                     self.refused[at] = !may_pass(at, &error);
-                    self.outcomes[at] = Outcome::Failed(error);
+                    self.outcomes[at] = MemberOutcome::Failed(error);
                     self.unavailable = Some(at);
                 }
                 _ => self.guards[at] = Some(short),
@@ -373,11 +382,12 @@ impl Round {
 
     /// What was taken here was lost before the others were: it is somebody else's now, or free.
     fn lost(&mut self, at: usize) {
-        self.outcomes[at] = Outcome::Busy;
+        self.outcomes[at] = MemberOutcome::Busy;
         self.busy = Some(at);
     }
 
-    /// Gives back what was taken, the last first, and says for how long it was held; `None` if there was nothing.
+    /// Gives back what was taken, the last first, and says for how long it was held; `None` if
+    /// there was nothing.
     fn let_go(&mut self, now: Moment) -> Option<Duration> {
         for guard in self.guards.iter_mut().rev() {
             drop(guard.take());

@@ -27,8 +27,8 @@ pub(super) fn named(
     }
     let Some(found) = what_is_there(link, key, by) else { return failure };
     match failure {
-        Failure::Refused(error) => Failure::Refused(error.adding(&found)),
-        Failure::Unknown(error) => Failure::Unknown(error.adding(&found)),
+        Failure::Refused(error) => Failure::Refused(error.with_hint(&found)),
+        Failure::Unknown(error) => Failure::Unknown(error.with_hint(&found)),
         other => other,
     }
 }

@@ -51,7 +51,7 @@ use std::time::Duration;
 use unowned::Unowned;
 
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
-/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/FORMATS.md`.
+/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
 /// A wire format, with the settings that it depends on.
@@ -297,6 +297,11 @@ impl Format {
         by: Moment,
     ) -> Result<Sight, Failure> {
         self.owned("stand on a quorum")?.mark(link, run_id, step, by)
+    }
+
+    /// The key of a quorum node's marker.
+    pub(crate) fn marker_key(&self) -> String {
+        self.owned("stand on a quorum").map(|format| format.keys.marker()).unwrap_or_default()
     }
 
     /// For how long a counter of tokens is kept.

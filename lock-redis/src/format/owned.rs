@@ -86,7 +86,7 @@ impl Owned {
             keys: Keys::new(config.prefix()),
             naming: Naming::new(shape, config.prefix()),
             policy: config.tokens(),
-            keep: config.keep(),
+            keep: config.token_retention(),
             shortest_tombstone: config.command_timeout() * 2,
             has_slots: false,
             sharded: AtomicBool::new(false),

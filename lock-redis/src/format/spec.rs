@@ -20,8 +20,7 @@ const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
 
 pub(super) fn read(config: &Config, context: &Context) -> Result<Kind, Error> {
-    let text =
-        config.extra().find(|(option, _)| *option == OPTION).map_or("redisson", |(_, it)| it);
+    let text = config.scheme_option(OPTION).unwrap_or("redisson");
     let (name, settings) = text.split_once(',').unwrap_or((text, ""));
     let mut settings = Settings { name, left: settings.split(',').collect() };
     settings.left.retain(|setting| !setting.is_empty());

@@ -236,6 +236,24 @@ impl Node {
         said.map_err(on(name))
     }
 
+    /// What the server is to a quorum; and if it is a node of this one, frees a lock whoever has
+    /// it: by one connection.
+    pub(crate) fn look_and_force(
+        &self,
+        format: &Format,
+        name: &LockName,
+        quorum: Option<&str>,
+        by: Moment,
+    ) -> Result<(bool, Sight), Failure> {
+        let freed = self.link.exchange(by, |link| {
+            let sight = format.mark(link, "", &Step::Look, by)?;
+            let its = sight.marker.as_ref().map(|(agreed, _)| &*agreed.quorum);
+            let is_ours = its.is_some() && its == quorum;
+            Ok((is_ours && format.force(link, name, by)?, sight))
+        });
+        freed.map_err(on(name))
+    }
+
     /// The clock that deadlines are on.
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.dialer.clock().as_ref()

@@ -1,6 +1,7 @@
 //! The quorum's protocol as a model: what three nodes say, and everything that clients, the network, leases and restarts can
 //! do to it. The map:
 //!
+//! - [`choice`]: how the members choose the next ones
 //! - [`node`]: one node, as a function of its state and a request
 //! - [`quorum`]: three of them, and the world
 //! - [`walk`]: one way through all that may happen
@@ -16,6 +17,7 @@
     reason = "it is never published: made for the tests of this workspace, and what needs words has them"
 )]
 
+pub mod choice;
 pub mod node;
 pub mod quorum;
 pub mod walk;

@@ -4,7 +4,7 @@
 //! An address may lead any client to any of these servers at any time: a request may arrive at each of them, and the client
 //! learns of the server, with its answer, under which view that was given.
 //!
-//! How the members agree on the next membership is not modelled: it is chosen in one step, as a consensus among them does.
+//! The members agree on the next membership in one step here; how they do is in [`choice`](crate::choice).
 //!
 //! Messages are not in the state. A request that was sent may arrive at any time, or never; and an answer is a fact
 //! from the moment that it is given, which its client may know or not when it goes on. So loss, delay and order of
@@ -17,6 +17,7 @@ use crate::node::{Answer, Flaw, Node, Request, Rules, View};
 
 mod checking;
 mod choices;
+mod hashing;
 mod words;
 
 pub const NODES: usize = 3;
@@ -134,7 +135,7 @@ enum Phase {
 }
 
 /// One node, and how it stands with each attempt there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Column {
     /// Whether it may be started again.
     is_mortal: bool,
@@ -151,7 +152,7 @@ pub struct Column {
 }
 
 /// One request, and what came of it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Cell {
     #[default]
     Unsent,

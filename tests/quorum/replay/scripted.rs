@@ -214,7 +214,8 @@ impl Real for Scripted {
                     &keep,
                     &pause,
                     &not_before,
-                    "0",
+                    "",
+                    "1",
                 ];
                 let script = self.scripts.mark.clone();
                 // An error is no answer that a node gives.

@@ -4,7 +4,7 @@ use super::format::NotApplicable;
 use libtest_mimic::Trial;
 use lock_core::conformance::{Case, Subject, cases};
 use parking_lot::{Condvar, Mutex};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
@@ -163,9 +163,21 @@ impl<T> Pool<T> {
                 state.started += 1;
             }
             drop(state);
-            let taken = Some(idle.unwrap_or_else(self.start));
+            let taken = Some(idle.unwrap_or_else(|| self.start()));
             return Borrowed { pool: Arc::clone(self), taken };
         }
+    }
+}
+
+impl<T> Pool<T> {
+    /// Starts one. If that panics, another case may try: nothing waits for one that never comes.
+    fn start(&self) -> T {
+        let started = catch_unwind(AssertUnwindSafe(self.start));
+        started.unwrap_or_else(|panic| {
+            self.state.lock().started -= 1;
+            self.returned.notify_one();
+            resume_unwind(panic)
+        })
     }
 }
 

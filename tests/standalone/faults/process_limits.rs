@@ -278,7 +278,7 @@ fn no_file_descriptor_to_wait() -> Row {
     limited(Resource::Nofile, 3, || {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.try_lock_for(LONG).unwrap().unwrap().unlock());
-            eventually("it waits", LONG, || client.waiting("held").unwrap() == 1);
+            eventually("it waits", LONG, || client.queue_length("held").unwrap() == 1);
             let watch = Stopwatch::start();
             eventually("it waits on", LONG, || watch.elapsed() > command());
             assert!(!waiting.is_finished());
@@ -453,7 +453,7 @@ fn a_guard_dropped_in_a_forked_child_waits_for_nobody() {
             is_refused(client.mutex("new")),
             is_refused(lock.unlock()),
             client.names_in_use() == 0,
-            client.waiting("forked").unwrap() == 0,
+            client.queue_length("forked").unwrap() == 0,
             is_refused(guard.unlock()),
         ]
     };

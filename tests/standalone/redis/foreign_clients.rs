@@ -22,7 +22,7 @@ fn gets_it_when(client: &Client, free: impl FnOnce()) {
             let lock = client.mutex("x").unwrap();
             within(LONG, || lock.lock().unwrap().unlock().unwrap());
         });
-        eventually("it waits", LONG, || client.waiting("x").unwrap() == 1);
+        eventually("it waits", LONG, || client.queue_length("x").unwrap() == 1);
         free();
         waits.join().unwrap();
     });

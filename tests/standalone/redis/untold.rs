@@ -44,7 +44,7 @@ fn pass(one: &Client, other: &Client, times: usize) {
                 let lock = waiter.mutex("x").unwrap();
                 within(LONG, || lock.lock().unwrap().unlock().unwrap());
             });
-            eventually("it waits", LONG, || waiter.waiting("x").unwrap() == 1);
+            eventually("it waits", LONG, || waiter.queue_length("x").unwrap() == 1);
             guard.unlock().unwrap();
             waits.join().unwrap();
         });

@@ -2,7 +2,8 @@
 
 use super::{SOON, left_over, three_servers};
 use distlock::{
-    Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MultiLock, Mutex, Outcome,
+    Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MemberOutcome, MultiLock,
+    Mutex,
 };
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
@@ -59,7 +60,7 @@ fn one_server_that_is_down_is_named_and_nothing_is_kept_on_the_others() {
         assert!(error.is_unavailable(), "{error}");
         let text = error.to_string();
         assert!(text.contains("\"lock on server 2\" failed"), "{text}");
-        assert!(matches!(error.members()[1].outcome(), Outcome::Failed(_)), "{error:?}");
+        assert!(matches!(error.members()[1].outcome(), MemberOutcome::Failed(_)), "{error:?}");
     }
     let error = all.lock_with(&LockOptions::new().interrupt(&fired_soon())).unwrap_err();
     assert!(error.is_interrupted(), "{error}");

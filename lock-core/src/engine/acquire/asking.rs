@@ -276,7 +276,7 @@ impl Wait<'_> {
             place.set_outage(Some(StoreOutage { since, error, ends: None }));
         }
         if is_unknown && !self.engine.abilities.owned {
-            return Err(error.adding(PERHAPS));
+            return Err(error.with_hint(PERHAPS));
         }
         if !error.is_unavailable() {
             return Err(error);

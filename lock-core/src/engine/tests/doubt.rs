@@ -130,7 +130,7 @@ fn who_queues_behind_a_head_that_cannot_ask_is_not_told_busy() {
         let lock = lock.clone();
         move || lock.try_lock_for(SECOND).map(|guard| guard.is_some())
     });
-    eventually("it queues", || client.waiting("x").unwrap() == 2);
+    eventually("it queues", || client.queue_length("x").unwrap() == 2);
     advance_until_done(&clock, 1, &behind);
     assert!(behind.join().unwrap().unwrap_err().is_unavailable());
     store.faults.lock().clear();
@@ -238,7 +238,7 @@ fn a_wait_ends_also_if_the_interrupt_is_reset_before_it_can_look() {
         let (lock, interrupt) = (client.mutex("x").unwrap(), interrupt.clone());
         move || lock.lock_interruptibly(&interrupt).map(drop)
     });
-    eventually("it waits", || client.waiting("x").unwrap() == 1);
+    eventually("it waits", || client.queue_length("x").unwrap() == 1);
     interrupt.fire();
     interrupt.reset();
     assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
@@ -301,7 +301,7 @@ fn all_who_wait_without_end_give_up_one_outage_limit_after_it_began() {
         .map(|n| {
             let lock = lock.clone();
             let waiter = thread::spawn(move || lock.lock().map(drop));
-            eventually("it queues", || client.waiting("x").unwrap() == n);
+            eventually("it queues", || client.queue_length("x").unwrap() == n);
             waiter
         })
         .collect();

@@ -13,7 +13,7 @@ fn an_extension_lasts_as_long_as_was_asked_for_and_asks_only_if_it_must() {
     guard.extend(20 * SECOND).unwrap();
     assert!(guard.remaining() >= 20 * SECOND && store.count("renew") == 1);
     assert!(guard.ensure(20 * SECOND).is_ok());
-    assert!(guard.ensure(30 * SECOND).unwrap_err().is_ending());
+    assert!(guard.ensure(30 * SECOND).unwrap_err().is_lease_too_short());
 }
 
 #[test]

@@ -62,10 +62,10 @@ fn waits_as(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
-    let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
+    let (lock, queued) = (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
     let thread = thread::Builder::new().name(name.to_owned());
     let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
-    eventually("it queues", || client.waiting("x").unwrap() > queued);
+    eventually("it queues", || client.queue_length("x").unwrap() > queued);
     waiter
 }
 
@@ -384,7 +384,7 @@ fn what_was_handed_to_one_who_was_interrupted_goes_on_to_the_next() {
         }
         second.join().unwrap().unwrap().unwrap().unlock().unwrap();
         assert!(!client.mutex("x").unwrap().is_locked().unwrap());
-        assert_eq!(client.waiting("x").unwrap(), 0);
+        assert_eq!(client.queue_length("x").unwrap(), 0);
     }
 }
 
@@ -491,7 +491,7 @@ fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
     assert!(token(&next).get() > before.1.get() + 1);
     assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
     next.unlock().unwrap();
-    assert_eq!(client.waiting("x").unwrap(), 0);
+    assert_eq!(client.queue_length("x").unwrap(), 0);
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
 }
 
@@ -580,7 +580,7 @@ fn nested_holds_are_ended_before_it_goes_on() {
     let next = waits(&client, LockOptions::new());
     outer.unlock().unwrap();
     assert!(!next.is_finished() && inner.is_valid());
-    assert_eq!(client.waiting("x").unwrap(), 1);
+    assert_eq!(client.queue_length("x").unwrap(), 1);
     inner.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
 }

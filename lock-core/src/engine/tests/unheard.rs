@@ -45,7 +45,10 @@ fn what_was_not_confirmed_is_cleaned_up_and_told() {
         store.read();
         eventually("it is told", || is_told(&told, "ReleaseFailed"));
         eventually("it is tried again", || store.count("release") == 2);
-        client.settle(Duration::ZERO).or_else(|_| client.settle(20 * SECOND)).unwrap();
+        client
+            .wait_for_cleanup(Duration::ZERO)
+            .or_else(|_| client.wait_for_cleanup(20 * SECOND))
+            .unwrap();
         assert!(!client.mutex("x").unwrap().is_locked().unwrap(), "{fault:?}");
     }
 }
@@ -89,7 +92,7 @@ fn a_client_that_goes_has_the_answers_read() {
 fn settling_has_the_answers_read() {
     let (store, client, _told) = lazy();
     drop(client.mutex("x").unwrap().lock().unwrap());
-    client.settle(Duration::ZERO).unwrap();
+    client.wait_for_cleanup(Duration::ZERO).unwrap();
     assert!(store.unread.lock().is_empty());
 }
 
@@ -97,10 +100,10 @@ fn settling_has_the_answers_read() {
 fn settling_waits_no_longer_than_told_for_the_answers_and_an_end_leaves_time_to_try_again() {
     let (store, client, _told) = lazy();
     drop(client.mutex("x").unwrap().lock().unwrap());
-    client.settle(Duration::from_millis(10)).unwrap();
+    client.wait_for_cleanup(Duration::from_millis(10)).unwrap();
     assert_eq!(store.time_given("inspect"), Duration::from_millis(10));
     drop(client.mutex("x").unwrap().lock().unwrap());
-    client.settle(3600 * SECOND).unwrap();
+    client.wait_for_cleanup(3600 * SECOND).unwrap();
     assert_eq!(store.time_given("inspect"), 2 * SECOND, "the command time-out");
     drop(client.mutex("x").unwrap().lock().unwrap());
     drop(client);

@@ -206,7 +206,7 @@ fn an_interrupt_ends_the_pause_of_those_who_were_divided() {
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| lock.lock_interruptibly(&interrupt).map(drop));
-        eventually("it waits", || client.waiting("x").unwrap() > 0);
+        eventually("it waits", || client.queue_length("x").unwrap() > 0);
         interrupt.fire();
         assert!(waiting.join().unwrap().unwrap_err().is_interrupted());
     });

@@ -65,7 +65,7 @@ fn the_wait_is_one_deadline_for_all() {
     three.clock.advance(2 * SECOND);
     first.unlock().unwrap();
     // Woken, and not yet awake, it would look like one that sleeps on.
-    eventually("it has the first", || three.clients[0].waiting("a").unwrap() == 0);
+    eventually("it has the first", || three.clients[0].queue_length("a").unwrap() == 0);
     three.until_waiting_for(2);
     assert!(three.clock.now().since(start) < 3 * SECOND && !thread.is_finished());
     three.clock.advance(SECOND);

@@ -188,26 +188,33 @@ pub(crate) fn explore(
     let count = number("DISTLOCK_SCHEDULES")
         .map_or(schedules, |it| it.expect("DISTLOCK_SCHEDULES is a number"));
     let (first, count) = replayed.map_or((first, count), |seed| (seed, 1));
-    let mut config = Config::new();
-    config.stack_size = 1 << 17;
-    config.failure_persistence = FailurePersistence::None;
-    config.max_steps = MaxSteps::FailAfter(200_000);
-    config.silence_warnings = true;
-    // On a slow machine fewer are tried, unless a number is asked for.
-    config.max_time = env::var_os("DISTLOCK_SCHEDULES").is_none().then_some(LONGEST);
+    // On a slow machine fewer are tried, but never less than a tenth, unless a number is asked for.
+    let longest = env::var_os("DISTLOCK_SCHEDULES").is_none().then_some(LONGEST);
+    let least = if longest.is_some() { count.div_ceil(10) } else { count };
+    let body = Arc::new(body);
     let began = SystemTime::now();
-    let runner = Runner::new(Seeded::from(first, count), config);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        runner.run(move || {
-            one(&body);
+    let run = |first, count, longest| {
+        let mut config = Config::new();
+        config.stack_size = 1 << 17;
+        config.failure_persistence = FailurePersistence::None;
+        config.max_steps = MaxSteps::FailAfter(200_000);
+        config.silence_warnings = true;
+        config.max_time = longest;
+        let body = Arc::clone(&body);
+        Runner::new(Seeded::from(first, count), config).run(move || {
+            one(&*body);
             assert!(!HAS_FAILED.get(), "a task panicked, and the panic was caught");
         })
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let rest = count - least;
+        run(first, least, None) + if rest == 0 { 0 } else { run(first + least, rest, longest) }
     }));
     let seed = SEED.get();
     match outcome {
         Ok(runs) => {
             let a_minute = runs as f64 * 60.0 / began.elapsed().unwrap_or_default().as_secs_f64();
-            println!("{}: {runs} schedules, {a_minute:.0} a minute", name);
+            println!("note: {name}: {runs} schedules from seed {first}, {a_minute:.0} a minute");
         }
         Err(panic) => {
             eprintln!(

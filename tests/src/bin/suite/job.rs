@@ -3,10 +3,11 @@
 use distlock_tests::lifeline::LifeLine;
 use distlock_tests::time::let_pass;
 use lock_core::{Clock, SystemClock};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -19,12 +20,17 @@ const BOUND: Duration = Duration::from_secs(40 * 60);
 /// How often it is looked whether a job has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How the lines of a log begin that the report shows.
+const NOTE: &str = "note: ";
+const SKIPPED: &str = "skipped: ";
+
 /// A command to be run.
 pub(crate) struct Job {
     pub(crate) name: String,
     words: Vec<String>,
     environment: Vec<(&'static str, String)>,
     is_in_background: bool,
+    has_tests: bool,
 }
 
 /// What came of a [`Job`].
@@ -35,22 +41,35 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     /// The tests that were ignored, with their paths.
     pub(crate) left_out: Vec<String>,
+    /// Lines of its log that the report shows: what was skipped, and what was counted.
+    pub(crate) notes: Vec<String>,
     log: PathBuf,
 }
 
 /// How many tests ended how.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
 }
 
+impl Counts {
+    fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
 impl Job {
     pub(crate) fn new(name: &str, words: &[&str]) -> Self {
         let words = words.iter().map(|&word| word.to_owned()).collect();
-        let (environment, is_in_background) = (Vec::new(), false);
-        Self { name: name.to_owned(), words, environment, is_in_background }
+        Self {
+            name: name.to_owned(),
+            words,
+            environment: Vec::new(),
+            is_in_background: false,
+            has_tests: false,
+        }
     }
 
     /// A command of cargo, as words with one space between them.
@@ -69,17 +88,23 @@ impl Job {
         self
     }
 
+    /// The command runs tests: it fails if it ran none.
+    pub(crate) fn with_tests(mut self) -> Self {
+        self.has_tests = true;
+        self
+    }
+
     /// At the lowest priority.
     pub(crate) fn in_background(mut self) -> Self {
         self.is_in_background = true;
         self
     }
 
-    /// Runs it for its answer alone.
-    pub(crate) fn succeeds(self) -> bool {
+    /// Runs it for its exit code alone. `None` if it was killed.
+    pub(crate) fn exit_code(self) -> Option<i32> {
         let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]).stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
+        let status = command.args(&self.words[1..]).stdin(Stdio::null()).status();
+        status.unwrap_or_else(|error| panic!("{:?} does not start: {error}", self.words)).code()
     }
 
     /// Runs it, and kills it when it takes too long. Its output goes to its log.
@@ -110,7 +135,7 @@ impl Job {
                 None => let_pass(LOOK_AGAIN),
             }
         };
-        // Kills what is left of the group.
+        kill_group(&process);
         drop(line);
         let _reaped = process.wait();
         let took = SystemClock.now().since(begun);
@@ -121,10 +146,15 @@ impl Job {
             took,
             counts: Counts::default(),
             left_out: Vec::new(),
+            notes: Vec::new(),
             log,
         };
         outcome.read_log();
-        let verdict = if is_ok { "ok" } else { "FAILED" };
+        if self.has_tests && outcome.counts.is_empty() {
+            eprintln!("{}: no test ran", outcome.name);
+            outcome.is_ok = false;
+        }
+        let verdict = if outcome.is_ok { "ok" } else { "FAILED" };
         eprintln!("{:>7.1} s  {verdict}  {}", took.as_secs_f64(), outcome.name);
         outcome
     }
@@ -168,9 +198,16 @@ impl Outcome {
                 && verdict.starts_with("ignored")
             {
                 self.left_out.push(name.trim().to_owned());
+            } else if line.starts_with(NOTE) || line.starts_with(SKIPPED) {
+                self.notes.push(line);
             }
         }
     }
+}
+
+/// Ends what is left of a job: all processes of its group.
+fn kill_group(leader: &Child) {
+    let _nothing_left = kill_process_group(Pid::from_child(leader), Signal::KILL);
 }
 
 /// Runs these one after the other, all of them.

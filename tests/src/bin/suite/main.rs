@@ -43,9 +43,15 @@ fn main() -> ExitCode {
     report.add("build", vec![outcome]);
     let soak = arguments.soak.map_or(Duration::ZERO, Duration::from);
     while let Some(binaries) = &binaries {
-        let mut plan = plan::plan(tier, binaries);
-        if let Some(text) = &arguments.only {
-            plan.keep(text);
+        report.begin_round();
+        // Each round of a soak tries other schedules.
+        let first_seed = (soak > Duration::ZERO).then(|| fastrand::u64(..) >> 16);
+        let mut plan = plan::plan(tier, binaries, first_seed);
+        if let Some(text) = &arguments.only
+            && let Err(names) = plan.keep(text)
+        {
+            eprintln!("no job has `{text}` in its name: there are {names}");
+            return ExitCode::FAILURE;
         }
         run(plan, &mut report);
         if report.elapsed() >= soak || report.has_failed() {

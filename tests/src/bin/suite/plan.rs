@@ -26,11 +26,19 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Leaves out all jobs without this text in their names.
-    pub(crate) fn keep(&mut self, text: &str) {
+    ///
+    /// # Errors
+    ///
+    /// The names of all jobs, if none is left.
+    pub(crate) fn keep(&mut self, text: &str) -> Result<(), String> {
         let lanes = self.phases.iter_mut().flat_map(|phase| &mut phase.lanes);
+        let mut left_out = Vec::new();
+        let mut is_empty = true;
         for lane in lanes.chain(&mut self.background) {
-            lane.retain(|job| job.name.contains(text));
+            left_out.extend(lane.extract_if(.., |job| !job.name.contains(text)).map(|it| it.name));
+            is_empty &= lane.is_empty();
         }
+        if is_empty { Err(left_out.join(", ")) } else { Ok(()) }
     }
 }
 
@@ -41,10 +49,11 @@ pub(crate) fn excuses() -> String {
 }
 
 /// What runs in this tier.
-pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
+pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> Plan {
+    // 1: unchanged. 2, without a base to compare with, counts as changed.
     let is_format_changed =
-        Job::new("changed formats", &["tests/interop.sh", "changed"]).succeeds();
-    let suite = Suite { tier, binaries, is_format_changed };
+        Job::new("changed formats", &["tests/interop.sh", "changed"]).exit_code() != Some(1);
+    let suite = Suite { tier, binaries, is_format_changed, first_seed };
     // What mostly sleeps has many threads.
     let conformance = vec![
         vec![suite.tests("conformance", 128).env("DISTLOCK_TEST_SCALE", "4")],
@@ -59,11 +68,13 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
         vec![suite.tests("cluster", 10), suite.tests("lock_cluster", 8)],
         vec![suite.tests("quorum", 10), suite.tests("distlock", 4)],
     ];
-    let project = vec![vec![
+    let mut units = vec![
         suite.tests("project", 8),
         suite.tests("lock_core", 8),
         suite.tests("distlock-benches", 4),
-    ]];
+    ];
+    units.extend(suite.unplanned().map(|name| suite.binary(name, 4)));
+    let project = vec![units];
     let interop = vec![vec![suite.interop()]];
     let resources = vec![vec![suite.tests("resources", 1)]];
     let phases = [
@@ -79,22 +90,59 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries) -> Plan {
     Plan { background, phases }
 }
 
+/// The binaries that the phases name.
+const PLANNED: &[&str] = &[
+    "cluster",
+    "conformance",
+    "distlock",
+    "distlock-benches",
+    "distlock_model",
+    "in_memory",
+    "interop",
+    "lock_cluster",
+    "lock_core",
+    "lock_redis",
+    "mutants",
+    "project",
+    "quorum",
+    "resources",
+    "schedules",
+    "sentinel",
+    "signal",
+    "standalone",
+];
+
 struct Suite<'a> {
     tier: Tier,
     binaries: &'a Binaries,
     /// Whether the change that is tested touches a wire format, a script or the interop tests.
     is_format_changed: bool,
+    /// Where the seeds of the schedules begin; where they always begin, if it is not given.
+    first_seed: Option<u64>,
 }
 
 impl Suite<'_> {
-    /// The tests of this binary, on so many threads.
+    /// The tests of this binary, on so many threads. There must be one.
     fn tests(&self, name: &str, threads: usize) -> Job {
+        self.binary(name, threads).with_tests()
+    }
+
+    /// The binaries that no job names. Most have no tests; a new one is run all the same.
+    fn unplanned(&self) -> impl Iterator<Item = &str> {
+        self.binaries.keys().map(String::as_str).filter(|name| !PLANNED.contains(name))
+    }
+
+    /// The binary with what all tests are told.
+    fn job(&self, name: &str) -> Job {
         let binary = self.binaries.get(name);
         let binary = binary.unwrap_or_else(|| panic!("there is no test binary {name}"));
-        let job = Job::new(name, &[&binary.display().to_string()])
-            .args(&["--test-threads", &threads.to_string()])
+        Job::new(name, &[&binary.display().to_string()])
             .env("DISTLOCK_TEST_EXCUSES", &excuses())
-            .env("DISTLOCK_TEST_BUILT", "1");
+            .env("DISTLOCK_TEST_BUILT", "1")
+    }
+
+    fn binary(&self, name: &str, threads: usize) -> Job {
+        let job = self.job(name).args(&["--test-threads", &threads.to_string()]);
         match self.tier {
             Tier::Default => job,
             // Those need a server that is too old: `tests/servers.sh` runs them.
@@ -104,8 +152,7 @@ impl Suite<'_> {
 
     /// Other libraries' locks beside ours. Its tests say themselves how many run at a time.
     fn interop(&self) -> Job {
-        let job = Job::new("interop", &[&self.binaries["interop"].display().to_string()]);
-        job.env("DISTLOCK_TEST_EXCUSES", &excuses()).env("DISTLOCK_TIER", self.interop_tier())
+        self.job("interop").with_tests().env("DISTLOCK_TIER", self.interop_tier())
     }
 
     /// Builds the programs around other libraries.
@@ -146,11 +193,15 @@ impl Suite<'_> {
 
     /// What no busy machine makes late.
     fn on_virtual_time(&self) -> Vec<Job> {
+        let mut schedules = self.tests("schedules", 2).args(&["--nocapture"]);
+        if let Some(seed) = self.first_seed {
+            schedules = schedules.env("DISTLOCK_FIRST_SEED", &seed.to_string());
+        }
         let jobs = [
             self.tests("in_memory", 32),
             self.tests("mutants", 1),
             self.tests("signal", 1),
-            self.tests("schedules", 2),
+            schedules,
             self.tests("distlock_model", 2),
         ];
         jobs.into_iter().map(Job::in_background).collect()

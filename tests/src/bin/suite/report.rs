@@ -8,7 +8,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// So many tests at most may have been repeated because the machine was late.
+/// So many tests at most may have been repeated in a round because the machine was late.
 const MOST_EXCUSES: usize = 3;
 
 /// What came of all jobs.
@@ -18,13 +18,20 @@ pub(crate) struct Report {
     last: Moment,
     rows: Vec<(String, Duration, Counts)>,
     jobs: Vec<Outcome>,
+    /// How many excuses there were before this round.
+    excused_before: usize,
 }
 
 impl Report {
     pub(crate) fn start() -> Self {
         let _none_yet = fs::remove_file(excuses());
         let begun = SystemClock.now();
-        Self { begun, last: begun, rows: Vec::new(), jobs: Vec::new() }
+        Self { begun, last: begun, rows: Vec::new(), jobs: Vec::new(), excused_before: 0 }
+    }
+
+    /// The limit of excuses is one round's.
+    pub(crate) fn begin_round(&mut self) {
+        self.excused_before = self.excused().len();
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -32,7 +39,8 @@ impl Report {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.jobs.iter().any(|job| !job.is_ok) || self.excused().len() > MOST_EXCUSES
+        let excused = self.excused().len() - self.excused_before;
+        self.jobs.iter().any(|job| !job.is_ok) || excused > MOST_EXCUSES
     }
 
     /// Adds a phase that has just ended.
@@ -58,6 +66,10 @@ impl Report {
         }
         if tier == Tier::Default {
             self.print_left_out();
+        }
+        for job in self.jobs.iter().filter(|job| !job.notes.is_empty()) {
+            println!("\n{}:", job.name);
+            job.notes.iter().for_each(|note| println!("  {note}"));
         }
         let excused = self.excused();
         println!(

@@ -83,7 +83,7 @@ fn the_right_to_wait_is_named_and_nothing_is_left_without_it() {
     let error = client.mutex("a").unwrap().lock().unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
     assert!(error.to_string().contains("`ACL SETUSER me +wait`"), "{error}");
-    client.settle(LONG).unwrap();
+    client.wait_for_cleanup(LONG).unwrap();
     assert!(!probe.exists("a"));
     let plain = distlock::connect(&url).unwrap();
     drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy nobody waits"));
