@@ -1,4 +1,5 @@
-//! [`WatchRegistry`]: watches on locks that move from node to node, by failover or with their slots.
+//! [`WatchRegistry`]: watches on locks that move from node to node, by failover or with their
+//! slots.
 //!
 //! A watch is subscribed where its lock lives, and wakes its waiter each time the lock has moved.
 
@@ -43,8 +44,8 @@ pub struct RelocatableWatch {
 }
 
 impl WatchRegistry {
-    /// Adds a waiter, to be moved and woken from now on. Call it before the first subscription: a move
-    /// in between would be missed.
+    /// Adds a waiter, to be moved and woken from now on. Call it before the first subscription: a
+    /// move in between would be missed.
     #[must_use = "it ends when it is dropped"]
     pub fn register(&self, name: &LockName, wake: Arc<dyn Wake>) -> RelocatableWatch {
         let mut registry = self.0.lock();
@@ -62,8 +63,8 @@ impl WatchRegistry {
         self.0.lock().entries.is_empty()
     }
 
-    /// Moves the watches whose locks live on another node now, and wakes their waiters. `home` names
-    /// the node of a lock; watches without one stay where they are.
+    /// Moves the watches whose locks live on another node now, and wakes their waiters. `home`
+    /// names the node of a lock; watches without one stay where they are.
     ///
     /// Does not wait: a waiter is woken again when its subscription is confirmed.
     pub fn relocate(&self, format: &Format, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
@@ -123,7 +124,8 @@ impl SubscribedOn {
 
 impl RelocatableWatch {
     /// Subscribes it on this node, and waits for the confirmation until `by`. Check afterwards
-    /// whether the lock still lives there, and call it again otherwise: it may have moved meanwhile.
+    /// whether the lock still lives there, and call it again otherwise: it may have moved
+    /// meanwhile.
     ///
     /// # Errors
     ///

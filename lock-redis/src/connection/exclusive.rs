@@ -223,7 +223,7 @@ mod tests {
     const PING: Request<'static> = Request(&[&[b"PING"]]);
 
     #[test]
-    fn a_peer_that_does_not_read_keeps_nobody_beyond_the_deadline() {
+    fn write_to_a_peer_that_does_not_read_ends_at_the_deadline() {
         let (mut connection, theirs) = pair();
         let much = vec![b'x'; 32 << 20];
         // Enough to encode it, also unoptimised.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_an_end_is_given_up_before_it_fills_the_memory() {
+    fn endless_reply_is_given_up_before_it_fills_the_memory() {
         let (mut connection, mut theirs) = pair();
         let flood = std::thread::spawn(move || {
             let mut written = theirs.write(b"$2000000000\r\n").unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_from_a_link_after_a_deadline() {
+    fn nothing_is_read_after_a_deadline() {
         let (mut connection, mut theirs) = pair();
         assert!(matches!(connection.call(&PING, soon()), Err(CallError::Unknown(_))));
         let _closed = theirs.write_all(b"+PONG\r\n");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_seen_before_the_next_request() {
+    fn unrequested_bytes_are_seen_before_the_next_request() {
         let (mut connection, mut theirs) = pair();
         connection.check_idle();
         assert!(connection.is_open());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_there_before_the_question_is_not_its_answer() {
+    fn earlier_reply_is_not_taken_for_the_next_one() {
         let (mut connection, mut theirs) = pair();
         theirs.write_all(b":1\r\n:2\r\n").unwrap();
         assert!(matches!(connection.call(&PING, soon()), Err(CallError::Unknown(_))));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_many_come_in_order_and_those_before_the_end_are_told() {
+    fn replies_come_in_order_and_those_before_the_end_count() {
         let (mut connection, mut theirs) = pair();
         theirs.write_all(b":1\r\n-ERR no\r\n").unwrap();
         let (replies, outcome) = connection.call_many(&[PING, PING], soon());

@@ -1,4 +1,4 @@
-//! What stands in for [`tls`](super) where the feature `tls` is off: types that have no values.
+//! Stands in for [`tls`](super) where the feature `tls` is off: types without values.
 
 use super::Server;
 use lock_core::Error;
@@ -18,7 +18,8 @@ pub(crate) enum TlsSettings {}
 impl TlsSettings {
     pub(crate) fn read(_: &TlsOptions<'_>) -> Result<Self, Error> {
         Err(Error::configuration(
-            "`rediss://` is Redis over TLS, which is not built in: switch the cargo feature `tls` on",
+            "`rediss://` is Redis over TLS, which is not built in: switch the cargo feature `tls` \
+             on",
         ))
     }
 

@@ -1,7 +1,8 @@
 //! [`ConnectionPool`]: exclusive connections to borrow, dialled by the borrower.
 //!
-//! `r2d2` pools slots, not connections: it would dial on its own threads, back off between tries, and
-//! report every cause as a time-out. A slot is cold until its borrower dials, within its deadline.
+//! `r2d2` pools slots, not connections: it would dial on its own threads, back off between tries,
+//! and report every cause as a time-out. A slot is cold until its borrower dials, within its
+//! deadline.
 
 use super::{Connection, Dialer};
 use lock_core::backend::Failure;
@@ -23,8 +24,8 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
-    /// Runs `exchange` on this slot's connection, which is dialled first if there is none that can be
-    /// used. A connection that was closed leaves the slot cold.
+    /// Runs `exchange` on this slot's connection, which is dialled first if there is none that can
+    /// be used. A connection that was closed leaves the slot cold.
     pub(crate) fn exchange<T>(
         &mut self,
         dialer: &Dialer,
@@ -51,8 +52,8 @@ impl PoolSlot {
             dialer.count_failure();
         }
         self.failures_seen = failures;
-        // Taken out while in use: after a panic it is gone, and with it the reply that would be taken
-        // for the next borrower's.
+        // Taken out while in use: after a panic it is gone, and with it the reply that would be
+        // taken for the next borrower's.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => dialer.dial(by)?,

@@ -101,7 +101,8 @@ impl SharedConnection {
             let Some(connection) = current.filter(|connection| connection.has_callbacks()) else {
                 return Ok(());
             };
-            // Replies come in the order of requests. A connection that is closed has run its callbacks.
+            // Replies come in the order of requests. A connection that is closed has run its
+            // callbacks.
             match with_encoded(&PING, |bytes| connection.call_encoded(bytes, by)) {
                 Ok(_) => return Ok(()),
                 Err(CallError::NotSent(error) | CallError::Unknown(error))
@@ -114,7 +115,8 @@ impl SharedConnection {
         }
     }
 
-    /// A connection that can be used. One caller dials, the others wait, each until its own deadline.
+    /// A connection that can be used. One caller dials, the others wait, each until its own
+    /// deadline.
     fn connection(&self, by: Moment) -> Result<Arc<MultiplexedConnection>, Failure> {
         loop {
             let now = self.dialer.clock().now();

@@ -15,24 +15,24 @@ use std::sync::Arc;
 /// What a URL says about TLS.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TlsOptions<'a> {
-    /// The file of the authorities that are trusted, and no others; without it those that the system trusts.
+    /// The file of the only trusted authorities; without it, those that the system trusts.
     pub(crate) ca: Option<&'a str>,
     /// The files of our own certificate and its key.
     pub(crate) identity: Option<(&'a str, &'a str)>,
-    /// Whose certificate it must be, if not the host's.
+    /// The name in the server's certificate, if not the host.
     pub(crate) name: Option<&'a str>,
 }
 
-/// How TLS is spoken with all servers of a client. The files are looked at for each new connection; while they stay the
-/// same, sessions are resumed from one connection to the next.
+/// TLS with all servers of a client. The files are read for each new connection; while they do not
+/// change, sessions are resumed.
 #[derive(Clone)]
 pub(crate) struct TlsSettings {
     files: Arc<Files>,
-    /// Whose certificates they must have, if not their hosts'.
+    /// The name in the servers' certificates, if not their hosts.
     name: Option<String>,
 }
 
-/// Where certificates are read from, and what was made of them.
+/// The files of certificates, and the configuration made of them.
 struct Files {
     ca: Option<String>,
     /// Our own certificate, and its key.
@@ -43,11 +43,11 @@ struct Files {
 struct Current {
     contents: Contents,
     config: Arc<ClientConfig>,
-    /// A server was not trusted by the system's authorities: they may be others by now.
+    /// Whether a server was not trusted: the system's authorities may have changed.
     doubtful: bool,
 }
 
-/// What stands in the files.
+/// The contents of the files.
 #[derive(PartialEq)]
 struct Contents {
     ca: Option<Vec<u8>>,
@@ -66,7 +66,7 @@ impl TlsSettings {
         Ok(Self { files, name: options.name.map(str::to_owned) })
     }
 
-    /// How it is spoken with the server on this host.
+    /// TLS with the server on this host.
     pub(crate) fn of(&self, host: &str) -> Result<Tls, Error> {
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|error| {
@@ -84,8 +84,8 @@ impl fmt::Debug for TlsSettings {
 }
 
 impl Files {
-    /// As the files say it now. While they say nothing that makes sense, as they did before: a certificate and its key are
-    /// not replaced in the same moment.
+    /// The configuration of the files. While they are not consistent, the one before: a certificate
+    /// and its key are not replaced in the same moment.
     fn config(&self, server: &Server) -> Arc<ClientConfig> {
         let mut current = self.current.lock();
         let (ca, identity) = (self.ca.as_deref(), self.identity.as_ref());
@@ -100,7 +100,10 @@ impl Files {
         match renewed {
             Ok(()) => server.is_mended(WarningKind::TlsFile),
             Err(error) => server.warn(WarningKind::TlsFile, || {
-                format!("new connections to {server} are made with the certificates as they were before: {error}")
+                format!(
+                    "new connections to {server} are made with the certificates as they were \
+                     before: {error}"
+                )
             }),
         }
         Arc::clone(&current.config)
@@ -124,7 +127,7 @@ impl Contents {
     }
 }
 
-/// How TLS is spoken with one server.
+/// TLS with one server.
 pub(crate) struct Tls {
     files: Arc<Files>,
     name: ServerName<'static>,
@@ -137,7 +140,7 @@ impl Tls {
         session.map(TlsSession).map_err(io::Error::other)
     }
 
-    /// A handshake failed: the next one is made with the authorities that the system trusts then.
+    /// A handshake failed. The next one reads the system's authorities again.
     pub(super) fn failed(&self, failure: &io::Error) {
         let error = failure.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::InvalidCertificate(_)) = error {
@@ -152,7 +155,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What files of certificates have.
+/// What files of certificates contain.
 const CERTIFICATES: &str = "certificates";
 
 fn config(
@@ -160,7 +163,7 @@ fn config(
     identity: Option<&[String; 2]>,
     contents: &Contents,
 ) -> Result<ClientConfig, Error> {
-    // Ours by name: the default of the process belongs to the program, which may have another or none.
+    // By name: the default provider of the process belongs to the program.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has ciphers for the default versions")
@@ -177,15 +180,16 @@ fn config(
     })
 }
 
-/// The authorities that are trusted: those in this file, of which this is the text, or those of the system.
+/// The trusted authorities: those in this file, or those of the system.
 fn roots(ca: Option<(&str, &[u8])>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let Some((path, text)) = ca else {
-        // What cannot be read of the system's store, others can do without.
+        // Certificates of the system that cannot be read are left out.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
             return Err(Error::configuration(
-                "this system has no certificates of authorities: name the server's with `tls_ca=FILE`",
+                "this system has no certificates of authorities: name the server's with \
+                 `tls_ca=FILE`",
             ));
         }
         return Ok(roots);
@@ -258,7 +262,7 @@ impl TlsSession {
     }
 }
 
-/// What it means if TLS has failed, and what to do about it; `None` if something else has.
+/// What a failure of TLS means, and what to do about it; `None` for other failures.
 pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
     let error = failure.get_ref()?.downcast_ref::<rustls::Error>()?;
     let (kind, message) = match error {
@@ -268,7 +272,8 @@ pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
         rustls::Error::PeerIncompatible(_) => (
             Kind::Configuration,
             format!(
-                "{server} has no version or cipher of TLS in common with us: it needs TLS 1.2 or 1.3"
+                "{server} has no version or cipher of TLS in common with us: it needs TLS 1.2 \
+                 or 1.3"
             ),
         ),
         _ => (Kind::Unavailable, format!("the TLS connection to {server} failed")),
@@ -276,7 +281,7 @@ pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
     Some(Error::new(kind, message).with_source(error.clone()))
 }
 
-/// What it means if the handshake came to no end.
+/// What it means that the handshake did not finish.
 pub(super) fn unfinished(server: &Server, failure: io::Error) -> Error {
     if let Some(error) = explain(server, &failure) {
         return error;
@@ -294,18 +299,21 @@ fn no_tls(server: &Server) -> String {
 fn distrust(server: &Server, why: &CertificateError) -> String {
     use CertificateError as C;
     match why {
-        // The latter: one that has the name of a trusted one, and another key.
+        // `BadSignature`: an authority with the name of a trusted one, and another key.
         C::UnknownIssuer | C::BadSignature => format!(
-            "the certificate of {server} is by an authority that is not trusted here: name the right one with `tls_ca=FILE`"
+            "the certificate of {server} is by an authority that is not trusted here: name the \
+             right one with `tls_ca=FILE`"
         ),
         C::Expired | C::ExpiredContext { .. } => format!(
-            "the certificate of {server} has expired: it needs a new one (or this machine's clock is wrong)"
+            "the certificate of {server} has expired: it needs a new one (or this machine's clock is \
+             wrong)"
         ),
         C::NotValidYet | C::NotValidYetContext { .. } => {
             format!("the certificate of {server} is not valid yet: is this machine's clock right?")
         }
         C::NotValidForName | C::NotValidForNameContext { .. } => format!(
-            "the certificate of {server} is for another host: name that with `tls_name=HOST` if it is the right server"
+            "the certificate of {server} is for another host: name that with `tls_name=HOST` if it \
+             is the right server"
         ),
         C::Revoked => format!("the certificate of {server} has been revoked"),
         _ => format!("the certificate of {server} cannot be trusted"),
@@ -319,7 +327,8 @@ fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
         A::CertificateRequired => (
             Kind::Configuration,
             format!(
-                "{server} asks for a client certificate: name yours with `tls_cert=FILE&tls_key=FILE`"
+                "{server} asks for a client certificate: name yours with \
+                 `tls_cert=FILE&tls_key=FILE`"
             ),
         ),
         A::UnknownCA
@@ -336,8 +345,8 @@ fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
         A::HandshakeFailure => (
             Kind::Configuration,
             format!(
-                "{server} refused the TLS handshake: it has no cipher in common with us, or asks for a client \
-                 certificate (`tls_cert=FILE&tls_key=FILE`)"
+                "{server} refused the TLS handshake: it has no cipher in common with us, or asks for \
+                 a client certificate (`tls_cert=FILE&tls_key=FILE`)"
             ),
         ),
         A::ProtocolVersion => (

@@ -1,7 +1,8 @@
-//! [`Transport`]: a connected socket, with or without TLS, read by one thread and written by another.
+//! [`Transport`]: a connected socket, with or without TLS, read by one thread and written by
+//! another.
 //!
-//! All connections use it, so no byte has a second path. A TLS session cannot be read and written at
-//! once: it has a lock of its own, which is never held while a thread waits for the socket.
+//! All connections use it, so no byte has a second path. A TLS session cannot be read and written
+//! at once: it has a lock of its own, which is never held while a thread waits for the socket.
 
 use super::tls::TlsSession;
 use lock_core::{Clock, Moment};
@@ -178,8 +179,8 @@ impl Transport {
         Ok(read && found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP))
     }
 
-    /// Waits for bytes, at most for `longest` and for a slice, and appends them to `plain`. `false`:
-    /// none have come.
+    /// Waits for bytes, at most for `longest` and for a slice, and appends them to `plain`.
+    /// `false`: none have come.
     ///
     /// A socket's timeout alone bounds nothing: it is rounded up to the kernel's ticks, and starts
     /// again with every byte of a slow peer. It is changed only where it does not serve.

@@ -23,8 +23,8 @@ pub(super) struct PubSubConnection {
     unsent: Vec<u8>,
     /// Whether bytes that count as sent are still in `output`.
     backlog: bool,
-    /// The requests without a reply, oldest first, and since when. The server replies in order; only
-    /// messages come in between.
+    /// The requests without a reply, oldest first, and since when. The server replies in order;
+    /// only messages come in between.
     pending: VecDeque<(PubSubRequest, Moment)>,
     /// When something last arrived.
     pub(super) last_received: Moment,
@@ -201,8 +201,8 @@ impl PubSubConnection {
             PubSubRequest::Publish(kind, channel) => {
                 Ok(PubSubEvent::Published(kind, channel, Err(error.clone())))
             }
-            // A refused PING shows a server that is there, too. A refused UNSUBSCRIBE brings messages
-            // that wake no waiter.
+            // A refused PING shows a server that is there, too. A refused UNSUBSCRIBE brings
+            // messages that wake no waiter.
             PubSubRequest::Ping | PubSubRequest::Unsubscribe(_) => Ok(PubSubEvent::Ignored),
         }
     }

@@ -30,8 +30,8 @@ impl Waker {
 }
 
 impl Poller {
-    /// Sleeps until `socket` can be read (or written, if `wants_to_write`), or the waker wakes, or for
-    /// `longest`. Whether the socket can be read, or failed, which a read reports.
+    /// Sleeps until `socket` can be read (or written, if `wants_to_write`), or the waker wakes, or
+    /// for `longest`. Whether the socket can be read, or failed, which a read reports.
     pub(super) fn sleep(
         &self,
         socket: Option<BorrowedFd<'_>>,

@@ -32,8 +32,8 @@ enum ReadProgress {
 }
 
 impl SubscriberWorker {
-    /// The pause after a connection was lost. A random part of it is left out, so that clients do not
-    /// come back all at the same time.
+    /// The pause after a connection was lost. A random part of it is left out, so that clients do
+    /// not come back all at the same time.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
     /// After so long a silence, or a command timeout if that is longer, the server gets a PING.
@@ -226,7 +226,7 @@ impl SubscriberWorker {
         let server = self.shared.dialer.server();
         let mut table = self.shared.table.lock();
         match event {
-            PubSubEvent::Message(channel) => table.heard(&channel),
+            PubSubEvent::Message(channel) => table.message(&channel),
             PubSubEvent::Confirmed(subscription) => {
                 server.is_served(WarningKind::NotSubscribed, || subscription.channel.to_string());
                 table.confirmed(&subscription)
@@ -234,15 +234,16 @@ impl SubscriberWorker {
             PubSubEvent::Refused(subscription, error) => {
                 let channel = &subscription.channel;
                 let failure = refusal::refused(server, &error, &Asked::Subscribe(channel));
-                if !refusal::will_not(&error) || !table.is_polled(&subscription) {
+                if !refusal::will_not(&error) || !table.may_be_polled(&subscription) {
                     return table.refused(&subscription, &failure);
                 }
-                let wakes = table.untold(&subscription);
+                let wakes = table.poll_instead(&subscription);
                 drop(table);
                 let cause = refusal::cause_on_channel(server, &error, channel, Asked::Subscribe);
                 server.warn_of(WarningKind::NotSubscribed, cause, || {
                     format!(
-                        "{server} does not tell of releases, so those who wait ask again and again: {} ({error})",
+                        "{server} does not tell of releases, so those who wait ask again and \
+                         again: {} ({error})",
                         failure.error()
                     )
                 });

@@ -143,14 +143,14 @@ impl Identity {
                 return Ok(generation);
             }
             IdentityPolicy::Follow(rest) => Error::unavailable(format!(
-                "{server} leads to the {kind} {known} now, and a new connection to {found}, which was \
-                 left less than {rest:.0?} ago: does something balance connections over several \
+                "{server} leads to the {kind} {known} now, and a new connection to {found}, which \
+                 was left less than {rest:.0?} ago: does something balance connections over several \
                  servers there? A lock needs one",
                 kind = self.kind,
             )),
             IdentityPolicy::Keep => Error::unavailable(format!(
-                "another server answers at {server}: the {kind} {found}, where {known} belongs; nothing \
-                 was asked of it",
+                "another server answers at {server}: the {kind} {found}, where {known} belongs; \
+                 nothing was asked of it",
                 kind = self.kind,
             )),
         };

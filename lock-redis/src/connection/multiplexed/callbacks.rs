@@ -23,8 +23,8 @@ impl MultiplexedConnection {
         Ok(())
     }
 
-    /// Writes what is unsent. What the peer does not take is left to a waiting thread, which is woken
-    /// for it: none that is awake would see to it.
+    /// Writes what is unsent. What the peer does not take is left to a waiting thread, which is
+    /// woken for it: none that is awake would see to it.
     fn write_for_all<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,

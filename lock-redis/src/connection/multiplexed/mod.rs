@@ -1,24 +1,26 @@
 //! [`MultiplexedConnection`]: one connection that all threads use at once.
 //!
-//! Requests that are ready leave in one write, and one of the waiting threads reads for all: there is
-//! no thread behind it. A thread on its own writes once, reads once, and waits for no other thread.
+//! Requests that are ready leave in one write, and one of the waiting threads reads for all: there
+//! is no thread behind it. A thread on its own writes once, reads once, and waits for no other
+//! thread.
 //!
-//! *Writing* never waits, except for a peer that takes no more. *Reading* is done by a waiting thread,
-//! which hands the role over when it has its reply or its deadline comes. Three invariants:
+//! *Writing* never waits, except for a peer that takes no more. *Reading* is done by a waiting
+//! thread, which hands the role over when it has its reply or its deadline comes. Three invariants:
 //!
-//! - *While a thread waits, one reads.* The role may be handed to A just as A's deadline comes. Both
-//!   happen under the lock of the pending requests: either A has left and another thread is chosen,
-//!   or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
-//! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the reader
-//!   looks for them under the lock in which it decides to sleep. A reader that leaves makes another
-//!   thread the reader, awake; a writer that gives up on a peer that takes nothing wakes another.
-//! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they are
-//!   replied to. A caller that gives up takes its bytes back if none has left; otherwise its request
-//!   stays, abandoned, and the reply is dropped.
+//! - *While a thread waits, one reads.* The role may be handed to A just as A's deadline comes.
+//!   Both happen under the lock of the pending requests: either A has left and another thread is
+//!   chosen, or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
+//! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
+//!   reader looks for them under the lock in which it decides to sleep. A reader that leaves makes
+//!   another thread the reader, awake; a writer that gives up on a peer that takes nothing wakes
+//!   another.
+//! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
+//!   are replied to. A caller that gives up takes its bytes back if none has left; otherwise its
+//!   request stays, abandoned, and the reply is dropped.
 //!
 //! A deadline that passes does not close the connection: a late reply finds its request. If nothing
-//! was received meanwhile, it gets no new requests. It is closed when it breaks, when what arrives is
-//! not a reply, and when the oldest request is overdue for `grace`, a command timeout.
+//! was received meanwhile, it gets no new requests. It is closed when it breaks, when what arrives
+//! is not a reply, and when the oldest request is overdue for `grace`, a command timeout.
 
 mod callbacks;
 mod pending;
@@ -227,7 +229,8 @@ impl MultiplexedConnection {
             } else {
                 drop(pending);
                 self.clock.wait(&slot.signal, by);
-                // With a reply this thread has no role, unless the peer does not take what it writes.
+                // With a reply this thread has no role, unless the peer does not take what it
+                // writes.
                 if !self.stalled.load(Ordering::Acquire)
                     && let Some(outcome) = slot.take()
                 {
@@ -376,8 +379,8 @@ impl MultiplexedConnection {
     /// Whether a new request may be put on it.
     ///
     /// Looks at the socket if it was idle for long, or other connections have failed: then a server
-    /// that went away costs no request. A mute connection gets no new requests, and those on it wait
-    /// on: the connection may be stuck, and not the server.
+    /// that went away costs no request. A mute connection gets no new requests, and those on it
+    /// wait on: the connection may be stuck, and not the server.
     pub(super) fn is_usable(&self, now: Moment, failures: u64) -> bool {
         let mut pending = self.pending.lock();
         if self.generation.is_over() {

@@ -1,7 +1,7 @@
 //! [`PendingRequests`]: the requests on a connection without a reply, and the bytes not yet sent.
 //!
-//! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So a
-//! request stays pending until its reply arrives, even if its caller has given up.
+//! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So
+//! a request stays pending until its reply arrives, even if its caller has given up.
 
 use crate::connection::{CallError, Server};
 use crate::reply::Reply;
@@ -92,14 +92,15 @@ pub(super) struct PendingRequests {
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
     callbacks: usize,
-    /// The thread that reads for all. While a thread waits there is one, and it is awake, being woken,
-    /// or asleep in the socket.
+    /// The thread that reads for all. While a thread waits there is one, and it is awake, being
+    /// woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
     /// Whether the reader sleeps in the socket. Before it does, it looks for unsent bytes.
     pub(super) asleep: bool,
     /// Whether a thread writes.
     pub(super) writing: bool,
-    /// Whether bytes that count as sent are still in the write buffer, because the peer took no more.
+    /// Whether bytes that count as sent are still in the write buffer, because the peer took no
+    /// more.
     pub(super) backlog: bool,
     failure: Option<Error>,
     /// When a reply last came, and the last request by then.
@@ -110,9 +111,10 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    /// Unsent bytes may wait while they are less than this part of those under way. With 128 threads
-    /// a quarter or an eighth gave 0.93 of the server's throughput, a half a little less, the whole
-    /// 0.86, and waiting for the reader in any case 0.83. With 8 threads it does not matter.
+    /// Unsent bytes may wait while they are less than this part of those under way. With 128
+    /// threads a quarter or an eighth gave 0.93 of the server's throughput, a half a little less,
+    /// the whole 0.86, and waiting for the reader in any case 0.83. With 8 threads it does not
+    /// matter.
     const WRITE_SHARE: u64 = 4;
 
     pub(super) fn new(now: Moment, failures: u64) -> Self {
@@ -189,8 +191,9 @@ impl PendingRequests {
         self.requests.partition_point(|request| request.end <= sent)
     }
 
-    /// Whether unsent bytes may wait for more, as in Nagle's algorithm, because replies are to come.
-    /// Not until the last of them: the server would run dry, and both sides take turns at waiting.
+    /// Whether unsent bytes may wait for more, as in Nagle's algorithm, because replies are to
+    /// come. Not until the last of them: the server would run dry, and both sides take turns at
+    /// waiting.
     pub(super) fn is_peer_busy(&self) -> bool {
         let under_way =
             self.requests.front().map_or(0, |request| self.sent().saturating_sub(request.start));
@@ -225,8 +228,8 @@ impl PendingRequests {
         self.requests.front().map(|request| request.by)
     }
 
-    /// Whether the oldest request is late, and no reply at all has come since it was made, or for as
-    /// long as `grace`: among many, some were always made just before the last reply.
+    /// Whether the oldest request is late, and no reply at all has come since it was made, or for
+    /// as long as `grace`: among many, some were always made just before the last reply.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
         self.requests.front().is_some_and(|request| {
             let is_silent = || now.since(self.last_received) >= grace;
@@ -261,8 +264,8 @@ impl PendingRequests {
         std::mem::replace(&mut self.unsent, bytes)
     }
 
-    /// Assigns a reply to its request; an error if there is none. The thread that reads is not woken
-    /// for its own.
+    /// Assigns a reply to its request; an error if there is none. The thread that reads is not
+    /// woken for its own.
     pub(super) fn assign(
         &mut self,
         reply: Reply,
@@ -368,8 +371,8 @@ impl PendingRequests {
         wakeups.wake.extend(next.map(|(_, slot)| Arc::clone(slot)));
     }
 
-    /// Has a thread woken that waits and does not read, to write. Without one, the reader writes when
-    /// it wakes.
+    /// Has a thread woken that waits and does not read, to write. Without one, the reader writes
+    /// when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
         let mut waiters = self.requests.iter().filter(|request| Some(request.id) != self.reader);
         wakeups.wake.extend(waiters.find_map(|request| match &request.owner {

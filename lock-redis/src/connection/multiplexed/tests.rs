@@ -16,7 +16,7 @@ fn pair() -> (MultiplexedConnection, TcpStream) {
     pair_with(GRACE)
 }
 
-/// A connection that waits so long for an answer that is overdue, and its peer.
+/// A connection with this grace, and its peer.
 fn pair_with(grace: Duration) -> (MultiplexedConnection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -43,7 +43,7 @@ fn is_unknown(outcome: &CallResult) -> bool {
 }
 
 #[test]
-fn a_late_answer_is_dropped_and_the_next_ones_find_their_callers() {
+fn late_reply_is_dropped_and_later_ones_find_their_callers() {
     let (connection, mut peer) = pair_with(GRACE * 50);
     assert!(is_unknown(&connection.call_encoded(b"a", within(50))));
     thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn a_late_answer_is_dropped_and_the_next_ones_find_their_callers() {
 }
 
 #[test]
-fn a_link_on_which_nothing_is_heard_is_mute_at_the_first_deadline_and_dead_a_while_later() {
+fn silent_connection_is_mute_at_a_deadline_and_closed_later() {
     let (connection, _peer) = pair();
     thread::scope(|scope| {
         let start = SystemClock.now();
@@ -78,7 +78,7 @@ fn a_link_on_which_nothing_is_heard_is_mute_at_the_first_deadline_and_dead_a_whi
 }
 
 #[test]
-fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
+fn peer_that_takes_nothing_delays_no_caller_past_its_deadline() {
     let (connection, peer) = pair();
     let much = vec![b'x'; 32 << 20];
     thread::scope(|scope| {
@@ -98,7 +98,7 @@ fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
             .collect();
         for one in small {
             let (outcome, late) = one.join().unwrap();
-            // Unknown where it was just being offered to the peer: then nobody can say what that has taken.
+            // Unknown if it was just being written.
             assert!(outcome.is_err(), "{outcome:?}");
             assert!(late < Duration::from_millis(400), "{late:?}");
         }
@@ -109,7 +109,7 @@ fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
 }
 
 #[test]
-fn what_did_not_leave_at_once_leaves_when_the_peer_takes_it_without_what_was_taken_back() {
+fn bytes_of_abandoned_requests_do_not_leave_later() {
     let (connection, mut peer) = pair();
     let much = vec![b'x'; 8 << 20];
     thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn what_did_not_leave_at_once_leaves_when_the_peer_takes_it_without_what_was_tak
         while !connection.stalled.load(Ordering::Acquire) {
             thread::yield_now();
         }
-        // One that is just being offered to the peer cannot be taken back: nobody knows then what that has taken.
+        // A request that is just being written cannot be taken back.
         let mut offered = 0;
         loop {
             match connection.call_encoded(b"gone", within(50)) {
@@ -142,7 +142,7 @@ fn what_did_not_leave_at_once_leaves_when_the_peer_takes_it_without_what_was_tak
 }
 
 #[test]
-fn what_comes_along_with_what_nobody_asked_for_is_not_believed() {
+fn reply_beside_unrequested_bytes_is_not_believed() {
     for bytes in [&b":1\r\n:2\r\n"[..], b":1\r\n:", b":1\r\n%1\r\n", b"what?\r\n"] {
         let (connection, mut peer) = pair();
         thread::scope(|scope| {
@@ -158,23 +158,23 @@ fn what_comes_along_with_what_nobody_asked_for_is_not_believed() {
 }
 
 #[test]
-fn an_idle_link_that_was_closed_or_speaks_unasked_is_seen_by_a_look() {
+fn idle_connection_that_closed_or_sent_bytes_is_unusable() {
     for speaks in [true, false] {
         let (connection, mut peer) = pair();
-        // Somebody else's connection has died meanwhile.
+        // Another connection has failed meanwhile.
         assert!(connection.is_usable(SystemClock.now(), 1));
         if speaks {
             peer.write_all(b"+hello\r\n").unwrap();
         } else {
             drop(peer);
         }
-        assert!(connection.is_usable(SystemClock.now(), 1), "nobody has looked");
+        assert!(connection.is_usable(SystemClock.now(), 1), "the look before still counts");
         assert!(!connection.is_usable(SystemClock.now(), 2));
     }
 }
 
 #[test]
-fn a_link_on_which_nothing_is_heard_any_more_is_mute_also_if_the_oldest_request_has_heard_others() {
+fn connection_is_mute_although_earlier_replies_came() {
     let (connection, mut peer) = pair();
     let late = within(1_000);
     thread::scope(|scope| {
@@ -191,7 +191,7 @@ fn a_link_on_which_nothing_is_heard_any_more_is_mute_also_if_the_oldest_request_
 }
 
 #[test]
-fn a_link_that_is_too_slow_gets_no_new_requests_also_if_nobody_reads() {
+fn slow_connection_is_unusable_although_no_thread_reads() {
     let (connection, mut peer) = pair();
     let late = within(50);
     thread::scope(|scope| {
@@ -207,21 +207,21 @@ fn a_link_that_is_too_slow_gets_no_new_requests_also_if_nobody_reads() {
 }
 
 #[test]
-fn an_answer_is_awaited_only_by_what_has_left_whole() {
+fn only_requests_sent_whole_await_replies() {
     let mut pending = PendingRequests::new(within(0), 0);
     for request in [b"aa", b"bb", b"cc"] {
         pending.push(request, within(0), &Arc::default()).unwrap();
     }
     assert_eq!((pending.len(), pending.awaited()), (3, 0));
     let bytes = pending.take_unsent(Vec::new());
-    // Whoever writes may be done with all of it.
+    // The writer may have written all of it.
     assert_eq!(pending.awaited(), 3);
     pending.put_back(bytes, 3);
     assert_eq!(pending.awaited(), 1);
 }
 
 #[test]
-fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_do() {
+fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
     let mut pending = PendingRequests::new(within(0), 0);
     let push = |pending: &mut PendingRequests| {
         pending.push(b"xx", within(0), &Arc::default()).unwrap();
@@ -245,7 +245,7 @@ fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_
 }
 
 #[test]
-fn what_comes_after_its_deadline_is_not_sent() {
+fn call_after_its_deadline_is_not_sent() {
     let (connection, mut peer) = pair();
     let outcome = connection.call_encoded(b"late", within(0));
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
@@ -254,7 +254,7 @@ fn what_comes_after_its_deadline_is_not_sent() {
 }
 
 #[test]
-fn a_late_answer_that_has_come_speaks_for_its_link_also_if_nobody_has_read_it() {
+fn unread_late_reply_keeps_its_connection_usable() {
     let (mut connection, mut peer) = pair();
     connection.grace = Duration::from_secs(60);
     assert!(is_unknown(&connection.call_encoded(b"a", within(50))));
@@ -266,7 +266,7 @@ fn a_late_answer_that_has_come_speaks_for_its_link_also_if_nobody_has_read_it() 
 }
 
 #[test]
-fn a_link_that_was_closed_is_seen_by_a_look_also_if_all_on_it_have_given_up() {
+fn closed_connection_is_unusable_after_all_gave_up() {
     let (mut connection, mut peer) = pair();
     connection.grace = Duration::from_secs(60);
     let late = within(1_000);
@@ -285,7 +285,7 @@ fn a_link_that_was_closed_is_seen_by_a_look_also_if_all_on_it_have_given_up() {
 }
 
 #[test]
-fn an_errand_that_is_sent_once_more_has_no_more_time_than_before() {
+fn callback_that_is_sent_again_keeps_its_deadline() {
     let (connection, mut peer) = pair();
     let by = within(60_000);
     let mut request = Vec::new();

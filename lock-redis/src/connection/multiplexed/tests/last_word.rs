@@ -6,7 +6,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection};
 
 #[test]
-fn answers_that_come_along_with_the_last_word_count_and_nothing_is_asked_after_it() {
+fn reply_beside_close_notify_counts_and_nothing_follows() {
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.crt");

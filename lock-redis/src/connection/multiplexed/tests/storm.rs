@@ -1,4 +1,4 @@
-//! Everybody at once: late callers, large requests, callbacks, answers in pieces.
+//! Many callers at once: late ones, large requests, callbacks, replies in pieces.
 
 use super::*;
 use std::collections::HashSet;
@@ -46,7 +46,7 @@ impl Random {
 }
 
 #[test]
-fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
+fn every_caller_gets_its_own_reply_in_time_or_none() {
     const THREADS: u32 = 24;
     const CALLS: u32 = 150;
     let (mut connection, peer) = pair();
@@ -98,7 +98,7 @@ fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
             });
         }
     });
-    // Abandoned has lost the thread of it.
+    // No reply went astray.
     let last = connection.call_encoded(&numbered(u32::MAX, 8), within(10_000)).unwrap();
     assert_eq!(last, Reply::Int(u32::MAX.into()));
     assert_eq!(told.load(Ordering::SeqCst), submitted.load(Ordering::SeqCst));
