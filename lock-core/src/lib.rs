@@ -43,6 +43,7 @@ mod notices;
 mod notification;
 mod options;
 mod owner;
+mod parts;
 mod process;
 mod replication;
 mod scheme;

@@ -23,6 +23,7 @@
 
 mod address;
 mod backend;
+mod classic;
 mod confirm;
 mod connection;
 mod deployment;
@@ -57,10 +58,11 @@ pub use sentinel::SentinelBackend;
 #[doc(hidden)]
 pub mod parts {
     pub use crate::address::Address;
+    pub use crate::classic::{StepHook, bare_format, open};
     pub use crate::confirm::Listing;
     pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
-    pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
+    pub use crate::format::{Format, OPTION as FORMAT};
     pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};
     pub use crate::node::{AskingNode, Node, NodeSettings};
     pub use crate::redirect::Redirect;

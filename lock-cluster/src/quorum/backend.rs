@@ -126,11 +126,11 @@ impl QuorumBackend {
 
 /// Refuses what cannot be one of a quorum.
 fn accept(member: &Member) -> Result<(), Error> {
-    let Abilities { owned, waking, independent, .. } = member.store().abilities();
+    let Abilities { renewable, waking, independent, .. } = member.store().abilities();
     let why = if !independent {
         "is not independent: a replica of it may take over without the last writes, or it does not grant by proposal"
-    } else if !owned {
-        "does not know who holds a lock in this wire format: `format=redisson` and `format=token` do"
+    } else if !renewable {
+        "cannot renew a lease"
     } else if waking != Waking::Publishes {
         "does not tell of releases"
     } else {

@@ -159,7 +159,7 @@ fn members(config: &Config, settings: &Settings, context: &Context) -> Result<Ve
         )));
     }
     let nodes = NodeSettings::new(config, settings.database, context)?;
-    let format = Arc::new(Format::of(config, context)?);
+    let format = Arc::new(Format::of(config)?);
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
             "`wakes={library}` in `format=`: that library has each of its locks on one server, and so can share none with a quorum; leave `wakes=` out"

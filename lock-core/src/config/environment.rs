@@ -1,4 +1,4 @@
-//! Settings from the environment.
+//! Settings from environment variables.
 
 use super::option::{OPTIONS, Source};
 use super::{Config, similar};
@@ -7,14 +7,13 @@ use crate::event::WarningKind;
 use crate::notices::Notices;
 use std::ffi::OsString;
 
-/// The variable that the URL is in.
+/// The variable that holds the URL.
 const URL: &str = "DISTLOCK_URL";
 
-/// What the names of all our variables begin with.
+/// The prefix of all variables of this library.
 const PREFIX: &str = "DISTLOCK_";
 
-/// Variables that a program which holds a lock sets for those that it starts: nothing is read from
-/// them here.
+/// Variables that a lock holder (the example `hold`) sets for its child processes; not read here.
 const OF_A_HOLDER: [&str; 3] = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"];
 
 impl Config {
@@ -31,27 +30,28 @@ impl Config {
             .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
-    /// Lets the environment win over what was set before: the URL in `DISTLOCK_URL`, if it is set,
-    /// replaces the address, and its options the settings of the same names; then every setting is
-    /// taken from the variable that is named after it, as in `DISTLOCK_WATCHDOG=10s`, if that is
-    /// set. The options of a scheme have no variables of their own; they stand in the URL.
+    /// Overrides the settings so far with those of the environment.
     ///
-    /// A variable that begins with `DISTLOCK_` and is none of these is named when the client is
-    /// made: one that is a setting's with a slip in it, or would be that of a scheme's option, is
-    /// refused, any other is told as a [warning](crate::WarningKind::UnknownVariable). Not named
-    /// are `DISTLOCK_NAME`, `DISTLOCK_TOKEN` and `DISTLOCK_DEADLINE`, and those that Kubernetes
-    /// sets for a service with such a name (`DISTLOCK_SERVICE_HOST`,
-    /// `DISTLOCK_REDIS_PORT_6379_TCP`).
+    /// The URL in `DISTLOCK_URL`, if set, replaces the address, and its options the settings of the
+    /// same names. Then each setting is taken from the variable that is named after it, as in
+    /// `DISTLOCK_WATCHDOG=10s`, if that is set. Options of a scheme have no variables; they stand
+    /// in the URL.
+    ///
+    /// Any other variable that begins with `DISTLOCK_` is reported when the client is made: one
+    /// that resembles a setting, or names an option of the scheme, is refused; the rest is reported
+    /// as a [warning](crate::WarningKind::UnknownVariable). Not reported are `DISTLOCK_NAME`,
+    /// `DISTLOCK_TOKEN` and `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service with
+    /// such a name (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] names the variable, and says what would be accepted.
+    /// [`Error::is_configuration`] names the variable and the accepted values.
     pub fn with_env(self) -> Result<Self, Error> {
         self.overlaid(|name| std::env::var_os(name), Needed::No)
             .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
-    /// The same with other variables than this process's.
+    /// Applies variables that `variable` looks up.
     fn overlaid(
         mut self,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -83,7 +83,7 @@ impl Config {
 }
 
 impl Config {
-    /// Notes the variables among these whose names begin with [`PREFIX`] and that nothing reads.
+    /// Notes the variables that begin with [`PREFIX`] and that nothing reads.
     fn noting_unknown(mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Self {
         let is_known = |name: &str| {
             name == URL
@@ -102,15 +102,13 @@ impl Config {
         self
     }
 
-    /// The same without what was noted of variables: for one more client of a configuration that
-    /// was checked and warned of already.
+    /// Forgets the noted variables: for another client of a configuration that was checked already.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
         self
     }
 
-    /// Refuses variables that were most likely meant to be one of ours. `also` are the options of
-    /// the scheme.
+    /// Refuses noted variables that resemble a setting. `also` are the options of the scheme.
     pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
         for name in &self.unknown_variables {
             let option = name[PREFIX.len()..].to_ascii_lowercase();
@@ -131,12 +129,12 @@ impl Config {
         Ok(())
     }
 
-    /// Tells of the variables that look like ours and are none.
+    /// Warns of the noted variables.
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         for name in &self.unknown_variables {
             notices.warn(WarningKind::UnknownVariable, || {
                 format!(
-                    "the environment variable {name} begins like ours, and is not read: there \
+                    "the environment variable {name} is not read: there \
                     is no such setting"
                 )
             });
@@ -165,7 +163,7 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
         || name.split("_PORT_").skip(1).any(is_port)
 }
 
-/// Whether there must be a URL.
+/// Whether the URL is required.
 enum Needed {
     Yes,
     No,

@@ -1,5 +1,4 @@
-//! Settings by name: what a URL, a file, the environment and [`Config::with_option`] have in
-//! common.
+//! Settings by name, as in a URL, a file, the environment and [`Config::with_option`].
 
 use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
@@ -7,7 +6,7 @@ use crate::replication::{OnInsufficientReplicas, Replicas};
 use std::fmt;
 use std::time::Duration;
 
-/// The settings that have a name of ours; any other option is the scheme's, or a mistake.
+/// The settings of [`Config`]; any other option is the scheme's, or unknown.
 pub(super) const OPTIONS: [&str; 16] = [
     "password_file",
     "watchdog",
@@ -27,16 +26,16 @@ pub(super) const OPTIONS: [&str; 16] = [
     "unconfirmed_renewals",
 ];
 
-/// Where a value stands, for the message that refuses it.
+/// Where a value came from, for the message that refuses it.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// In the URL or in the program: nobody has to look for it.
-    Here,
-    /// Named by this text, as in "locks.toml, line 3".
+    /// From the URL or a setter: the message needs no location.
+    Direct,
+    /// From this location, as in "locks.toml, line 3".
     Named(String),
 }
 
-/// An option that no setting is called by.
+/// An option that is not a setting.
 #[derive(Clone, Debug)]
 pub(super) struct SchemeOption {
     pub(super) value: Secret,
@@ -44,10 +43,10 @@ pub(super) struct SchemeOption {
 }
 
 impl Source {
-    /// A complaint about what stands here.
+    /// The error for a complaint about this value.
     pub(super) fn refuse(&self, complaint: &str) -> Error {
         match self {
-            Self::Here => Error::configuration(complaint),
+            Self::Direct => Error::configuration(complaint),
             Self::Named(source) => Error::configuration(format!("{source}: {complaint}")),
         }
     }
@@ -116,8 +115,8 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses options that nothing reads, and variables that are one of ours with a slip in it.
-    /// `also` are the options that the scheme takes.
+    /// Refuses options that nothing reads, and misspelt variables. `also` are the options that the
+    /// scheme takes.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
         self.refuse_misspelt_variables(also)?;
         let Some((unknown, extra)) =
@@ -138,14 +137,13 @@ impl Config {
     }
 }
 
-/// What is put behind a word that there is not.
+/// The suggestion after an unknown word, empty if no known word resembles it.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     similar(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease where it stands
-    // in milliseconds.
+    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease in milliseconds.
     let milliseconds = value.strip_suffix("ms").filter(|digits| is_number(digits));
     if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {
         return Ok(Duration::from_millis(milliseconds));

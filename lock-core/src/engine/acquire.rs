@@ -141,7 +141,7 @@ impl Engine {
             Some(lease) => lease.time()?,
             None => self.settings.lease_time,
         };
-        if !self.abilities.owned && matches!(lease, Lease::Watched { .. }) {
+        if !self.abilities.renewable && matches!(lease, Lease::Watched { .. }) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "this wire format does not know who holds a lock, so the watchdog cannot keep it: ask for a fixed lease",
@@ -265,13 +265,8 @@ impl<'a> Wait<'a> {
         let now = self.engine.clock.now();
         if now >= acquisition.valid_until() {
             self.engine.clean_up(acquisition.id(time), acquisition.closing());
-            let then = if self.engine.abilities.owned {
-                "it was given back"
-            } else {
-                "it is left to its lease, because it may be another's by now"
-            };
             return Err(Error::unavailable(format!(
-                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: {then}; ask for a longer lease",
+                "the store granted it, but its answer took {:.1?}, and a lease of {time} is good for {:.1?} only: it was given back; ask for a longer lease",
                 now.since(sent),
                 time.validity()
             )));

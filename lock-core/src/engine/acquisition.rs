@@ -479,7 +479,7 @@ mod tests {
         let acquisition = Acquisition::new(Beginning {
             name: LockName::new("x").unwrap(),
             owner: OwnerId::new(ClientId::random(), 1),
-            holder: Holder::Own,
+            holder: Holder::Guard,
             tokens: None,
             receipt: Receipt::default(),
             doubt: false,

@@ -1,6 +1,5 @@
 //! [`Alive`]: what handles and guards have of an engine, and how it ends when the last of them goes.
 
-use super::release::tell_failed;
 use super::{Detached, Engine};
 use crate::clock::{Clock, SystemClock};
 use crate::sync::mutant;
@@ -42,18 +41,8 @@ impl Engine {
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached {
             if !mutant("end_forgets_detached") && self.give_back(&acquisition) {
-                let (lease, by) = (acquisition.lock().lease, self.command_deadline());
-                let (id, closing) = (acquisition.id(lease), acquisition.closing());
-                if self.abilities.owned {
-                    self.clean_up(id, closing);
-                } else if let Err(failure) =
-                    // Now or never: later it could be another's.
-                    self.ask(|store| {
-                        store.release(&id, closing, by.min(acquisition.valid_until()))
-                    })
-                {
-                    tell_failed(&self.events, &acquisition, failure.into_error());
-                }
+                let lease = acquisition.lock().lease;
+                self.clean_up(acquisition.id(lease), acquisition.closing());
             }
         }
         // One command time-out for all of it, and half of that to hear what was not heard yet, so

@@ -5,7 +5,7 @@ use super::acquisition::{Acquisition, GuardState, Watched};
 use super::entry::{Entry, EntryState};
 use crate::backend::Renewal;
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
@@ -329,9 +329,6 @@ impl Engine {
         lease: LeaseTime,
     ) -> Result<(), Error> {
         self.must_hold(entry, acquisition)?;
-        if !self.abilities.owned {
-            return Err(self.unowned("extended").on(&acquisition.name));
-        }
         {
             // From here on the store may keep it for that long, whatever we hear.
             let mut inner = acquisition.lock();
@@ -363,15 +360,6 @@ impl Engine {
         }
     }
 
-    fn unowned(&self, what: &str) -> Error {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "this wire format does not say who holds a lock, so a holding cannot be {what}"
-            ),
-        )
-    }
-
     /// Asks the store whether the holding is still there, and what is left of its lease: what the
     /// store says, less the time since it was asked.
     pub(crate) fn verify(
@@ -380,13 +368,11 @@ impl Engine {
         acquisition: &Arc<Acquisition>,
     ) -> Result<Duration, Error> {
         self.must_hold(entry, acquisition)?;
-        if !self.abilities.owned {
-            return Err(self.unowned("verified").on(&acquisition.name));
-        }
         let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
-        let info = match self.ask(|backend| backend.inspect(&acquisition.name, by)) {
-            Ok(info) => info,
+        let id = acquisition.id(acquisition.lock().lease);
+        let holder = match self.ask(|backend| backend.verify(&id, by)) {
+            Ok(holder) => holder,
             Err(failure) if failure.error().is_foreign_format() => {
                 return self
                     .overwritten(entry, acquisition, failure.into_error())
@@ -394,14 +380,14 @@ impl Engine {
             }
             Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
         };
-        match info.holder {
-            Some(holder) if acquisition.owner.matches(&holder.owner) => {
+        match holder {
+            Some(holder) => {
                 // What was true when the store answered may have ended before the answer came.
                 self.must_hold(entry, acquisition)?;
                 let took = self.clock.now().since(sent);
                 Ok(holder.remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
             }
-            _ => {
+            None => {
                 self.declare_lost(entry, acquisition, LossCause::Gone);
                 Err(acquisition.lost_error())
             }

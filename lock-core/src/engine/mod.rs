@@ -291,10 +291,8 @@ impl Engine {
     }
 
     /// Sees to it that what `acquisition` may have in the store ends, by release or by itself.
-    ///
-    /// Not where the owner is not known: what is found there then may be a stranger's.
     fn clean_up(&self, acquisition: AcquisitionId, closing: ReleaseOptions) {
-        if !self.abilities.owned || self.is_forked() {
+        if self.is_forked() {
             return;
         }
         self.lanes.clean_up(&self.this, acquisition, closing);

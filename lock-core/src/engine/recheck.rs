@@ -98,7 +98,7 @@ impl Recheck {
 
     fn held(&self) -> Vec<(Arc<Entry>, Arc<Acquisition>)> {
         let engine = self.engine.upgrade();
-        let engine = engine.filter(|it| it.abilities.owned && !it.is_forked());
+        let engine = engine.filter(|it| !it.is_forked());
         engine.map_or_else(Vec::new, |engine| engine.held())
     }
 

@@ -116,15 +116,13 @@ impl Engine {
         lease: LeaseTime,
     ) -> Result<Option<u32>, Error> {
         let id = acquisition.id(lease);
-        let mut by = self.command_deadline();
-        if !self.abilities.owned {
-            by = by.min(acquisition.valid_until()); // after that it could free a stranger's
-        }
+        let by = self.command_deadline();
         let (answer, first_unanswered) = self.ask_to_release(&id, acquisition.closing(), by);
         let failure = match answer {
             Ok(Release::Freed) => return Ok(None),
             Ok(Release::FreedFor(told)) => return Ok(Some(told)),
             Ok(Release::Gone) => return self.gone(acquisition, first_unanswered).map(|()| None),
+            Err(Failure::Final(error)) => return Err(error.on(&acquisition.name)),
             Err(failure) => failure,
         };
         let error = failure.into_error();
@@ -148,10 +146,8 @@ impl Engine {
         let mut first_unanswered = None;
         loop {
             let sent = self.clock.now();
-            // Half of the time for the first send, so that there is time to ask again and hear what came of it. Not
-            // where a repetition could free a stranger's lock.
-            let is_first = first_unanswered.is_none() && self.abilities.owned;
-            let answer_by = if is_first { sent + by.since(sent) / 2 } else { by };
+            // Half of the time for the first send, so that there is time to ask again and hear what came of it.
+            let answer_by = if first_unanswered.is_none() { sent + by.since(sent) / 2 } else { by };
             let failure = match ask(|| self.backend.release(id, closing, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,
@@ -160,7 +156,9 @@ impl Engine {
                 first_unanswered.get_or_insert(sent);
             }
             let now = self.clock.now();
-            if !self.abilities.owned || !failure.error().is_unavailable() || now + PAUSE >= by {
+            let is_final =
+                matches!(failure, Failure::Final(_)) || !failure.error().is_unavailable();
+            if is_final || now + PAUSE >= by {
                 return (Err(failure), first_unanswered);
             }
             self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
@@ -189,21 +187,11 @@ impl Engine {
             acquisition.valid_until().since(now)
         };
         drop(inner);
-        let then = if self.abilities.owned {
-            format!(
-                "it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
-            )
-        } else if left.is_zero() {
-            "it is not sent again, because the lease is over, and the lock may be another's"
-                .to_owned()
-        } else {
-            format!(
-                "it is not sent again, because it could free another's lock: that is left to the lease, of which there are {left:.1?}"
-            )
-        };
-        Error::new(cause.kind(), format!("the release was not confirmed: {then}"))
-            .with_source(cause.clone())
-            .on(&acquisition.name)
+        let message = format!(
+            "the release was not confirmed: it is tried on in the background, and the lease ends the lock within about \
+             {left:.1?} in any case"
+        );
+        Error::new(cause.kind(), message).with_source(cause.clone()).on(&acquisition.name)
     }
 }
 

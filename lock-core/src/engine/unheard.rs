@@ -35,10 +35,8 @@ struct Unheard {
 impl Engine {
     /// Ends one hold like [`end_hold`](Self::end_hold), but does not wait for the store's answer to a release.
     pub(crate) fn drop_hold(&self, entry: &Arc<Entry>, acquisition: &Arc<Acquisition>) {
-        // Where the owner is not known a release must not come late, and may not be repeated: that one is waited for.
-        let release = if self.abilities.owned { Self::release_unheard } else { Self::release };
         // Whoever wants to know calls `unlock`; here the events have told it.
-        let _told = self.end_hold_by(entry, acquisition, release);
+        let _told = self.end_hold_by(entry, acquisition, Self::release_unheard);
     }
 
     fn release_unheard(
@@ -103,6 +101,9 @@ impl Unheard {
             Ok(Release::Gone) => drop(end_as_gone(events, acquisition)),
             Err(failure) if failure.error().is_foreign_format() => {
                 drop(end_as_overwritten(events, acquisition, failure.into_error()));
+            }
+            Err(Failure::Final(error)) => {
+                tell_failed(events, acquisition, error.on(&acquisition.name));
             }
             Err(failure) => {
                 let Self { lanes, lane, engine, id, closing, .. } = &self;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+mod acquire;
 mod guards;
 mod holds;
-mod kinds;
-mod taking;
+mod members;
 mod threads;
 
 /// Three stores, a client of each, and a lock of another name on each.

@@ -400,6 +400,7 @@ impl Lanes {
             Ok(_) => return,
             // It has answered, and will answer the same again: something else is there, or we may not.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,
+            Err(Failure::Final(_)) => return,
             Err(_) => {}
         }
         let now = self.clock.now();

@@ -4,8 +4,8 @@
 use super::polls::Polls;
 use super::wakes::Naming;
 use super::{
-    FOR_EVER, less_ours, refused, released, remaining, run, strange, taken, token, token_range,
-    unexpected,
+    FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
+    token_range, unexpected,
 };
 use crate::connection::{ConnectionLike, ReplyCheck, SharedConnection};
 use crate::keys::{self, Keys};
@@ -17,7 +17,7 @@ use crate::script::{Run, Script, Scripts};
 use crate::text::Text;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
-    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
 };
 use lock_core::{Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy};
 use std::sync::Arc;
@@ -72,88 +72,34 @@ pub(crate) struct SetAside {
     pub(crate) last: FencingToken,
 }
 
-impl Owned {
-    /// How long a token counter is kept after the time it stands for.
-    pub(crate) fn keep(&self) -> Duration {
-        self.keep
+impl WireFormat for Owned {
+    fn name(&self) -> &'static str {
+        self.shape.name
     }
 
-    /// With the settings in `config`, which was checked.
-    pub(super) fn new(shape: &'static Shape, config: &Config, polls: Option<Polls>) -> Self {
-        Self {
-            shape,
-            polls,
-            keys: Keys::new(config.prefix()),
-            naming: Naming::new(shape, config.prefix()),
-            policy: config.tokens(),
-            keep: config.token_retention(),
-            shortest_tombstone: config.command_timeout() * 2,
-            has_slots: false,
-            sharded: AtomicBool::new(false),
-        }
+    fn keys(&self) -> &Keys {
+        &self.keys
     }
 
-    /// The same for a cluster: no two keys are named in one request that may live in different slots, or one of which may
-    /// have moved on before the other.
-    pub(super) fn on_cluster(self) -> Self {
-        Self { has_slots: true, ..self }
-    }
-
-    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
-    pub(super) fn use_sharded_channels(&self, sharded: bool) {
-        self.sharded.store(sharded, Ordering::Relaxed);
-    }
-
-    /// The command that publishes.
-    fn publish(&self) -> &'static [u8] {
-        self.channels().publish().as_bytes()
-    }
-
-    /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
-    /// knows of its own. They count as one.
-    fn unseen(&self) -> u32 {
-        u32::from(self.has_slots && self.shape.wakes() == Some(Neighbour::SpringIntegration))
-    }
-
-    /// The kind of the channels.
-    pub(crate) fn channels(&self) -> ChannelKind {
-        if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
-    }
-
-    /// How often a waiter asks again where releases are not told.
-    pub(super) fn polls(&self) -> Polls {
+    fn polls(&self) -> Polls {
         self.polls.unwrap_or_default()
     }
 
-    pub(super) fn abilities(&self) -> Abilities {
+    fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         // Where the scripts tell those apart that do not tell, some may look like one of us all the same.
         let least = if self.shape.tells_apart { SELDOM } else { Duration::ZERO };
         let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
         Abilities::full()
             .tokens(self.policy != TokenPolicy::Off)
             .max_poll_interval(max_poll_interval)
+            .replication(replication)
     }
 
-    /// The channel on which releases of `name` are told.
-    pub(crate) fn channel(&self, name: &LockName) -> String {
-        self.naming.of(&self.keys.lock(name))
+    fn owned(&self) -> Option<&Owned> {
+        Some(self)
     }
 
-    /// The list that a release of `key` pushes to, in the same script, if there is one.
-    fn list(&self, key: &str) -> Option<String> {
-        self.shape.wakes().and_then(|wakes| wakes.list(key))
-    }
-
-    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
-    /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
-    fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
-        match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
-            Some(list) => Err(Failure::Refused(Error::configuration(refusal::apart(&list)))),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn acquire(
+    fn acquire(
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
@@ -206,6 +152,125 @@ impl Owned {
         }
     }
 
+    fn release(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.closing(acquisition, closing, |script, key, keys, arguments| {
+            let reply = run(script, link, key, keys, arguments, by)?;
+            let channel = || self.naming.of(key);
+            released(link.server(), self.channels(), channel, &reply, self.unseen())
+                .ok_or_else(|| unexpected(link, script))
+        })
+    }
+
+    fn inspect(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let key = self.keys.lock(name);
+        let reply = run(&self.shape.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
+        match reply.as_array() {
+            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
+            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
+                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
+                Ok(LockInfo::held(HolderInfo::new(
+                    OwnerText::new(&String::from_utf8_lossy(owner)),
+                    remaining(*pttl),
+                    holds.unwrap_or(1),
+                )))
+            }
+            _ => Err(unexpected(link, &self.shape.scripts.inspect)),
+        }
+    }
+
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        let key = self.keys.lock(name);
+        self.refuse_apart(&key)?;
+        let (channel, list) = (self.naming.of(&key), self.list(&key));
+        let keys = &mut [key.as_bytes(), b""];
+        let keys = with(keys, list.as_deref().map(str::as_bytes));
+        let told = [channel.as_bytes(), self.publish()];
+        let script = &self.shape.scripts.force;
+        let reply = run(script, link, &key, keys, &told, by)?;
+        match released(link.server(), self.channels(), || channel, &reply, 0) {
+            Some(release) => Ok(release != Release::Gone),
+            None => Err(unexpected(link, script)),
+        }
+    }
+}
+
+impl Owned {
+    /// How long a token counter is kept after the time it stands for.
+    pub(crate) fn keep(&self) -> Duration {
+        self.keep
+    }
+
+    /// With the settings in `config`, which was checked.
+    pub(super) fn new(shape: &'static Shape, config: &Config, polls: Option<Polls>) -> Self {
+        Self {
+            shape,
+            polls,
+            keys: Keys::new(config.prefix()),
+            naming: Naming::new(shape, config.prefix()),
+            policy: config.tokens(),
+            keep: config.token_retention(),
+            shortest_tombstone: config.command_timeout() * 2,
+            has_slots: config.scheme().ends_with("+cluster"),
+            sharded: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
+    pub(super) fn use_sharded_channels(&self, sharded: bool) {
+        self.sharded.store(sharded, Ordering::Relaxed);
+    }
+
+    /// The command that publishes.
+    fn publish(&self) -> &'static [u8] {
+        self.channels().publish().as_bytes()
+    }
+
+    /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
+    /// knows of its own. They count as one.
+    fn unseen(&self) -> u32 {
+        u32::from(self.has_slots && self.shape.wakes() == Some(Neighbour::SpringIntegration))
+    }
+
+    /// The kind of the channels.
+    pub(crate) fn channels(&self) -> ChannelKind {
+        if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
+    }
+
+    /// The channel on which releases of `name` are told.
+    pub(crate) fn channel(&self, name: &LockName) -> String {
+        self.naming.of(&self.keys.lock(name))
+    }
+
+    /// The list that a release of `key` pushes to, in the same script, if there is one.
+    fn list(&self, key: &str) -> Option<String> {
+        self.shape.wakes().and_then(|wakes| wakes.list(key))
+    }
+
+    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
+    /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
+    fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
+        match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
+            Some(list) => Err(Failure::Refused(Error::configuration(refusal::apart(&list)))),
+            None => Ok(()),
+        }
+    }
+
     /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told);
@@ -234,22 +299,9 @@ impl Owned {
         }
     }
 
-    pub(super) fn release(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        self.closing(acquisition, closing, |script, key, keys, arguments| {
-            let reply = run(script, link, key, keys, arguments, by)?;
-            let channel = || self.naming.of(key);
-            released(link.server(), self.channels(), channel, &reply, self.unseen())
-                .ok_or_else(|| unexpected(link, script))
-        })
-    }
-
-    pub(super) fn submit_release(
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether our own subscription to a
+    /// channel is one that no waiter needs any more.
+    pub(crate) fn submit_release(
         &self,
         link: &SharedConnection,
         acquisition: &AcquisitionId,
@@ -326,7 +378,7 @@ impl Owned {
     }
 
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
-    pub(super) fn renew(
+    pub(crate) fn renew(
         &self,
         link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
@@ -356,48 +408,6 @@ impl Owned {
         let renewals =
             answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())
-    }
-
-    pub(super) fn inspect(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        let key = self.keys.lock(name);
-        let reply = run(&self.shape.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
-        match reply.as_array() {
-            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
-            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
-                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
-                Ok(LockInfo::held(HolderInfo::new(
-                    OwnerText::new(&String::from_utf8_lossy(owner)),
-                    remaining(*pttl),
-                    holds.unwrap_or(1),
-                )))
-            }
-            _ => Err(unexpected(link, &self.shape.scripts.inspect)),
-        }
-    }
-
-    pub(super) fn force(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        let key = self.keys.lock(name);
-        self.refuse_apart(&key)?;
-        let (channel, list) = (self.naming.of(&key), self.list(&key));
-        let keys = &mut [key.as_bytes(), b""];
-        let keys = with(keys, list.as_deref().map(str::as_bytes));
-        let told = [channel.as_bytes(), self.publish()];
-        let script = &self.shape.scripts.force;
-        let reply = run(script, link, &key, keys, &told, by)?;
-        match released(link.server(), self.channels(), || channel, &reply, 0) {
-            Some(release) => Ok(release != Release::Gone),
-            None => Err(unexpected(link, script)),
-        }
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// How often who waits asks again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Polls {
-    pub(super) interval: Duration,
+    pub(crate) interval: Duration,
     /// What is added at random, so that waiters do not march in step.
-    pub(super) jitter: Duration,
+    pub(crate) jitter: Duration,
 }
 
 /// The interval of the classic loop around Jedis.

@@ -2,7 +2,7 @@
 
 use super::{Node, on};
 use crate::connection::ConnectionLike;
-use crate::format::{Format, Progress};
+use crate::format::Format;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions, Renewal,
     RenewalRequest,
@@ -27,22 +27,21 @@ impl<'a> AskingNode<'a> {
         Self(node)
     }
 
-    /// See [`Node::go_on_acquiring`].
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
     ///
     /// # Errors
     ///
     /// See [`Failure`]; so with all that follow.
-    pub fn go_on_acquiring(
+    pub fn acquire(
         &self,
         format: &Format,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let outcome = if attempt.replication.is_off() {
-            self.exchange(by, |link| format.acquire(link, attempt, progress, by))
+            self.exchange(by, |link| format.0.acquire(link, attempt, by))
         } else {
-            self.0.acquire_confirmed(How::Asking, format, attempt, progress, by)
+            self.0.acquire_confirmed(How::Asking, format, attempt, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -65,7 +64,7 @@ impl<'a> AskingNode<'a> {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let outcome = self.exchange(by, |link| format.release(link, acquisition, closing, by));
+        let outcome = self.exchange(by, |link| format.0.release(link, acquisition, closing, by));
         self.0.released(format, &acquisition.name, outcome)
     }
 
@@ -76,7 +75,7 @@ impl<'a> AskingNode<'a> {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name))
+        self.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
@@ -86,7 +85,7 @@ impl<'a> AskingNode<'a> {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.exchange(by, |link| format.force(link, name, by)).map_err(on(name))
+        self.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name))
     }
 
     fn exchange<T>(

@@ -15,7 +15,7 @@ use crate::confirm::{Confirming, Listing};
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
 use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
 use crate::eviction::{Eviction, OnEviction};
-use crate::format::{Format, Progress, less_ours};
+use crate::format::{Format, less_ours};
 use crate::marker::{Sight, Step};
 use crate::propose::{self, Introduction, Vote, Voting};
 use crate::pubsub::Subscriber;
@@ -29,6 +29,10 @@ use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+
+/// What only a format can that says who holds a lock.
+const QUORUM: &str = "stand on a quorum";
+const RENEWED: &str = "be renewed";
 
 /// One server.
 ///
@@ -91,26 +95,12 @@ impl Node {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let mut progress = Progress::default();
-        let outcome = self.go_on_acquiring(format, attempt, &mut progress, by);
-        progress.settle(outcome)
-    }
-
-    /// The same for an attempt that was begun on another node, or may have to go on there: whoever sends it on has
-    /// `progress` settle what it comes to.
-    pub fn go_on_acquiring(
-        &self,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        progress: &mut Progress,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        let outcome = if format.is_exclusive() {
-            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
+        let outcome = if format.0.needs_own_link() {
+            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, by))
         } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
+            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, by))
         } else {
-            self.acquire_confirmed(How::Plainly, format, attempt, progress, by)
+            self.acquire_confirmed(How::Plainly, format, attempt, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -120,11 +110,10 @@ impl Node {
         link: &mut dyn ConnectionLike,
         format: &Format,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         self.eviction.refuse(link, by)?;
-        format.acquire(link, attempt, progress, by)
+        format.0.acquire(link, attempt, by)
     }
 
     /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
@@ -138,7 +127,6 @@ impl Node {
         how: How,
         format: &Format,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
@@ -148,7 +136,7 @@ impl Node {
         self.aside(how, by, |link| {
             self.eviction.refuse(link, by)?;
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
-            Ok(match format.acquire(&mut link, attempt, progress, by)? {
+            Ok(match format.0.acquire(&mut link, attempt, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
                     None => Answer::Granted(grant),
                     Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
@@ -202,7 +190,9 @@ impl Node {
         voting: &Voting<'_>,
         by: Moment,
     ) -> Result<Vote, Failure> {
-        let vote = self.link.exchange(by, |link| format.propose(link, attempt, voting, by));
+        let vote = self
+            .link
+            .exchange(by, |link| format.owned(QUORUM)?.propose(link, attempt, Some(voting), by));
         vote.map_err(on(attempt.name))
     }
 
@@ -219,7 +209,7 @@ impl Node {
         step: &Step<'_>,
         by: Moment,
     ) -> Result<Sight, Failure> {
-        self.link.exchange(by, |link| format.mark(link, run_id, step, by))
+        self.link.exchange(by, |link| format.owned(QUORUM)?.mark(link, run_id, step, by))
     }
 
     /// Who holds a lock, and what the server that said so is to a quorum: by one connection.
@@ -230,8 +220,8 @@ impl Node {
         by: Moment,
     ) -> Result<(LockInfo, Sight), Failure> {
         let said = self.link.exchange(by, |link| {
-            let info = format.inspect(link, name, by)?;
-            Ok((info, format.mark(link, "", &Step::Look, by)?))
+            let info = format.0.inspect(link, name, by)?;
+            Ok((info, format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?))
         });
         said.map_err(on(name))
     }
@@ -246,10 +236,10 @@ impl Node {
         by: Moment,
     ) -> Result<(bool, Sight), Failure> {
         let freed = self.link.exchange(by, |link| {
-            let sight = format.mark(link, "", &Step::Look, by)?;
+            let sight = format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?;
             let its = sight.marker.as_ref().map(|(agreed, _)| &*agreed.quorum);
             let is_ours = its.is_some() && its == quorum;
-            Ok((is_ours && format.force(link, name, by)?, sight))
+            Ok((is_ours && format.0.force(link, name, by)?, sight))
         });
         freed.map_err(on(name))
     }
@@ -270,10 +260,10 @@ impl Node {
         // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
         // what the tombstone is for.
         let outcome = if closing.tombstone != Tombstone::None {
-            self.pool.exchange(by, |link| format.release(link, acquisition, closing, by))
+            self.pool.exchange(by, |link| format.0.release(link, acquisition, closing, by))
         } else {
             self.link.exchange(by, |link| {
-                let release = format.release(link, acquisition, closing, by)?;
+                let release = format.0.release(link, acquisition, closing, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
@@ -289,7 +279,7 @@ impl Node {
         outcome: Result<Release, Failure>,
     ) -> Result<Release, Failure> {
         let lingers =
-            || format.channel(name).is_ok_and(|channel| self.subscriber.lingering()(&channel));
+            || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
         outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
     }
 
@@ -302,10 +292,13 @@ impl Node {
         by: Moment,
         done: OnReleased,
     ) {
+        let Some(owned) = format.0.owned() else {
+            return done(self.release(format, acquisition, closing, by));
+        };
         let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
         let lingers = self.subscriber.lingering();
-        format.submit_release(&self.link, acquisition, closing, by, lingers, done);
+        owned.submit_release(&self.link, acquisition, closing, by, lingers, done);
         self.look_for_eviction();
     }
 
@@ -316,7 +309,7 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.link.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name))
+        self.link.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
@@ -326,7 +319,7 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.link.exchange(by, |link| format.force(link, name, by)).map_err(on(name))
+        self.link.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::watch`](lock_core::Backend::watch).
@@ -337,8 +330,8 @@ impl Node {
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = (format.channels(), format.channel(name)?);
-        self.subscriber.watch(kind, &channel, format.polls(), wake, by).map_err(on(name))
+        let (kind, channel) = format.channel(name)?;
+        self.subscriber.watch(kind, &channel, format.0.polls(), wake, by).map_err(on(name))
     }
 
     /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
@@ -349,8 +342,8 @@ impl Node {
         name: &LockName,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = (format.channels(), format.channel(name)?);
-        let following = self.subscriber.follow_releases(kind, &channel, format.polls(), wake);
+        let (kind, channel) = format.channel(name)?;
+        let following = self.subscriber.follow_releases(kind, &channel, format.0.polls(), wake);
         following.map_err(on(name))
     }
 

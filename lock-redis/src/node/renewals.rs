@@ -1,7 +1,7 @@
 //! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for where they are to be.
 
 use super::asking::How;
-use super::{Node, on};
+use super::{Node, QUORUM, RENEWED, on};
 use crate::confirm::Confirming;
 use crate::connection::ConnectionLike;
 use crate::format::Format;
@@ -31,8 +31,8 @@ impl Node {
     ) -> Vec<Result<(Renewal, Arc<Sight>), Failure>> {
         let renewals = self.renew_in_chunks(batch, |chunk| {
             self.on_lane_or_shared(How::Plainly, by, |link| {
-                let renewals = format.renew(link, chunk, by)?;
-                let sight = Arc::new(format.mark(link, "", &Step::Look, by)?);
+                let renewals = format.owned(RENEWED)?.renew(link, chunk, by)?;
+                let sight = Arc::new(format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?);
                 let with_sight = |renewal: Result<_, _>| renewal.map(|it| (it, Arc::clone(&sight)));
                 Ok(renewals.into_iter().map(with_sight).collect())
             })
@@ -87,7 +87,7 @@ impl Node {
         chunk: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        self.on_lane_or_shared(how, by, |link| format.renew(link, chunk, by))
+        self.on_lane_or_shared(how, by, |link| format.owned(RENEWED)?.renew(link, chunk, by))
     }
 
     /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
@@ -130,7 +130,7 @@ impl Node {
         let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
         let renewed = self.on_lane(how, by, |link| {
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
-            let renewals = format.renew(&mut link, chunk, by)?;
+            let renewals = format.owned(RENEWED)?.renew(&mut link, chunk, by)?;
             let weighed = |(renewal, needed)| match renewal {
                 Ok(Renewal::Extended) => {
                     Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))

@@ -48,6 +48,14 @@ impl SentinelBackend {
     ///
     /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        Self::with_format(config, context, Format::of(config)?)
+    }
+
+    pub(crate) fn with_format(
+        config: &Config,
+        context: &Context,
+        format: Format,
+    ) -> Result<Self, Error> {
         config.check()?;
         let address = scheme::sentinels(config)?;
         let settings = NodeSettings::new(config, address.database, context)?;
@@ -56,7 +64,6 @@ impl SentinelBackend {
         let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
         let council =
             Council::new(&address.master, given, credentials, &settings, Arc::clone(&alarm))?;
-        let format = Format::of(config, context)?;
         Ok(Self { generations: Generations::new(council, settings, format, alarm) })
     }
 

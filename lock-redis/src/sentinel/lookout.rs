@@ -121,7 +121,7 @@ mod tests {
         let alarm = Arc::<Alarm>::default();
         let council =
             Council::new("m", [], Credentials::default(), &settings, Arc::clone(&alarm)).unwrap();
-        let format = Format::of(&config, &context).unwrap();
+        let format = Format::of(&config).unwrap();
         let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {

@@ -149,7 +149,7 @@ fn two_attempts_of_two_rounds() {
 }
 
 #[test]
-fn two_attempts_with_requests_that_are_sent_again() {
+fn two_attempts_with_resends() {
     holds("re-sends", resent());
 }
 
@@ -179,7 +179,7 @@ fn two_attempts_and_a_node_that_is_replaced_beside_renewals() {
 }
 
 #[test]
-fn two_attempts_and_a_node_of_another_quorum() {
+fn two_attempts_and_a_node_of_a_foreign_quorum() {
     holds("a node of another quorum", foreign());
 }
 
@@ -220,7 +220,7 @@ fn a_node_that_forgets_with_old_snapshots() {
 
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
-fn requests_that_are_sent_again_and_counters_further_apart() {
+fn two_attempts_with_resends_and_counters_further_apart() {
     let model = Quorum { latest: 3, skew: 2, ..resent() };
     finds(&model, &[Flaw::GrantsEqual, Flaw::OwnLowers]);
     holds("re-sends, counters further apart", model);
@@ -292,7 +292,7 @@ fn walks(model: &Quorum, seeds: Range<u64>) -> Option<u64> {
 }
 
 #[test]
-fn everything_together_at_random() {
+fn all_features_together_at_random() {
     let model = Quorum::everything();
     const WALKS: u64 = 40_000;
     let (fault, time) = timed(|| walks(&model, 0..WALKS));
@@ -309,6 +309,6 @@ fn to_depth(depth: usize) {
 }
 
 #[test]
-fn everything_together_for_some_steps() {
+fn all_features_together_for_six_steps() {
     to_depth(6);
 }

@@ -3,6 +3,7 @@
 mod defaults;
 mod migrating;
 pub(crate) mod named;
+mod operations;
 mod prose;
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! Tests that a document names exist, and run in the tier that it says.
 
-use super::{read, root};
+use super::{read, root, sources};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -140,6 +140,41 @@ fn named_tests_exist() {
         }
     }
     assert!(count > 200, "only {count} were found");
+}
+
+/// The filters of the tests that a command runs, as in `cargo test -p package -- filter`.
+fn filters(command: &str) -> Vec<&str> {
+    let Some((_, arguments)) = command.split_once("cargo test ") else { return Vec::new() };
+    let arguments = arguments.split(" # ").next().unwrap_or_default();
+    let mut filters = Vec::new();
+    let mut words = arguments.split_whitespace().filter(|word| *word != "...");
+    while let Some(word) = words.next() {
+        if ["-p", "--test", "--test-threads"].contains(&word) {
+            words.next();
+        } else if !word.starts_with('-') {
+            filters.push(word);
+        }
+    }
+    filters
+}
+
+#[test]
+fn commands_of_documents_name_existing_tests() {
+    let files = sources(["tests", "lock-core"]);
+    let texts: Vec<_> = files.iter().map(|file| format!("{file} {}", read(file))).collect();
+    let mut count = 0;
+    for document in ["docs/TESTING.md", "docs/PERFORMANCE.md"] {
+        for line in read(document).lines() {
+            for filter in filters(line.trim_matches('`')) {
+                for part in filter.split("::") {
+                    let is_there = texts.iter().any(|text| text.contains(part));
+                    assert!(is_there, "{document}: nothing is called `{part}` in {line:?}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 10, "only {count} were found");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Scene {
 }
 
 #[test]
-fn one_server_that_is_down_is_named_and_nothing_is_kept_on_the_others() {
+fn multi_lock_with_a_server_down_names_it_and_keeps_nothing() {
     let mut scene = Scene::new();
     scene.all().lock().unwrap().unlock().unwrap();
     scene.servers[1].kill();
@@ -89,7 +89,7 @@ fn fired_soon() -> Interrupt {
 }
 
 #[test]
-fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
+fn frozen_server_costs_a_timeout_and_a_majority_survives() {
     let scene = Scene::new();
     let guard = scene.majority().lock().unwrap();
     scene.all().lock().unwrap().unlock().unwrap();
@@ -124,7 +124,7 @@ fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
 }
 
 #[test]
-fn a_server_that_loses_its_memory_takes_the_whole_along_and_the_others_are_freed() {
+fn emptied_server_loses_the_multi_lock_and_frees_the_rest() {
     let mut scene = Scene::new();
     let watched = LockOptions::new().watched(ms(3_000));
     let all = scene.all().lock_with(&watched).unwrap();

@@ -22,10 +22,6 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// clock by two milliseconds.
 const SET_ASIDE: u32 = 2_000;
 
-/// What is said of an attempt that nobody can take back, because nothing in the store says whose it is.
-const PERHAPS: &str = "it may have taken the lock all the same, until the lease ends, or without an end where a command of its own \
-     sets that: `inspect` tells, and `force_unlock` frees it";
-
 /// What to do after an attempt.
 pub(in crate::engine) enum Next {
     Again,
@@ -267,18 +263,15 @@ impl Wait<'_> {
         sent: Moment,
         outage: &mut Outage,
     ) -> Result<Next, Error> {
-        let is_unknown = matches!(failure, Failure::Unknown(_));
-        self.doubt |= is_unknown;
+        self.doubt |= matches!(failure, Failure::Unknown(_));
+        let is_final = matches!(failure, Failure::Final(_));
         let error = failure.into_error();
         let since = *outage.since.get_or_insert(sent);
         if error.is_unavailable() {
             let error = error.clone().on(&place.entry().name);
             place.set_outage(Some(StoreOutage { since, error, ends: None }));
         }
-        if is_unknown && !self.engine.abilities.owned {
-            return Err(error.with_hint(PERHAPS));
-        }
-        if !error.is_unavailable() {
+        if is_final || !error.is_unavailable() {
             return Err(error);
         }
         let now = self.engine.clock.now();

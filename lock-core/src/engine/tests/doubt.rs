@@ -1,7 +1,7 @@
 //! Where it is not known what happened in the store, or somebody there or here misbehaves.
 
 use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, parked, sleeping};
-use crate::backend::{Abilities, Answer, Attempt, Backend};
+use crate::backend::{Answer, Attempt, Backend};
 use crate::{
     Clock, DistLock, Interrupt, LeaseTime, LockGuard, LockOptions, LossCause, Moment, Mutex,
 };
@@ -95,19 +95,6 @@ fn a_doubtful_lock_that_is_gone_leaves_a_tombstone_for_the_late_copy() {
         matches!(store.store.acquire(&late, Moment::NEVER), Ok(Answer::Busy(_)))
     });
     assert!(!lock.is_locked().unwrap());
-}
-
-#[test]
-fn a_late_grant_of_an_unknown_owner_is_left_to_its_lease() {
-    let (store, _clock) = Recorded::new();
-    let client = store.able(Abilities::full().owned(false)).client();
-    let lock = client.mutex("x").unwrap();
-    store.fail_next("acquire", Fault::Slow(11 * SECOND));
-    let fixed = LockOptions::new().lease(10 * SECOND);
-    assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
-    let guard = lock.lock_with(&fixed).unwrap();
-    assert!(guard.extend(20 * SECOND).unwrap_err().is_unsupported());
-    assert_eq!(store.count("release") + store.count("close") + store.count("renew"), 0);
 }
 
 #[test]
@@ -333,14 +320,4 @@ fn no_request_of_a_wait_may_take_longer_than_it_has() {
     );
     advance_until_done(&store.clock, 1, &waiter);
     assert!(waiter.join().unwrap());
-}
-
-#[test]
-fn a_release_of_an_unknown_owner_must_arrive_before_the_deadline() {
-    let (store, _clock) = Recorded::new();
-    let lock = store.able(Abilities::full().owned(false)).client().mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
-    let end = store.clock.now() + guard.remaining();
-    guard.unlock().unwrap();
-    assert!(store.by("release").unwrap() <= end);
 }

@@ -61,6 +61,8 @@ pub(crate) enum Fault {
     Mute,
     /// Applied, and the answer is lost.
     Swallowed,
+    /// The same, and the store says that it must not be repeated.
+    Final,
     /// Never left.
     NotSent,
     /// It left, and nobody knows more: it may arrive yet.
@@ -219,6 +221,10 @@ impl Recorded {
             }
             Some(Fault::Panic) => panic!("on purpose"),
             Some(Fault::Mute) => Err(Failure::NotSent(Error::misuse(MUTE))),
+            Some(Fault::Final) => {
+                apply()?;
+                Err(Failure::Final(Error::unavailable("final on purpose")))
+            }
             Some(Fault::NotSent) => Err(Failure::NotSent(Error::unavailable("on purpose"))),
             Some(Fault::Vanished) => Err(Failure::Unknown(Error::unavailable("on purpose"))),
             Some(Fault::Refused) => Err(Failure::Refused(Error::configuration("on purpose"))),

@@ -121,15 +121,6 @@ fn a_backend_that_panics_is_cleaned_up_after() {
 }
 
 #[test]
-fn where_the_owner_is_not_known_the_answer_is_waited_for() {
-    let (store, _client, _told) = lazy();
-    let client = store.able(Abilities::full().owned(false)).client();
-    let fixed = LockOptions::new().lease(SECOND);
-    drop(client.mutex("x").unwrap().lock_with(&fixed).unwrap());
-    assert!(store.unread.lock().is_empty());
-}
-
-#[test]
 fn whoever_hears_an_answer_asks_the_backend_nothing() {
     let (store, client, _told) = lazy();
     store.fail_next("release", Fault::Vanished);

@@ -1,8 +1,8 @@
 //! `counter`: `INCR`, and whoever gets 1 has the lock and gives it an expiry; a plain `DEL` frees it. The second form of the
 //! "Pattern: Locking with INCR" that went round, in the three ways in which it is written.
 
+use super::format::CommandSequence;
 use super::plain::{held, lease};
-use super::unowned::Talk;
 use crate::reply::Reply;
 use crate::script::COUNT;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
@@ -22,50 +22,50 @@ pub(super) enum Counter {
 impl Counter {
     pub(super) fn acquire(
         self,
-        talk: &mut Talk<'_>,
+        commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         let lease = lease(attempt);
         let count = match self {
             Self::Commands => {
-                let count = talk.ask("INCR", &[])?;
-                if count == Reply::Int(1) && !talk.expire_in(lease.as_bytes())? {
+                let count = commands.ask("INCR", &[])?;
+                if count == Reply::Int(1) && !commands.expire_in(lease.as_bytes())? {
                     return Ok(Answer::Busy(Some(Duration::ZERO)));
                 }
                 count
             }
             Self::Transaction => {
                 // Its `EXPIRE` is carried out also where its `INCR` fails, and would end what is no lock.
-                if let Some(value) = talk.look()? {
-                    must_count(talk, &value)?;
+                if let Some(value) = commands.look()? {
+                    must_count(commands, &value)?;
                 }
-                let (key, lease) = (talk.key.as_bytes(), lease.as_bytes());
-                let commands: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
-                match &talk.transact(&commands)?[..] {
+                let (key, lease) = (commands.key.as_bytes(), lease.as_bytes());
+                let both: [&[&[u8]]; 2] = [&[b"INCR", key], &[b"EXPIRE", key, lease]];
+                match &commands.transact(&both)?[..] {
                     [count, Reply::Int(1)] => count.clone(),
-                    _ => return Err(talk.unexpected("EXEC")),
+                    _ => return Err(commands.unexpected("EXEC")),
                 }
             }
-            Self::Script => talk.run(&COUNT, &[lease.as_bytes()])?,
+            Self::Script => commands.run(&COUNT, &[lease.as_bytes()])?,
         };
         match count {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Int(_) => talk.taken(),
-            _ => Err(talk.unexpected("INCR")),
+            Reply::Int(_) => commands.taken(),
+            _ => Err(commands.unexpected("INCR")),
         }
     }
 
-    pub(super) fn inspect(self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
-        let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
-        must_count(talk, &value)?;
-        held(talk, &value)
+    pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
+        let Some(value) = commands.look()? else { return Ok(LockInfo::FREE) };
+        must_count(commands, &value)?;
+        held(commands, &value)
     }
 }
 
 /// Refuses what `INCR` would, or will next time.
-fn must_count(talk: &Talk<'_>, value: &str) -> Result<(), Failure> {
+fn must_count(commands: &CommandSequence<'_>, value: &str) -> Result<(), Failure> {
     match value.parse::<i64>() {
         Ok(count) if count < i64::MAX && count.to_string() == value => Ok(()),
-        _ => Err(talk.foreign(value, "a number that is counted up")),
+        _ => Err(commands.foreign(value, "a number that is counted up")),
     }
 }

@@ -4,7 +4,7 @@
 //! It is written in two spellings: whole seconds, with one more than the lease (that page), and as Python prints a float,
 //! without (redis-py 2 and tornado-redis).
 
-use super::unowned::{Talk, seconds};
+use super::format::{CommandSequence, seconds};
 use crate::reply::Reply;
 use crate::script::CLEAR;
 use lock_core::backend::{
@@ -77,44 +77,48 @@ const LOOKS: usize = 3;
 impl Timestamp {
     pub(super) fn acquire(
         &self,
-        talk: &mut Talk<'_>,
+        commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         let until = self.until(attempt.lease.duration());
         for _ in 0..LOOKS {
-            match talk.ask("SETNX", &[until.as_bytes()])? {
+            match commands.ask("SETNX", &[until.as_bytes()])? {
                 Reply::Int(1) => return Ok(granted(until)),
                 Reply::Int(0) => {}
-                _ => return Err(talk.unexpected("SETNX")),
+                _ => return Err(commands.unexpected("SETNX")),
             }
-            talk.step("GET");
+            commands.step("GET");
             // Freed in between, and perhaps another's by now: neither to be deleted nor to be overwritten.
-            let Some(stored) = talk.get()? else { continue };
-            return match self.left(talk, &stored)? {
+            let Some(stored) = commands.get()? else { continue };
+            return match self.left(commands, &stored)? {
                 Some(left) => Ok(busy(left)),
-                None => self.take_over(talk, until),
+                None => self.take_over(commands, until),
             };
         }
         Ok(Answer::Busy(Some(Duration::ZERO)))
     }
 
     /// Takes a lock that was held until a time that is past.
-    fn take_over(&self, talk: &mut Talk<'_>, until: String) -> Result<Answer, Failure> {
+    fn take_over(
+        &self,
+        commands: &mut CommandSequence<'_>,
+        until: String,
+    ) -> Result<Answer, Failure> {
         if self.takeover == Takeover::Delete {
-            talk.delete()?;
-            talk.wrote();
-            talk.step("SETNX");
-            return match talk.ask("SETNX", &[until.as_bytes()])? {
+            commands.delete()?;
+            commands.wrote();
+            commands.step("SETNX");
+            return match commands.ask("SETNX", &[until.as_bytes()])? {
                 Reply::Int(1) => Ok(granted(until)),
                 Reply::Int(_) => Ok(Answer::Busy(Some(Duration::ZERO))),
-                _ => Err(talk.unexpected("SETNX")),
+                _ => Err(commands.unexpected("SETNX")),
             };
         }
-        talk.step("GETSET");
-        let found = talk.text("GETSET", &[until.as_bytes()])?;
+        commands.step("GETSET");
+        let found = commands.text("GETSET", &[until.as_bytes()])?;
         // If another was faster, its time has been overwritten with ours, a little later: so the algorithm has it.
-        talk.wrote();
-        match found.map(|found| self.left(talk, &found)).transpose()?.flatten() {
+        commands.wrote();
+        match found.map(|found| self.left(commands, &found)).transpose()?.flatten() {
             None => Ok(granted(until)),
             Some(left) => Ok(busy(left)),
         }
@@ -122,7 +126,7 @@ impl Timestamp {
 
     pub(super) fn release(
         &self,
-        talk: &mut Talk<'_>,
+        commands: &mut CommandSequence<'_>,
         acquisition: &AcquisitionId,
     ) -> Result<Release, Failure> {
         let Some(Until(ours)) = acquisition.receipt.get::<Until>() else {
@@ -132,26 +136,26 @@ impl Timestamp {
             )));
         };
         match self.rule {
-            Rule::Delete => talk.delete(),
+            Rule::Delete => commands.delete(),
             Rule::NotOlder => {
-                let Some(stored) = talk.look()? else { return Ok(Release::Gone) };
-                let stored = time(talk, &stored)?;
+                let Some(stored) = commands.look()? else { return Ok(Release::Gone) };
+                let stored = time(commands, &stored)?;
                 if ours.parse::<f64>().is_ok_and(|ours| stored < ours) {
                     return Ok(Release::Gone);
                 }
-                talk.delete()
+                commands.delete()
             }
-            Rule::Compare => match talk.run(&CLEAR, &[ours.as_bytes()])? {
+            Rule::Compare => match commands.run(&CLEAR, &[ours.as_bytes()])? {
                 Reply::Int(0) => Ok(Release::Gone),
                 Reply::Int(_) => Ok(Release::Freed),
-                _ => Err(talk.unexpected("EVALSHA")),
+                _ => Err(commands.unexpected("EVALSHA")),
             },
         }
     }
 
-    pub(super) fn inspect(&self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
-        let Some(stored) = talk.look()? else { return Ok(LockInfo::FREE) };
-        Ok(match self.left(talk, &stored)? {
+    pub(super) fn inspect(&self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
+        let Some(stored) = commands.look()? else { return Ok(LockInfo::FREE) };
+        Ok(match self.left(commands, &stored)? {
             None => LockInfo::FREE,
             Some(left) => LockInfo::held(HolderInfo::new(OwnerText::new(&stored), left, 1)),
         })
@@ -173,8 +177,12 @@ impl Timestamp {
     }
 
     /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None` if it is free.
-    fn left(&self, talk: &Talk<'_>, stored: &str) -> Result<Option<Option<Duration>>, Failure> {
-        let until = time(talk, stored)?;
+    fn left(
+        &self,
+        commands: &CommandSequence<'_>,
+        stored: &str,
+    ) -> Result<Option<Option<Duration>>, Failure> {
+        let until = time(commands, stored)?;
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         if until >= FOREVER as f64 {
             return Ok(Some(None));
@@ -201,9 +209,9 @@ fn busy(left: Option<Duration>) -> Answer {
 }
 
 /// The time that this says.
-fn time(talk: &Talk<'_>, stored: &str) -> Result<f64, Failure> {
+fn time(commands: &CommandSequence<'_>, stored: &str) -> Result<f64, Failure> {
     let time = stored.parse::<f64>().ok().filter(|time| time.is_finite() && *time >= EARLIEST);
     time.ok_or_else(|| {
-        talk.foreign(stored, "the time until which it is held, in seconds since 1970")
+        commands.foreign(stored, "the time until which it is held, in seconds since 1970")
     })
 }

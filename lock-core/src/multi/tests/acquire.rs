@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::{LockInfo, ReplicaSupport};
 use crate::lock::sealed::Sealed;
-use crate::multi::Parts;
+use crate::parts::Parts;
 use crate::{LockGuard, LockName, OnInsufficientReplicas, Replication};
 
 #[test]

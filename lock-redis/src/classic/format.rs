@@ -1,46 +1,44 @@
-//! [`Unowned`]: formats that do not say who holds a lock. They are the algorithms of the time before `SET NX EX` and Lua, each
-//! with the races that it is known for (`docs/ALGORITHMS.md`), here to meet programs that still use them.
-//!
-//! What they cannot do is refused or done another way: a lease is fixed and never renewed, nothing without an answer is
-//! sent again, a release is sent only while the lease lasts by our own clock, and who waits asks again and again. On a
-//! cluster an attempt goes on at the slot's next node where it stood ([`Progress`]).
+//! [`ClassicFormat`]: the three algorithms as a wire format, command by command.
 
 use super::counter::Counter;
-use super::found::LONGEST_TEXT;
 use super::plain::Plain;
-use super::polls::Polls;
 use super::progress::Progress;
 use super::timestamp::Timestamp;
-use super::{found, refused, strange};
 use crate::connection::{ConnectionLike, Request};
+use crate::format::{self, LONGEST_TEXT, Polls, WireFormat, refused, strange};
 use crate::keys::Keys;
 use crate::refusal::Asked;
 use crate::reply::Reply;
 use crate::script::Script;
 use crate::text::Text;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReplicaSupport, Waking,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
+    ReplicaSupport, Waking,
 };
-use lock_core::{Error, LockName, Moment};
+use lock_core::{Error, ErrorKind, LockName, Moment, OwnerId};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who is told of every step between two commands of a format that has several.
+/// Is told of every step between two commands of an algorithm that has several.
 ///
 /// To hold a client up at a step, `at` blocks. It runs on the thread that asks, in the middle of its attempt.
-pub trait Stops: fmt::Debug + Send + Sync {
+pub trait StepHook: fmt::Debug + Send + Sync {
     /// This client is about to take `step` with the lock `name`.
     fn at(&self, step: &'static str, name: &LockName);
 }
 
-/// A format without owners, with the settings that it depends on.
+/// One of the algorithms, with the settings that it depends on.
 #[derive(Debug)]
-pub(super) struct Unowned {
+pub(super) struct ClassicFormat {
     pub(super) keys: Keys,
     pub(super) algorithm: Algorithm,
     pub(super) polls: Polls,
-    pub(super) stops: Option<Arc<dyn Stops>>,
+    pub(super) hook: Option<Arc<dyn StepHook>>,
+    /// Attempts that may be sent on from one node to the next.
+    pub(super) attempts: Mutex<HashMap<OwnerId, Progress>>,
 }
 
 #[derive(Debug)]
@@ -50,8 +48,8 @@ pub(super) enum Algorithm {
     Counter(Counter),
 }
 
-impl Unowned {
-    pub(super) fn name(&self) -> &'static str {
+impl WireFormat for ClassicFormat {
+    fn name(&self) -> &'static str {
         match self.algorithm {
             Algorithm::Plain(_) => "plain",
             Algorithm::Timestamp(_) => "timestamp",
@@ -59,29 +57,32 @@ impl Unowned {
         }
     }
 
-    pub(super) fn stopping(self, stops: Arc<dyn Stops>) -> Self {
-        Self { stops: Some(stops), ..self }
+    fn keys(&self) -> &Keys {
+        &self.keys
     }
 
-    pub(super) fn abilities(&self) -> Abilities {
+    fn polls(&self) -> Polls {
+        self.polls
+    }
+
+    fn abilities(&self, _: ReplicaSupport) -> Abilities {
         let Polls { interval, jitter } = self.polls;
         Abilities::full()
-            .owned(false)
+            .renewable(false)
             .tokens(false)
             .waking(Waking::Polls { interval, jitter })
             .replication(ReplicaSupport::Never)
     }
 
-    /// Whether commands must follow each other on a link with nobody else's in between.
-    pub(super) fn is_exclusive(&self) -> bool {
+    /// A transaction: nobody else's commands may come in between.
+    fn needs_own_link(&self) -> bool {
         matches!(self.algorithm, Algorithm::Counter(Counter::Transaction))
     }
 
-    pub(super) fn acquire(
+    fn acquire(
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let (lease, interval) = (attempt.lease.duration(), self.polls.interval);
@@ -92,41 +93,49 @@ impl Unowned {
                 self.name()
             ))));
         }
-        self.go_on_talking(link, attempt.name, progress, by, |talk| match &self.algorithm {
-            Algorithm::Plain(plain) => plain.acquire(talk, attempt),
-            Algorithm::Timestamp(timestamp) => timestamp.acquire(talk, attempt),
-            Algorithm::Counter(counter) => counter.acquire(talk, attempt),
-        })
+        let known = self.attempts.lock().get_mut(&attempt.owner).map(std::mem::take);
+        let mut progress = known.unwrap_or_default();
+        let answer =
+            self.go_on(link, attempt.name, &mut progress, by, |commands| match &self.algorithm {
+                Algorithm::Plain(plain) => plain.acquire(commands, attempt),
+                Algorithm::Timestamp(timestamp) => timestamp.acquire(commands, attempt),
+                Algorithm::Counter(counter) => counter.acquire(commands, attempt),
+            });
+        if let Some(known) = self.attempts.lock().get_mut(&attempt.owner) {
+            *known = progress;
+        }
+        answer
     }
 
-    pub(super) fn release(
+    fn release(
         &self,
         link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
+        _: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.talk(link, &acquisition.name, by, |talk| match &self.algorithm {
-            Algorithm::Timestamp(timestamp) => timestamp.release(talk, acquisition),
-            Algorithm::Plain(_) | Algorithm::Counter(_) => talk.delete(),
+        self.begin(link, &acquisition.name, by, |commands| match &self.algorithm {
+            Algorithm::Timestamp(timestamp) => timestamp.release(commands, acquisition),
+            Algorithm::Plain(_) | Algorithm::Counter(_) => commands.delete(),
         })
     }
 
-    pub(super) fn inspect(
+    fn inspect(
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.talk(link, name, by, |talk| match &self.algorithm {
-            Algorithm::Plain(plain) => plain.inspect(talk),
-            Algorithm::Timestamp(timestamp) => timestamp.inspect(talk),
-            Algorithm::Counter(counter) => counter.inspect(talk),
+        self.begin(link, name, by, |commands| match &self.algorithm {
+            Algorithm::Plain(plain) => plain.inspect(commands),
+            Algorithm::Timestamp(timestamp) => timestamp.inspect(commands),
+            Algorithm::Counter(counter) => counter.inspect(commands),
         })
     }
 
     /// Only what looks like a lock of this format is deleted. It is looked at first, and may be another's by then: that is
     /// what these formats are like.
-    pub(super) fn force(
+    fn force(
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
@@ -135,51 +144,66 @@ impl Unowned {
         if self.inspect(link, name, by)?.holder.is_none() {
             return Ok(false);
         }
-        self.talk(link, name, by, |talk| talk.delete().map(|release| release == Release::Freed))
+        let delete = |commands: &mut CommandSequence<'_>| commands.delete();
+        Ok(self.begin(link, name, by, delete)? == Release::Freed)
+    }
+}
+
+impl ClassicFormat {
+    /// Makes an attempt of `owner`, which goes on at the next node where it stood.
+    pub(super) fn attempt(
+        &self,
+        owner: OwnerId,
+        attempt: impl FnOnce() -> Result<Answer, Failure>,
+    ) -> Result<Answer, Failure> {
+        self.attempts.lock().insert(owner, Progress::default());
+        let outcome = attempt();
+        let progress = self.attempts.lock().remove(&owner);
+        progress.unwrap_or_default().settle(outcome)
     }
 
-    fn talk<T>(
+    fn begin<T>(
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
         by: Moment,
-        talk: impl FnOnce(&mut Talk<'_>) -> Result<T, Failure>,
+        commands: impl FnOnce(&mut CommandSequence<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.go_on_talking(link, name, &mut Progress::default(), by, talk)
+        self.go_on(link, name, &mut Progress::default(), by, commands)
     }
 
-    fn go_on_talking<T>(
+    fn go_on<T>(
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
         progress: &mut Progress,
         by: Moment,
-        talk: impl FnOnce(&mut Talk<'_>) -> Result<T, Failure>,
+        commands: impl FnOnce(&mut CommandSequence<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let (key, stops) = (self.keys.lock(name), self.stops.as_deref());
-        talk(&mut Talk { link, name, key: &key, by, stops, progress, place: 0 })
+        let (key, hook) = (self.keys.lock(name), self.hook.as_deref());
+        commands(&mut CommandSequence { link, name, key: &key, by, hook, progress, place: 0 })
     }
 }
 
 /// Commands about one lock, one after the other.
-pub(super) struct Talk<'a> {
+pub(super) struct CommandSequence<'a> {
     link: &'a mut dyn ConnectionLike,
     name: &'a LockName,
     pub(super) key: &'a str,
     by: Moment,
-    stops: Option<&'a dyn Stops>,
+    hook: Option<&'a dyn StepHook>,
     progress: &'a mut Progress,
     /// The command that comes next, of all.
     place: usize,
 }
 
-impl Talk<'_> {
+impl CommandSequence<'_> {
     /// Now comes this step, if it was not taken already.
     pub(super) fn step(&self, step: &'static str) {
-        if let Some(stops) = self.stops
+        if let Some(hook) = self.hook
             && self.progress.heard(self.place).is_none()
         {
-            stops.at(step, self.name);
+            hook.at(step, self.name);
         }
     }
 
@@ -207,12 +231,13 @@ impl Talk<'_> {
         command: &'static str,
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
-        self.once(|talk| {
-            let head: &[&[u8]] = &[command.as_bytes(), talk.key.as_bytes()];
-            match talk.link.call(&Request(&[head, arguments]), talk.by)? {
+        self.once(|sequence| {
+            let head: &[&[u8]] = &[command.as_bytes(), sequence.key.as_bytes()];
+            match sequence.link.call(&Request(&[head, arguments]), sequence.by)? {
                 Reply::Error(error) => {
-                    let failure = refused(talk.link, &error, &Asked::Command(command, talk.key));
-                    Err(found::named(talk.link, failure, talk.key, talk.by))
+                    let failure =
+                        refused(sequence.link, &error, &Asked::Command(command, sequence.key));
+                    Err(format::named(sequence.link, failure, sequence.key, sequence.by))
                 }
                 reply => Ok(reply),
             }
@@ -225,14 +250,21 @@ impl Talk<'_> {
         script: &'static Script,
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
-        self.once(|talk| {
-            super::run(script, talk.link, talk.key, &[talk.key.as_bytes()], arguments, talk.by)
+        self.once(|sequence| {
+            format::run(
+                script,
+                sequence.link,
+                sequence.key,
+                &[sequence.key.as_bytes()],
+                arguments,
+                sequence.by,
+            )
         })
     }
 
     /// Sends commands as one transaction; the answers are those of the commands.
     pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
-        match self.once(|talk| talk.exec(commands).map(Reply::Array))? {
+        match self.once(|sequence| sequence.exec(commands).map(Reply::Array))? {
             Reply::Array(answers) => Ok(answers),
             _ => Err(self.unexpected("EXEC")),
         }
@@ -263,7 +295,7 @@ impl Talk<'_> {
                         answers.iter().find(|answer| matches!(answer, Reply::Error(_)))
                     {
                         let failure = refused(self.link, error, &Asked::Command("EXEC", self.key));
-                        return Err(found::named(self.link, failure, self.key, self.by));
+                        return Err(format::named(self.link, failure, self.key, self.by));
                     }
                     return Ok(answers);
                 }
@@ -295,7 +327,7 @@ impl Talk<'_> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
             Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
-            Reply::Int(pttl) => Ok(super::taken(pttl)),
+            Reply::Int(pttl) => Ok(format::taken(pttl)),
             _ => Err(self.unexpected("PTTL")),
         }
     }
@@ -354,7 +386,7 @@ impl Talk<'_> {
     pub(super) fn foreign(&self, found: &str, wanted: &str) -> Failure {
         let begin: String = found.chars().take(40).collect();
         Failure::Refused(Error::new(
-            lock_core::ErrorKind::ForeignFormat,
+            ErrorKind::ForeignFormat,
             format!(
                 "{begin:?} is under the key {:?}, and a lock of this format is {wanted}",
                 self.key

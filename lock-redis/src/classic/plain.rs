@@ -2,8 +2,8 @@
 //! documentation. Whoever holds it for longer than its lease deletes a successor's. And what was there before `SET` could do
 //! both: `SETNX` and `EXPIRE`.
 
-use super::remaining;
-use super::unowned::{Talk, seconds};
+use super::format::{CommandSequence, seconds};
+use crate::format::remaining;
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::OwnerText;
@@ -25,16 +25,20 @@ const OURS: &str = "distlock:";
 impl Plain {
     pub(super) fn acquire(
         self,
-        talk: &mut Talk<'_>,
+        commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
         // Not as `token` writes it: who finds that would wait to be told of the release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
-            Self::Set => talk.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?,
-            Self::Commands => match talk.ask("SETNX", &[owner.as_bytes()])? {
+            Self::Set => {
+                commands.ask("SET", &[owner.as_bytes(), b"NX", b"EX", lease.as_bytes()])?
+            }
+            Self::Commands => match commands.ask("SETNX", &[owner.as_bytes()])? {
                 Reply::Int(0) => Reply::Nil,
-                Reply::Int(1) if talk.expire_in(lease.as_bytes())? => Reply::Text(String::new()),
+                Reply::Int(1) if commands.expire_in(lease.as_bytes())? => {
+                    Reply::Text(String::new())
+                }
                 Reply::Int(1) => return Ok(Answer::Busy(Some(Duration::ZERO))),
                 other => other,
             },
@@ -42,29 +46,29 @@ impl Plain {
         match reply {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
             // Anything at all that is there keeps us out; what is no text is no lock of this format.
-            Reply::Nil => match talk.ask("STRLEN", &[])? {
-                Reply::Int(_) => talk.taken(),
-                _ => Err(talk.unexpected("STRLEN")),
+            Reply::Nil => match commands.ask("STRLEN", &[])? {
+                Reply::Int(_) => commands.taken(),
+                _ => Err(commands.unexpected("STRLEN")),
             },
-            _ => Err(talk.unexpected("SET")),
+            _ => Err(commands.unexpected("SET")),
         }
     }
 
-    pub(super) fn inspect(self, talk: &mut Talk<'_>) -> Result<LockInfo, Failure> {
-        let Some(value) = talk.look()? else { return Ok(LockInfo::FREE) };
-        held(talk, value.strip_prefix(OURS).unwrap_or(&value))
+    pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
+        let Some(value) = commands.look()? else { return Ok(LockInfo::FREE) };
+        held(commands, value.strip_prefix(OURS).unwrap_or(&value))
     }
 }
 
 /// Somebody holds it; the key's TTL says for how long.
-pub(super) fn held(talk: &mut Talk<'_>, value: &str) -> Result<LockInfo, Failure> {
-    match talk.ask("PTTL", &[])? {
+pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<LockInfo, Failure> {
+    match commands.ask("PTTL", &[])? {
         Reply::Int(-2) => Ok(LockInfo::FREE), // it ended just now
         Reply::Int(pttl) => {
             let owner = OwnerText::new(value);
             Ok(LockInfo::held(HolderInfo::new(owner, remaining(pttl), 1)))
         }
-        _ => Err(talk.unexpected("PTTL")),
+        _ => Err(commands.unexpected("PTTL")),
     }
 }
 

@@ -1,49 +1,52 @@
-//! Taking several locks: rounds, each of which waits for one lock with empty hands, and then tries
-//! the others or has little patience with them.
+//! Acquires several locks in rounds: each waits for one lock while it holds none, and then tries
+//! the others.
 
-use super::held::Several;
-use super::members::{Leaf, Members, worst};
+use super::guards::MemberGuards;
+use super::members::{Members, worst};
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
+use crate::parts::SingleLock;
 use crate::replication::OnInsufficientReplicas;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that a majority waits for one of its members before it looks at the others again.
+/// The longest wait of a majority for one of its members before it tries the others again.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The shortest: below it a wait is no more than a try.
+/// The shortest such wait: a shorter one is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
-/// After so many rounds that gave something back, tries wait for a moment, too: at first for up to
-/// the shortest of these, doubled each time, and never for longer than the longest.
+/// After this number of failed rounds a try waits, too: at first for up to the shortest time,
+/// doubled each round, and never longer than the longest.
 const ROUNDS_OF_TRIES: u32 = 3;
-const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
-const LONGEST_PATIENCE: Duration = Duration::from_millis(100);
+const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
-/// For how long a majority does without a member that could not be asked, where the others are
-/// enough.
-const AILING: Duration = Duration::from_secs(5);
+/// How long a majority avoids a member that did not answer, if the others are enough.
+const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
 
-/// The pause after locks were taken and given back: up to twice what taking them took, but not
-/// below and not above these, doubled for each such round before.
+/// The pause after a failed round: up to twice what taking the locks took, within these limits,
+/// doubled for each failed round.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes the locks as `options` say; `None` if they were busy until the end of the wait.
-pub(super) fn take(members: &Members, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
+/// Acquires the locks; `None` if they were busy until the end of the wait.
+pub(super) fn acquire(
+    members: &Members,
+    options: &LockOptions,
+) -> Result<Option<LockGuard>, Error> {
     let signal = Arc::new(Signal::new());
-    // The members' own waits miss an interrupt that fires between two of them, and is reset.
+    // The members' own waits miss an interrupt that fires between two of them and is reset.
     let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
-    Taking::new(members, options, &signal, interrupt.as_ref())?.run()
+    CompositeAcquisition::new(members, options, &signal, interrupt.as_ref())?.run()
 }
 
-/// One thread's attempt to take several locks.
-struct Taking<'a> {
+/// One thread's acquisition of several locks.
+struct CompositeAcquisition<'a> {
     members: &'a Members,
     options: &'a LockOptions,
     clock: Arc<dyn Clock>,
@@ -51,29 +54,29 @@ struct Taking<'a> {
     interrupt: Option<&'a Registration<'a>>,
     /// `None`: wait for ever.
     deadline: Option<Moment>,
-    /// The lease that all must have in the end, if it is one that ends by itself.
+    /// The lease that all must have in the end, if it is a fixed one.
     lease: Option<LeaseTime>,
-    /// How many rounds took something and gave it back.
-    given_back: u32,
-    /// Since when too many members could not be asked.
+    /// How many rounds took a lock and released it again.
+    failed_rounds: u32,
+    /// Since when too many members do not answer.
     outage: Option<Moment>,
 }
 
-/// What has come of a round so far.
+/// The results of a round so far.
 struct Round {
     began: Moment,
     /// When the first lock was taken.
     first: Option<Moment>,
     guards: Vec<Option<LockGuard>>,
     outcomes: Vec<MemberOutcome>,
-    /// Which was found busy last, and which could not be asked.
+    /// The last member that was busy, and the last that did not answer.
     busy: Option<usize>,
     unavailable: Option<usize>,
-    /// Which failed in a way that does not pass.
+    /// Which members failed permanently.
     refused: Vec<bool>,
 }
 
-/// How many members came to what.
+/// The number of members with each outcome.
 #[derive(Default)]
 struct Count {
     taken: usize,
@@ -82,36 +85,46 @@ struct Count {
     refused: usize,
 }
 
-impl<'a> Taking<'a> {
+impl<'a> CompositeAcquisition<'a> {
     fn new(
         members: &'a Members,
         options: &'a LockOptions,
         signal: &'a Arc<Signal>,
         interrupt: Option<&'a Registration<'a>>,
     ) -> Result<Self, Error> {
-        let clock = members.group().clock();
+        let clock = members.composite().clock();
         let lease = match options.lease {
             Some(Lease::Fixed(time)) => Some(LeaseTime::new(time)?),
             Some(Lease::Watched { .. }) | None => None,
         };
         let deadline = options.wait.map(|wait| clock.now() + wait);
-        let (given_back, outage) = (0, None);
-        Ok(Self { members, options, clock, signal, interrupt, deadline, lease, given_back, outage })
+        let (failed_rounds, outage) = (0, None);
+        Ok(Self {
+            members,
+            options,
+            clock,
+            signal,
+            interrupt,
+            deadline,
+            lease,
+            failed_rounds,
+            outage,
+        })
     }
 
     fn run(mut self) -> Result<Option<LockGuard>, Error> {
-        // Of all of them, one must be waited for in any case; of a majority perhaps none.
+        // All members are required: wait for the first. Of a majority perhaps none must be awaited.
         let mut next = (self.members.spare() == 0).then(|| self.members.order[0]);
         loop {
             let mut round = self.round(next)?;
-            if self.is_enough(&mut round)? {
+            if self.is_complete(&mut round)? {
                 let guards = std::mem::take(&mut round.guards);
-                return Ok(Some(LockGuard::several(Several::new(
-                    Arc::clone(self.members.group()),
+                return Ok(Some(LockGuard::composite(MemberGuards::new(
+                    Arc::clone(self.members.composite()),
                     guards,
                 ))));
             }
-            let held_for = round.let_go(self.clock.now());
+            let held_for = round.release_all(self.clock.now());
             self.check_interrupt()?;
             if self.is_over(&round)? {
                 return Ok(None);
@@ -122,68 +135,72 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Waits for one lock, if it says which, and tries the others.
+    /// Waits for one lock, if one is given, and tries the others.
     fn round(&self, wait_for: Option<usize>) -> Result<Round, Error> {
         let order = &self.members.order;
         let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
         let mut round = Round::new(order.len(), self.clock.now());
         let mut order: Vec<_> = order.iter().cycle().skip(start).take(order.len()).collect();
-        // What hangs would cost each taking a command time-out: it comes last, and not at all if
-        // the others are enough.
-        order.sort_by_key(|at| self.is_ailing(**at) && Some(**at) != wait_for);
+        // An unresponsive member costs a command timeout: it comes last, and is left out if the
+        // others are enough.
+        order.sort_by_key(|at| self.is_unresponsive(**at) && Some(**at) != wait_for);
         for &at in order {
-            if round.count().taken >= self.members.need() && self.is_ailing(at) {
+            if round.count().taken >= self.members.required() && self.is_unresponsive(at) {
                 break;
             }
-            let wait = if Some(at) == wait_for { self.share() } else { Some(self.patience()) };
-            self.ask(&mut round, at, wait)?;
-            if round.is_decided(self.members.need()) {
+            let wait = if Some(at) == wait_for { self.share() } else { Some(self.try_wait()) };
+            self.try_member(&mut round, at, wait)?;
+            if round.is_decided(self.members.required()) {
                 break;
             }
         }
         Ok(round)
     }
 
-    /// How long a try may take. None at first. But where others keep the queues of several locks
-    /// from ever being empty, no try ever finds one free; so after some rounds in vain it waits for
-    /// its turn, with what it has in its hand, for a moment. Of two that do so crosswise one gives
-    /// up before the other, because the moments are random.
-    fn patience(&self) -> Duration {
-        let Some(doublings) = self.given_back.checked_sub(ROUNDS_OF_TRIES) else {
+    /// How long a try may wait: at first not at all. Where other threads keep the queues of several
+    /// locks from ever being empty, no try finds one free, so after some rounds it waits for a
+    /// random moment while it holds the locks before.
+    fn try_wait(&self) -> Duration {
+        let Some(doublings) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
             return Duration::ZERO;
         };
-        let longest = (SHORTEST_PATIENCE * 2u32.pow(doublings.min(10))).min(LONGEST_PATIENCE);
+        let longest = (SHORTEST_TRY_WAIT * 2u32.pow(doublings.min(10))).min(LONGEST_TRY_WAIT);
         let moment = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
         let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
         left.map_or(moment, |left| left.min(moment))
     }
 
-    fn is_ailing(&self, at: usize) -> bool {
-        self.members.spare() > 0 && self.members.is_ailing(at, self.clock.now())
+    fn is_unresponsive(&self, at: usize) -> bool {
+        self.members.spare() > 0 && self.members.is_unresponsive(at, self.clock.now())
     }
 
     /// How long to wait for one lock. `None`: for ever.
     fn share(&self) -> Option<Duration> {
         let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
         if self.members.spare() == 0 {
-            return left; // without this one there is nothing to be had
+            return left; // every member is required
         }
         let Some(left) = left else { return Some(LONGEST_SHARE) };
         let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
         Some((left / members).clamp(SHORTEST_SHARE, LONGEST_SHARE).min(left))
     }
 
-    /// The error of the whole wait, if the interrupt has ended it.
+    /// Fails if the interrupt has ended the wait.
     fn check_interrupt(&self) -> Result<(), Error> {
         self.interrupt.map_or(Ok(()), Registration::check).map_err(|_| interrupted())
     }
 
-    fn ask(&self, round: &mut Round, at: usize, wait: Option<Duration>) -> Result<(), Error> {
+    fn try_member(
+        &self,
+        round: &mut Round,
+        at: usize,
+        wait: Option<Duration>,
+    ) -> Result<(), Error> {
         self.check_interrupt()?;
         let options = LockOptions { wait, ..self.options.clone() };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
-                self.members.set_ailing(at, None);
+                self.members.set_unresponsive(at, None);
                 round.first.get_or_insert_with(|| self.clock.now());
                 round.guards[at] = Some(guard);
                 MemberOutcome::Done
@@ -194,8 +211,8 @@ impl<'a> Taking<'a> {
             }
             Err(error) if error.is_interrupted() => return Err(interrupted()),
             Err(error) => {
-                if self.may_pass(at, &error) {
-                    self.members.set_ailing(at, Some(self.clock.now() + AILING));
+                if self.is_transient(at, &error) {
+                    self.members.set_unresponsive(at, Some(self.clock.now() + UNRESPONSIVE_FOR));
                     round.unavailable = Some(at);
                 } else {
                     round.refused[at] = true;
@@ -206,26 +223,26 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// Whether this member's failure is one that may pass: its store cannot be asked, or its
-    /// replicas do not confirm, where the policy is to try that again.
-    fn may_pass(&self, at: usize, error: &Error) -> bool {
-        let retries = |leaf: &Leaf| {
-            let policy = self.options.replication.unwrap_or(leaf.engine.replication());
+    /// Whether this member's failure is transient: its store does not answer, or its replicas do
+    /// not confirm and the policy is to retry.
+    fn is_transient(&self, at: usize, error: &Error) -> bool {
+        let retries = |lock: &SingleLock| {
+            let policy = self.options.replication.unwrap_or(lock.engine.replication());
             policy.insufficient() != OnInsufficientReplicas::Fail
         };
-        let leaves = || self.members.group().parts[at].leaves();
+        let locks = || self.members.composite().parts[at].single_locks();
         error.is_unavailable()
-            || error.is_insufficient_replicas() && leaves().into_iter().all(retries)
+            || error.is_insufficient_replicas() && locks().into_iter().all(retries)
     }
 
-    /// Whether the round has taken enough, and all of it is good for as long as was asked for.
-    fn is_enough(&self, round: &mut Round) -> Result<bool, Error> {
-        let need = self.members.need();
+    /// Whether the round has taken enough locks, and their leases last as long as requested.
+    fn is_complete(&self, round: &mut Round) -> Result<bool, Error> {
+        let need = self.members.required();
         if round.count().taken < need {
             return Ok(false);
         }
         if let Some(lease) = self.lease {
-            round.lease_again(lease, |at, error| self.may_pass(at, error));
+            round.restart_lease(lease, |at, error| self.is_transient(at, error));
         }
         let good = round.guards.iter().flatten().filter(|guard| guard.is_valid()).count();
         if good >= need {
@@ -233,22 +250,22 @@ impl<'a> Taking<'a> {
         }
         let took = self.clock.now().since(round.began);
         match self.lease {
-            // Time alone has ended them, and will do so again.
+            // The time that it took has ended them, and will do so again.
             Some(lease) if took >= lease.validity() => Err(Error::unavailable(format!(
                 "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: \
-                they were given back; ask for a longer lease",
+                they were released; ask for a longer lease",
                 lease.validity()
             ))),
-            // Some of it was lost meanwhile: deleted, or its server was not there.
+            // A lock was lost meanwhile: deleted, or its server failed.
             _ => {
-                round.drop_what_was_lost();
+                round.drop_lost();
                 Ok(false)
             }
         }
     }
 
-    /// Whether it ends here without the lock: at the deadline, for want of members that can be
-    /// asked, or because some refuse.
+    /// Whether the acquisition ends without the lock: at the deadline, because too many members do
+    /// not answer, or because members refuse.
     fn is_over(&mut self, round: &Round) -> Result<bool, Error> {
         let (count, spare) = (round.count(), self.members.spare());
         if count.refused > spare {
@@ -256,9 +273,8 @@ impl<'a> Taking<'a> {
         }
         let now = self.clock.now();
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
-        // Somebody else has so many that the others are not enough; or those who have them are all
-        // that is in the way.
-        if count.busy > spare || count.taken + count.busy >= self.members.need() {
+        // Other holders have so many that the rest is not enough, or they alone are in the way.
+        if count.busy > spare || count.taken + count.busy >= self.members.required() {
             self.outage = None;
             return Ok(is_late);
         }
@@ -270,21 +286,19 @@ impl<'a> Taking<'a> {
         Ok(false)
     }
 
-    /// How long to put up with an outage where the wait has no end: as long as the least patient
-    /// member.
+    /// How long to tolerate an outage without a deadline: the shortest limit of the members.
     fn outage_limit(&self) -> Duration {
-        let leaves = self.members.group().leaves();
-        let limits = leaves.into_iter().map(|leaf| leaf.engine.outage_limit());
+        let locks = self.members.composite().single_locks();
+        let limits = locks.into_iter().map(|lock| lock.engine.outage_limit());
         limits.min().unwrap_or_default()
     }
 
-    /// The error of a round, with what came of each member. Of what was refused, if that decided
-    /// it.
+    /// The error of a round, with the result of each member.
     fn error(&self, round: &Round, what: &str) -> Error {
         let results = self.members.results(round.outcomes.clone());
         let is_refusal = round.count().refused > self.members.spare();
-        // Of what may pass a store that cannot be asked counts for more than one that was, and has
-        // too few replicas.
+        // Among transient failures, an unavailable store counts for more than insufficient
+        // replicas.
         let decided = |(at, result): (usize, &MemberResult)| {
             let counts = if is_refusal {
                 round.refused[at]
@@ -299,12 +313,12 @@ impl<'a> Taking<'a> {
         Error::from_members(kind, what, "was taken and given back", results)
     }
 
-    /// After something was given back: leaves it to whoever wants it, for a random time. Without
-    /// that two that hold one each, and try the other's, could do so in step for ever.
+    /// Pauses after a failed round, for a random time: two threads that each hold one lock and try
+    /// the other's could otherwise continue in step for ever.
     fn pause(&mut self, held_for: Option<Duration>) {
         let Some(held_for) = held_for else { return };
-        let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.given_back.min(6));
-        self.given_back += 1;
+        let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.failed_rounds.min(6));
+        self.failed_rounds += 1;
         let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
         let until = self.clock.now() + pause;
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
@@ -314,7 +328,10 @@ impl<'a> Taking<'a> {
 }
 
 fn interrupted() -> Error {
-    Error::new(ErrorKind::Interrupted, "the wait was interrupted: what was taken is given back")
+    Error::new(
+        ErrorKind::Interrupted,
+        "the wait was interrupted: the locks taken so far were released",
+    )
 }
 
 impl Round {
@@ -340,7 +357,7 @@ impl Round {
         count
     }
 
-    /// Whether it is lost, and known why: whoever is asked yet makes no difference.
+    /// Whether the round has failed, and the remaining members cannot change why.
     fn is_decided(&self, need: usize) -> bool {
         let Count { taken, busy, unavailable, refused } = self.count();
         let spare = self.outcomes.len() - need;
@@ -351,19 +368,18 @@ impl Round {
         is_lost && (is_busy || is_out)
     }
 
-    /// A lease counts from before a lock was asked for, and that of the whole ends with the first:
-    /// where taking the later ones has cost more than a tenth of it, those taken before get it
-    /// anew.
-    fn lease_again(&mut self, lease: LeaseTime, may_pass: impl Fn(usize, &Error) -> bool) {
+    /// Extends the leases of which more than a tenth has passed while later members were taken: the
+    /// lease of the whole counts from here.
+    fn restart_lease(&mut self, lease: LeaseTime, is_transient: impl Fn(usize, &Error) -> bool) {
         let enough = lease.validity().mul_f64(0.9);
         for at in 0..self.guards.len() {
             let short = self.guards[at].take_if(|guard| guard.remaining() < enough);
             let Some(short) = short else { continue };
-            match short.lease_again(lease) {
-                Err(error) if error.is_lost() => self.lost(at),
-                // Where a lease cannot be extended it is as long as it is.
+            match short.restart_lease(lease) {
+                Err(error) if error.is_lost() => self.set_lost(at),
+                // A lease that the store cannot extend stays as it is.
                 Err(error) if !error.is_unsupported() => {
-                    self.refused[at] = !may_pass(at, &error);
+                    self.refused[at] = !is_transient(at, &error);
                     self.outcomes[at] = MemberOutcome::Failed(error);
                     self.unavailable = Some(at);
                 }
@@ -372,23 +388,23 @@ impl Round {
         }
     }
 
-    fn drop_what_was_lost(&mut self) {
+    fn drop_lost(&mut self) {
         for at in 0..self.guards.len() {
             if self.guards[at].take_if(|guard| !guard.is_valid()).is_some() {
-                self.lost(at);
+                self.set_lost(at);
             }
         }
     }
 
-    /// What was taken here was lost before the others were: it is somebody else's now, or free.
-    fn lost(&mut self, at: usize) {
+    /// Records that this lock was lost while the others were taken: it counts as busy.
+    fn set_lost(&mut self, at: usize) {
         self.outcomes[at] = MemberOutcome::Busy;
         self.busy = Some(at);
     }
 
-    /// Gives back what was taken, the last first, and says for how long it was held; `None` if
-    /// there was nothing.
-    fn let_go(&mut self, now: Moment) -> Option<Duration> {
+    /// Releases the locks in reverse order, and returns for how long they were held; `None` if
+    /// there were none.
+    fn release_all(&mut self, now: Moment) -> Option<Duration> {
         for guard in self.guards.iter_mut().rev() {
             drop(guard.take());
         }

@@ -10,7 +10,7 @@ use lock_core::backend::Failure;
 /// have the lock, and where its `EXPIRE` is still to come, for ever. So it goes on there where it stood: what was answered is
 /// not sent again.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(super) struct Progress {
     heard: Vec<Reply>,
     wrote: bool,
 }
@@ -33,11 +33,7 @@ impl Progress {
 
     /// What the attempt came to, when it is sent on no more: one that has written something and failed then may have left
     /// that behind.
-    ///
-    /// # Errors
-    ///
-    /// Those of `outcome`.
-    pub fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         outcome.map_err(
             |failure| {
                 if self.wrote { Failure::Unknown(failure.into_error()) } else { failure }
