@@ -144,8 +144,8 @@ impl Identity {
             }
             IdentityPolicy::Follow(rest) => Error::unavailable(format!(
                 "{server} leads to the {kind} {known} now, and a new connection to {found}, which \
-                 was left less than {rest:.0?} ago: does something balance connections over several \
-                 servers there? A lock needs one",
+                 was left less than {rest:.0?} ago: does something balance connections over \
+                 several servers there? A lock needs one",
                 kind = self.kind,
             )),
             IdentityPolicy::Keep => Error::unavailable(format!(
