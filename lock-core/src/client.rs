@@ -6,7 +6,7 @@ use self::kin::Kin;
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
-use crate::engine::{Alive, Engine};
+use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
@@ -32,7 +32,7 @@ use std::time::Duration;
 /// threads, those of this library included: a mutex that another thread holds at the fork stays
 /// locked in the child for ever.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<Alive>, Kin);
+pub struct Client(pub(crate) Arc<EngineHandle>, Kin);
 
 impl Client {
     /// Returns a builder without a store.
@@ -290,7 +290,7 @@ impl ClientBuilder {
         Ok(Client(self.open()?, kin))
     }
 
-    fn open(self) -> Result<Arc<Alive>, Error> {
+    fn open(self) -> Result<Arc<EngineHandle>, Error> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         #[cfg(feature = "tracing")]
         let told: Option<Arc<dyn EventHandler>> =

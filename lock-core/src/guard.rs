@@ -1,8 +1,8 @@
 //! [`LockGuard`] and [`OwnedGuard`]: the guards of held locks.
 
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
-use crate::engine::entry::Entry;
-use crate::engine::{Alive, Whole};
+use crate::engine::local_queue::LocalLock;
+use crate::engine::{CompositeHold, EngineHandle};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
 use crate::lease::LeaseTime;
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// One hold on the acquisition of a single lock.
 pub(crate) struct Hold {
-    engine: Arc<Alive>,
-    entry: Arc<Entry>,
+    engine: Arc<EngineHandle>,
+    entry: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     /// Unlocked or detached: `Drop` does nothing.
     done: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Hold {
 /// The holds on several locks that were taken as one, with the methods of [`Hold`].
 pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn unlock(self: Box<Self>) -> Result<(), Error>;
-    fn detach(self: Box<Self>, whole: Option<Whole>);
+    fn detach(self: Box<Self>, whole: Option<CompositeHold>);
     fn name(&self) -> &LockName;
     fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)>;
     /// None: the grants of several locks have no common order.
@@ -50,8 +50,8 @@ pub(crate) trait CompositeGuard: fmt::Debug + Sync {
 
 impl Hold {
     pub(crate) fn new(
-        engine: Arc<Alive>,
-        entry: Arc<Entry>,
+        engine: Arc<EngineHandle>,
+        entry: Arc<LocalLock>,
         acquisition: Arc<Acquisition>,
     ) -> Self {
         Self { engine, entry, acquisition, done: false }
@@ -62,7 +62,7 @@ impl Hold {
         self.engine.end_hold(&self.entry, &self.acquisition)
     }
 
-    fn detach(mut self, whole: Option<Whole>) {
+    fn detach(mut self, whole: Option<CompositeHold>) {
         self.done = true;
         self.engine.detach(thread_id(), &self.entry, &self.acquisition, whole);
     }
@@ -140,7 +140,7 @@ impl Drop for Hold {
             return;
         }
         if !self.done {
-            self.engine.drop_hold(&self.entry, &self.acquisition);
+            self.engine.end_hold_async(&self.entry, &self.acquisition);
         }
     }
 }
@@ -412,7 +412,7 @@ impl LockGuard {
         either!(&self.0, hold => hold.listen(listener));
     }
 
-    pub(crate) fn detach_as(self, whole: Option<Whole>) {
+    pub(crate) fn detach_as(self, whole: Option<CompositeHold>) {
         either!(self.0, hold => hold.detach(whole));
     }
 

@@ -7,7 +7,7 @@
 //! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and
 //!   [`OwnedGuard`] are the holding, [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the
 //!   news, [`Notification`] brings them, [`Error`] is the one error
-//! - policy: the engine and the watchdog, private here
+//! - policy: the engine, private here
 //! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's
 //!   memory
 //! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod backoff;
 mod client;
 mod clock;
 mod config;
@@ -41,8 +42,10 @@ mod mutex;
 mod name;
 mod notices;
 mod notification;
+mod on_demand;
 mod options;
 mod owner;
+mod panics;
 mod parts;
 mod process;
 mod replication;
@@ -54,7 +57,6 @@ pub mod sync;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;
-mod watchdog;
 
 pub use backend::Backend;
 pub use client::{Client, ClientBuilder};

@@ -1,7 +1,7 @@
 //! [`Mutex`] and [`OwnedMutex`]: a lock on one name, held by threads or by guards.
 
 use crate::backend::LockInfo;
-use crate::engine::Alive;
+use crate::engine::EngineHandle;
 use crate::error::{Error, ErrorKind};
 use crate::guard::{LockGuard, OwnedGuard};
 use crate::holder::thread_id;
@@ -63,7 +63,7 @@ pub struct Mutex(SingleLock);
 pub struct OwnedMutex(SingleLock);
 
 impl Mutex {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         Ok(Self(SingleLock::new(engine, name)?))
     }
 
@@ -150,7 +150,7 @@ impl From<&OwnedMutex> for Arc<dyn DistLock> {
 }
 
 impl OwnedMutex {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         Ok(Self(SingleLock::new(engine, name)?))
     }
 

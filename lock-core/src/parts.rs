@@ -2,9 +2,9 @@
 
 use crate::backend::{Backend, Failure, LockInfo};
 use crate::clock::Clock;
-use crate::engine::Alive;
+use crate::engine::EngineHandle;
 use crate::engine::acquisition::Acquisition;
-use crate::engine::entry::Entry;
+use crate::engine::local_queue::LocalLock;
 use crate::error::Error;
 use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
@@ -25,8 +25,8 @@ pub enum Parts {
 /// A client and one of its names.
 #[derive(Clone)]
 pub struct SingleLock {
-    pub(crate) engine: Arc<Alive>,
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) engine: Arc<EngineHandle>,
+    pub(crate) entry: Arc<LocalLock>,
 }
 
 /// Several locks, of which `required` must be held.
@@ -57,8 +57,8 @@ impl fmt::Debug for Composite {
 }
 
 impl SingleLock {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
-        let entry = engine.entry(name)?;
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        let entry = engine.local_lock(name)?;
         Ok(Self { engine, entry })
     }
 

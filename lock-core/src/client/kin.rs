@@ -1,7 +1,7 @@
 //! [`Kin`]: clients of the same store that differ in some settings.
 
 use super::{Client, ClientBuilder};
-use crate::engine::Alive;
+use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ struct Family {
     /// What the first of them was made from.
     origin: ClientBuilder,
     /// Those that differ from it, while handles and guards keep them alive.
-    known: Mutex<HashMap<Settings, Weak<Alive>>>,
+    known: Mutex<HashMap<Settings, Weak<EngineHandle>>>,
 }
 
 impl Kin {

@@ -2,7 +2,7 @@
 
 use super::members::worst;
 use crate::clock::Moment;
-use crate::engine::Whole;
+use crate::engine::CompositeHold;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, MemberOutcome, MemberResult};
 use crate::guard::{CompositeGuard, LockGuard, require_remaining};
@@ -96,9 +96,9 @@ impl CompositeGuard for MemberGuards {
         self.collect("not all were released as they should be", "was released", answers).map(|_| ())
     }
 
-    fn detach(mut self: Box<Self>, whole: Option<Whole>) {
+    fn detach(mut self: Box<Self>, whole: Option<CompositeHold>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let whole = whole.unwrap_or_else(|| Whole {
+        let whole = whole.unwrap_or_else(|| CompositeHold {
             of: Arc::clone(&self.composite.key),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         });

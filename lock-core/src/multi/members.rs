@@ -138,7 +138,7 @@ impl Members {
             lock.engine.refuse_if_forked().map_err(|error| error.on(name))?;
         }
         let newest = locks.into_iter().filter_map(|SingleLock { engine, entry }| {
-            engine.newest_whole(thread_id(), entry, key)
+            engine.newest_composite(thread_id(), entry, key)
         });
         let parts = Parts::Composite(Arc::clone(&self.composite));
         let hold = newest.max().and_then(|number| take_detached(&parts, number));

@@ -457,7 +457,7 @@ impl Clock for Sluggish {
 }
 
 /// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and late.
-struct Relay {
+struct HandoffChain {
     store: Recorded,
     clock: Arc<Sluggish>,
     client: Client,
@@ -465,7 +465,7 @@ struct Relay {
     late: thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>>,
 }
 
-fn relay() -> Relay {
+fn relay() -> HandoffChain {
     let (store, clock) = Recorded::new();
     let clock = Arc::new(Sluggish(clock, Mutex::default()));
     let client = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>).connect().unwrap();
@@ -474,12 +474,12 @@ fn relay() -> Relay {
     let late = waits_as(LATE, &client, LockOptions::new());
     head_sleeps(&store);
     other.unlock().unwrap();
-    Relay { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
+    HandoffChain { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
 }
 
 #[test]
 fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
-    let Relay { store, clock, client, guard, late } = relay();
+    let HandoffChain { store, clock, client, guard, late } = relay();
     let before = (asked(&store), token(&guard));
     let gate = clock.1.lock();
     guard.unlock().unwrap();
@@ -497,7 +497,7 @@ fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
 
 #[test]
 fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
-    let Relay { store, clock, client, guard, late } = relay();
+    let HandoffChain { store, clock, client, guard, late } = relay();
     let next = waits(&client, LockOptions::new());
     let before = asked(&store).0;
     let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
@@ -518,7 +518,7 @@ fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
 
 #[test]
 fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns() {
-    let Relay { store, clock, client, guard, late } = relay();
+    let HandoffChain { store, clock, client, guard, late } = relay();
     let second = waits(&client, LockOptions::new());
     let third = waits(&client, LockOptions::new());
     let gate = clock.1.lock();

@@ -13,7 +13,7 @@ pub(crate) struct Recorded {
     pub(crate) abilities: Abilities,
     /// Who asked for a lock last.
     pub(crate) owner: Arc<Mutex<Option<OwnerId>>>,
-    /// While it is up, the backend does not know its lanes.
+    /// While it is up, the backend does not know its workers.
     pub(crate) lane_panics: Arc<AtomicBool>,
     /// While somebody holds it, requests that are to hang do.
     pub(crate) gate: Arc<Mutex<()>>,

@@ -20,6 +20,7 @@ use std::time::Duration;
 use crate::OwnerId;
 
 mod answers;
+mod async_release;
 mod cleanup;
 mod doubt;
 mod extension;
@@ -30,13 +31,12 @@ mod loss;
 mod queue;
 pub(crate) mod recorded;
 mod release;
-mod relief;
 mod renewal;
+mod rolled_back;
 mod settings;
+mod spare_workers;
 mod thread_life;
-mod unheard;
 mod wait;
-mod withdrawn;
 
 use recorded::{Fault, Recorded};
 

@@ -1,37 +1,36 @@
-//! [`Doubts`]: how many attempts and releases with an unknown outcome are not cleaned up yet, and who waits for that.
+//! [`PendingCleanups`]: how many requests with unknown outcome are not cleaned up yet.
 
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::sync::Mutex;
 use crate::sync::mutant;
 use std::sync::Arc;
 
-/// Counts what is in doubt.
+/// Counts them, and lets threads wait until there are none.
 #[derive(Default)]
-pub(super) struct Doubts(Mutex<Open>);
+pub(super) struct PendingCleanups(Mutex<Open>);
 
 #[derive(Default)]
 struct Open {
     count: usize,
-    /// Raised when the last doubt is gone.
+    /// Raised when the last one is done.
     waiting: Vec<Arc<Signal>>,
 }
 
-/// One thing that is in doubt, until this is dropped.
-pub(crate) struct InDoubt(Arc<Doubts>);
+/// One of them, until this is dropped.
+pub(in crate::engine) struct PendingCleanup(Arc<PendingCleanups>);
 
-impl Doubts {
-    /// Something else is in doubt from here on.
-    pub(super) fn one_more(self: &Arc<Self>) -> InDoubt {
+impl PendingCleanups {
+    /// One more from here on.
+    pub(super) fn add(self: &Arc<Self>) -> PendingCleanup {
         self.0.lock().count += 1;
-        InDoubt(Arc::clone(self))
+        PendingCleanup(Arc::clone(self))
     }
 
-    /// Whether anything is in doubt.
-    pub(super) fn are_there(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.0.lock().count > 0
     }
 
-    /// Waits until nothing is in doubt, at most until `until` on `clock`. Returns how much is.
+    /// Waits until none is left, at most until `until` on `clock`. Returns how many are.
     pub(super) fn wait(&self, clock: &dyn Clock, until: Moment) -> usize {
         let signal = Arc::new(Signal::new());
         {
@@ -46,7 +45,7 @@ impl Doubts {
             open.waiting.push(Arc::clone(&signal));
         }
         if clock.wait(&signal, until) == Woken::Signalled {
-            return 0; // what is in doubt by now came later
+            return 0; // what is pending by now came later
         }
         let mut open = self.0.lock();
         open.waiting.retain(|it| !Arc::ptr_eq(it, &signal));
@@ -54,7 +53,7 @@ impl Doubts {
     }
 }
 
-impl Drop for InDoubt {
+impl Drop for PendingCleanup {
     fn drop(&mut self) {
         let mut open = self.0.0.lock();
         open.count -= 1;
@@ -71,8 +70,8 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
 
-    /// A clock on which the last doubt goes and the next one comes before who waits looks again.
-    struct Busy(Arc<Doubts>, Mutex<Option<InDoubt>>);
+    /// A clock on which the last cleanup ends and the next begins before the waiter looks again.
+    struct Busy(Arc<PendingCleanups>, Mutex<Option<PendingCleanup>>);
 
     impl std::fmt::Debug for Busy {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -87,17 +86,17 @@ mod tests {
 
         fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
             drop(self.1.lock().take());
-            *self.1.lock() = Some(self.0.one_more());
+            *self.1.lock() = Some(self.0.add());
             SystemClock.wait(signal, until)
         }
     }
 
     #[test]
-    fn what_comes_into_doubt_after_everything_was_settled_is_not_waited_for() {
-        let doubts = Arc::new(Doubts::default());
-        let first = doubts.one_more();
-        let clock = Busy(Arc::clone(&doubts), Mutex::new(Some(first)));
-        assert_eq!(doubts.wait(&clock, Moment::NEVER), 0);
-        assert_eq!(doubts.wait(&SystemClock, SystemClock.now()), 1);
+    fn cleanup_that_begins_after_all_ended_is_not_waited_for() {
+        let cleanups = Arc::new(PendingCleanups::default());
+        let first = cleanups.add();
+        let clock = Busy(Arc::clone(&cleanups), Mutex::new(Some(first)));
+        assert_eq!(cleanups.wait(&clock, Moment::NEVER), 0);
+        assert_eq!(cleanups.wait(&SystemClock, SystemClock.now()), 1);
     }
 }

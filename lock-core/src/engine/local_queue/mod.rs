@@ -1,14 +1,16 @@
-//! [`Entry`]: what this client knows of one lock name - who holds it here, and who queues for it.
+//! [`LocalLock`]: what this client knows of one name - which thread holds it, and which wait for it.
 //!
-//! Of all threads of a client, only the head of the queue asks the store, and only while no thread of this client holds
-//! the lock. Everybody else waits locally, first in, first out.
+//! Of all threads of a client, only the head of the queue contends in the store, and only while no
+//! thread of this client holds the lock. All others wait locally, first in, first out. Nothing here
+//! asks a store: what it needs of the engine is a [`QueueOwner`].
 
-mod place;
+mod fairness;
+mod handoff;
 mod registry;
+mod waiter;
 
-use super::Engine;
 use super::acquisition::Acquisition;
-use super::turns::{Returned, Turns};
+use super::timer_wheel::TimerKey;
 use crate::backend::Watch;
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
@@ -18,34 +20,58 @@ use crate::name::LockName;
 use crate::replication::Replication;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
-use crate::watchdog::wheel::TimerKey;
+use fairness::FairnessPolicy;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use place::{EntryWake, Known, Place, Turn};
+pub(crate) use fairness::ReleaseTiming;
 pub(crate) use registry::Registry;
+pub(crate) use waiter::{Known, LockWake, Turn, WaiterGuard};
+
+/// What a queue needs of its engine.
+pub(crate) trait QueueOwner {
+    fn clock(&self) -> &dyn Clock;
+
+    fn command_timeout(&self) -> Duration;
+
+    /// A waiter that came at `since` was handed this acquisition.
+    fn tell_acquired(&self, acquisition: &Acquisition, since: Moment);
+
+    /// A waiter left with a hold that it does not want: an interrupt, or a panic.
+    fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
+}
+
+/// How the locks of a client are shared.
+#[derive(Clone, Copy)]
+pub(crate) struct Sharing {
+    /// For how long a lock passes from thread to thread before other clients get a turn.
+    pub(crate) hand_off: Duration,
+    /// Whether the store counts all clients that wait.
+    pub(crate) counts_waiters: bool,
+}
 
 /// One lock name of one client.
-pub(crate) struct Entry {
+pub(crate) struct LocalLock {
     pub(crate) name: LockName,
     registry: Weak<Registry>,
-    /// How much earlier the first renewal of a holding is due, in parts of [`SPREAD`]. At random, so that locks that were
-    /// taken at once are not all renewed at once for ever; and of each the same every time, so that the timer of one that is
-    /// taken again and again is where it was.
+    sharing: Sharing,
+    /// How much earlier the first renewal is due, in 256ths of a [`SPREAD`]. Random, so that locks
+    /// taken together are not renewed together for ever; and constant for a name, so that the timer
+    /// of one that is taken again and again is where it was.
     phase: u8,
-    state: Mutex<EntryState>,
+    state: Mutex<LocalLockState>,
 }
 
 /// A first renewal comes earlier by less than this part of the lease.
 const SPREAD: u32 = 12;
 
-/// All of it is read and written under the entry's lock, which is never held while the store is asked.
+/// All of it is read and written under the mutex, which is never held while the store is asked.
 #[derive(Default)]
-pub(crate) struct EntryState {
-    /// Who holds the lock, or is just giving it back. While there is one, nobody of this client asks the store.
+pub(crate) struct LocalLockState {
+    /// Held, or just being released. While there is one, no thread of this client asks the store.
     current: Option<Arc<Acquisition>>,
-    /// Holdings that were lost and whose guards are not all gone yet.
+    /// Lost acquisitions whose guards are not all dropped yet.
     lost: Vec<Arc<Acquisition>>,
     queue: VecDeque<Waiter>,
     next_ticket: u64,
@@ -57,12 +83,12 @@ pub(crate) struct EntryState {
     overdue: Vec<Arc<Signal>>,
     /// The timer of this name in the wheel, and when it is due. Written by the watchdog.
     pub(crate) timer: Option<(TimerKey, Moment)>,
-    /// Alive while somebody queues and the store was found busy once.
+    /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
-    /// Holdings that were handed to somebody in the queue who has not come for it yet, and that one's ticket. The newest
-    /// may be the current one; the others were lost meanwhile, and were others' since.
+    /// Acquisitions that were handed to a waiter, by its ticket, and not fetched yet. The newest may
+    /// be the current one; the others were lost meanwhile.
     handed: Vec<(u64, Arc<Acquisition>)>,
-    turns: Turns,
+    fairness: FairnessPolicy,
 }
 
 /// Why the head cannot take the lock from the store, although no other client has it.
@@ -74,29 +100,29 @@ pub(crate) struct StoreOutage {
     pub(crate) ends: Option<Moment>,
 }
 
-/// Somebody in the queue.
+/// A thread in the queue.
 struct Waiter {
     ticket: u64,
-    wanted: Wanted,
+    request: LockRequest,
     /// The head that asks the store: wake-ups from the store are for it.
     contending: bool,
     /// By when its request that is under way must be answered.
     asks_until: Option<Moment>,
 }
 
-/// What somebody in the queue wants.
+/// What a waiter wants.
 #[derive(Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct LockRequest {
     pub(crate) holder: Holder,
     pub(crate) signal: Arc<Signal>,
     pub(crate) since: Moment,
-    /// The lease that a holding must have to be taken over from another thread; `None` if only one from the store will do.
+    /// The lease that a handed-off acquisition must have; `None` if only one from the store will do.
     pub(crate) watched: Option<LeaseTime>,
     /// How many replicas must have confirmed it.
     pub(crate) replication: Replication,
 }
 
-/// What somebody finds who wants the lock.
+/// What a caller that wants the lock finds.
 pub(crate) enum Entered<'a> {
     /// This thread holds it: one hold more.
     Nested(Arc<Acquisition>),
@@ -104,17 +130,17 @@ pub(crate) enum Entered<'a> {
     TooDeep,
     /// This thread held it, lost it, and still has guards of it.
     Lost(Arc<Acquisition>),
-    /// Somebody of this client has it or waits for it, and the caller does not want to wait.
+    /// Another thread of this client has it or waits for it, and the caller does not want to wait.
     Busy,
-    /// Somebody of this client waits for it because the store cannot be asked.
+    /// Another thread of this client waits for it because the store cannot be asked.
     Unavailable(Error),
     /// In the queue.
-    Queued(Place<'a>),
+    Queued(WaiterGuard<'a>),
 }
 
-impl Entry {
-    fn new(name: LockName, registry: Weak<Registry>) -> Self {
-        Self { name, registry, phase: Self::phase(), state: Mutex::default() }
+impl LocalLock {
+    fn new(name: LockName, registry: Weak<Registry>, sharing: Sharing) -> Self {
+        Self { name, registry, sharing, phase: Self::phase(), state: Mutex::default() }
     }
 
     /// None in this crate's own tests: they say to the millisecond when what happens.
@@ -127,25 +153,25 @@ impl Entry {
         lease.duration() / SPREAD * u32::from(self.phase) / (u32::from(u8::MAX) + 1)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, EntryState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LocalLockState> {
         self.state.lock()
     }
 
-    /// Brings all of them from memory before each is locked in turn. Plain reads do not wait for each other, as locks do, and
-    /// of very many entries most are in no cache when their time has come.
-    pub(crate) fn fetch<'a>(entries: impl IntoIterator<Item = &'a Arc<Self>>) {
-        for entry in entries {
-            std::hint::black_box(entry.state.is_locked());
+    /// Brings all of them from memory before each is locked in turn: plain reads do not wait for each
+    /// other, as locks do, and of very many most are in no cache when they are due.
+    pub(crate) fn fetch<'a>(locks: impl IntoIterator<Item = &'a Arc<Self>>) {
+        for lock in locks {
+            std::hint::black_box(lock.state.is_locked());
         }
     }
 
     /// Goes in: one hold more if that `thread` has it, otherwise into the queue.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
-        engine: &'a Engine,
+        owner: &'a dyn QueueOwner,
         thread: Option<u64>,
         will_wait: bool,
-        wanted: impl FnOnce() -> Wanted,
+        request: impl FnOnce() -> LockRequest,
     ) -> Entered<'a> {
         let mut state = self.lock();
         if let Some(thread) = thread {
@@ -165,45 +191,17 @@ impl Entry {
         if !will_wait && (state.current.is_some() || !state.queue.is_empty()) {
             return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
         }
-        let waiter = state.new_waiter(wanted());
-        let (ticket, since) = (waiter.ticket, waiter.wanted.since);
+        let waiter = state.new_waiter(request());
+        let (ticket, since) = (waiter.ticket, waiter.request.since);
         if state.current.is_none() && state.queue.is_empty() {
-            state.turns.begin(since);
+            state.fairness.begin(since);
         }
         state.queue.push_back(waiter);
-        Entered::Queued(Place { engine, entry: Arc::clone(self), ticket, since })
+        Entered::Queued(WaiterGuard { owner, lock: Arc::clone(self), ticket, since })
     }
 
-    /// Passes the lock on to the head of the queue: `acquisition`, whose last hold has ended, is followed by what `follow`
-    /// makes of it for the head, now. Returns when that was; `None` if it must go back to the store: nobody waits, the
-    /// time is used up in which this client may keep it, or `follow` makes nothing.
-    pub(crate) fn hand_on(
-        &self,
-        acquisition: &Arc<Acquisition>,
-        clock: &dyn Clock,
-        budget: Duration,
-        follow: impl FnOnce(&Wanted, Moment) -> Option<Acquisition>,
-    ) -> Option<Moment> {
-        let mut state = self.lock();
-        state.queue.front()?;
-        // Read under the lock: the watchdog, which takes it, too, cannot have come by since.
-        let now = clock.now();
-        let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, acquisition));
-        if !is_current || state.turns.is_over(now, budget) {
-            return None;
-        }
-        let next = Arc::new(follow(&state.queue.front()?.wanted, now)?);
-        let head = state.queue.pop_front().expect("the queue has a head");
-        state.current = Some(Arc::clone(&next));
-        state.handed.retain(|_| !mutant("handed_over_is_overwritten"));
-        state.handed.push((head.ticket, next));
-        drop(state);
-        head.wanted.signal.raise();
-        Some(now)
-    }
-
-    /// Takes back the hold that [`Entered::Nested`] gave, or ends any other hold on `acquisition`. After the last one it stays
-    /// here until the store was told, so that nobody of this client asks before.
+    /// Ends a hold. After the last one the acquisition stays here until the store was told, so that
+    /// no thread of this client asks before.
     pub(crate) fn end_hold(&self, acquisition: &Arc<Acquisition>) {
         let mut state = self.lock();
         if acquisition.end_hold() == 0 {
@@ -211,24 +209,19 @@ impl Entry {
         }
     }
 
-    /// Nobody of this client holds it any more: the head of the queue may ask the store. If this client has had it for
-    /// long enough, the head leaves it to others first, also one that comes only then.
-    pub(crate) fn vacate(
-        &self,
-        engine: &Engine,
-        acquisition: &Arc<Acquisition>,
-        returned: Returned,
-    ) {
+    /// The store was told: the head of the queue may contend, unless this client has had the lock
+    /// for long enough and leaves it to others first.
+    pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, timing: ReleaseTiming) {
         let mut state = self.lock();
-        if let Some(told) = returned.told {
+        if let Some(told) = timing.told {
             state.told(told);
         }
         if state.watch.is_none() {
-            state.turns.heard(); // where we watch, the store tells us of our own release as of any other
+            state.fairness.heard(); // where we watch, the store tells us of our own release, too
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
-            let (budget, counts) = (engine.settings.hand_off, engine.abilities.counts_waiters);
-            state.turns.released(returned, budget, counts);
+            let Sharing { hand_off, counts_waiters } = self.sharing;
+            state.fairness.released(timing, hand_off, counts_waiters);
             state.wake_head();
         }
     }
@@ -252,46 +245,46 @@ impl Entry {
     }
 }
 
-impl EntryState {
-    /// The holding that somebody of this client has.
+impl LocalLockState {
+    /// The acquisition of the thread of this client that holds the lock.
     pub(crate) fn current(&self) -> Option<&Arc<Acquisition>> {
         self.current.as_ref()
     }
 
-    /// Sets a lost holding aside, so that others of this client may ask the store for the lock.
-    pub(crate) fn set_aside(&mut self, acquisition: &Arc<Acquisition>) {
+    /// Keeps a lost acquisition apart, so that other threads may ask the store for the lock.
+    pub(crate) fn set_lost(&mut self, acquisition: &Arc<Acquisition>) {
         if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
             if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
                 self.lost.push(lost);
             }
-            self.turns.forget();
+            self.fairness.forget();
             self.wake_head();
         }
     }
 
-    /// Takes out the lost holdings of threads that have ended: no other thread can end their holds.
-    pub(crate) fn take_left_behind(&mut self) -> Vec<Arc<Acquisition>> {
+    /// Takes out lost acquisitions of threads that have ended: no other thread can end their holds.
+    pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
         self.lost.extract_if(.., |it| it.holder.has_ended()).collect()
     }
 
-    /// The shortest lease of the lost holdings whose holds have not ended.
+    /// The shortest lease of the lost acquisitions whose holds have not ended.
     pub(crate) fn shortest_lost(&self) -> Option<LeaseTime> {
         self.lost.iter().map(|it| it.lock().lease).min()
     }
 
-    fn new_waiter(&mut self, wanted: Wanted) -> Waiter {
+    fn new_waiter(&mut self, request: LockRequest) -> Waiter {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        Waiter { ticket, wanted, contending: false, asks_until: None }
+        Waiter { ticket, request, contending: false, asks_until: None }
     }
 
-    /// What was handed to the one with this ticket.
+    /// What was handed to the waiter with this ticket.
     fn take_handed(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
         let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
         Some(self.handed.swap_remove(at).1)
     }
 
-    /// Why nobody of this client can ask the store, if that is so. Then "busy" would be a guess.
+    /// Why no thread of this client can ask the store, if that is so. Then "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
         self.outage().map(|outage| outage.error.clone())
     }
@@ -306,18 +299,18 @@ impl EntryState {
             head.asks_until = None;
         }
         self.answered = answered.or(self.answered);
-        self.overdue.drain(..).for_each(|waiter| waiter.raise());
+        self.overdue.drain(..).for_each(|signal| signal.raise());
     }
 
-    /// See [`Turns::waiting`].
+    /// See [`FairnessPolicy::waiting`].
     fn told(&mut self, clients: u32) {
         // We were among them if we watch.
-        self.turns.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
+        self.fairness.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
     }
 
     fn wake_head(&self) {
         if let Some(head) = self.queue.front() {
-            head.wanted.signal.raise();
+            head.request.signal.raise();
         }
     }
 }

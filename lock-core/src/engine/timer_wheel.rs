@@ -15,7 +15,7 @@ const SLOTS: usize = 1024;
 /// An empty slot keeps memory for as many timers. One in which very many were due at once gives it back.
 const KEPT: usize = 256;
 
-/// "No place": the end of the free ones.
+/// "No timer": the end of the free ones.
 const NIL: u32 = u32::MAX;
 
 /// Which timer. Keys of timers that fired or were cancelled match nothing.
@@ -41,17 +41,17 @@ pub(crate) struct Wheel<T> {
     serial: u32,
 }
 
-/// Timers whose ticks are the same, modulo the size of the ring. They keep their places; free ones are used again.
+/// Timers whose ticks are the same, modulo the size of the ring. They keep their timers; free ones are used again.
 #[derive(Debug)]
 struct Slot<T> {
-    places: Vec<Place<T>>,
-    /// The first of the free places, which are linked.
+    timers: Vec<Scheduled<T>>,
+    /// The first of the free timers, which are linked.
     free: u32,
     taken: u32,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Scheduled<T> {
     item: Option<T>,
     due: u64,
     serial: u32,
@@ -71,7 +71,8 @@ impl<T> Wheel<T> {
         let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
         self.serial = self.serial.wrapping_add(1);
         let (slot, serial) = (slot_of(due), self.serial);
-        let index = self.slots[slot].put(Place { item: Some(item), due, serial, next_free: NIL });
+        let index =
+            self.slots[slot].put(Scheduled { item: Some(item), due, serial, next_free: NIL });
         self.occupied[slot / 64] |= 1 << (slot % 64);
         TimerKey { slot: u32::try_from(slot).expect("smaller than the ring"), index, serial }
     }
@@ -79,8 +80,8 @@ impl<T> Wheel<T> {
     /// Takes a timer out; `None` if it is not there any more.
     pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let slot = key.slot as usize;
-        let place = self.slots[slot].places.get(key.index as usize)?;
-        if place.serial != key.serial {
+        let timer = self.slots[slot].timers.get(key.index as usize)?;
+        if timer.serial != key.serial {
             return None;
         }
         let item = self.slots[slot].take(key.index as usize)?;
@@ -128,7 +129,7 @@ impl<T> Wheel<T> {
     /// Everything that is scheduled, in no order.
     #[cfg(test)]
     fn items(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().flat_map(|slot| &slot.places).filter_map(|place| place.item.as_ref())
+        self.slots.iter().flat_map(|slot| &slot.timers).filter_map(|timer| timer.item.as_ref())
     }
 
     fn nanos_to(&self, moment: Moment) -> u64 {
@@ -142,11 +143,11 @@ impl<T> Wheel<T> {
         }
         let slot = &mut self.slots[at];
         let enough = expired.len().saturating_add(most);
-        for index in 0..slot.places.len() {
+        for index in 0..slot.timers.len() {
             if expired.len() == enough {
                 break;
             }
-            if slot.places[index].due <= now {
+            if slot.timers[index].due <= now {
                 expired.extend(slot.take(index));
             }
         }
@@ -163,35 +164,35 @@ impl<T> Wheel<T> {
 
 impl<T> Slot<T> {
     fn new() -> Self {
-        Self { places: Vec::new(), free: NIL, taken: 0 }
+        Self { timers: Vec::new(), free: NIL, taken: 0 }
     }
 
-    fn put(&mut self, place: Place<T>) -> u32 {
+    fn put(&mut self, timer: Scheduled<T>) -> u32 {
         self.taken += 1;
         if self.free == NIL {
-            let index = u32::try_from(self.places.len()).expect("fewer than 2^32 locks are held");
-            self.places.push(place);
+            let index = u32::try_from(self.timers.len()).expect("fewer than 2^32 locks are held");
+            self.timers.push(timer);
             return index;
         }
         let index = self.free;
-        let free = &mut self.places[index as usize];
+        let free = &mut self.timers[index as usize];
         self.free = free.next_free;
-        *free = place;
+        *free = timer;
         index
     }
 
     fn take(&mut self, index: usize) -> Option<T> {
-        let place = &mut self.places[index];
-        let item = place.item.take()?;
-        place.next_free = self.free;
+        let timer = &mut self.timers[index];
+        let item = timer.item.take()?;
+        timer.next_free = self.free;
         self.free = u32::try_from(index).expect("fewer than 2^32 locks are held");
         self.taken -= 1;
         Some(item)
     }
 
     fn clear(&mut self) {
-        self.places.clear();
-        self.places.shrink_to(KEPT);
+        self.timers.clear();
+        self.timers.shrink_to(KEPT);
         self.free = NIL;
     }
 }
@@ -268,7 +269,7 @@ mod tests {
             wheel.schedule(at(50), item);
         }
         assert_eq!(expired(&mut wheel, 50).len(), 10_000);
-        assert!(wheel.slots.iter().map(|slot| slot.places.capacity()).max().unwrap() <= KEPT);
+        assert!(wheel.slots.iter().map(|slot| slot.timers.capacity()).max().unwrap() <= KEPT);
     }
 
     #[test]
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(wheel.cancel(keys[1]), Some(1));
         assert_eq!(wheel.cancel(keys[1]), None);
         let again = wheel.schedule(at(50), 9);
-        assert_eq!(wheel.cancel(keys[1]), None, "the place is used again, the key is not");
+        assert_eq!(wheel.cancel(keys[1]), None, "the timer is used again, the key is not");
         assert_eq!(wheel.cancel(again), Some(9));
         assert_eq!(expired(&mut wheel, 50), [0, 2]);
     }

@@ -27,12 +27,12 @@ fn stuck(store: &Recorded, client: &Client) -> LockGuard {
 
 /// Waits until only the lane's own thread is left.
 fn leave(client: &Client, clock: &ManualClock) {
-    eventually("the reliefs have left", || {
+    eventually("the spares have left", || {
         // One may stand by until it sees that the last request was quick.
         if sleeping(clock) >= 3 {
             clock.advance(TOO_LONG);
         }
-        client.0.lanes.threads().0 == 1
+        client.0.workers.threads().0 == 1
     });
 }
 
@@ -66,7 +66,7 @@ fn what_is_behind_a_renewal_that_gets_stuck_is_taken_up_without_anything_new() {
     }
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    // The lane's own, and then a relief of a relief: each finds that nobody was answered for too long.
+    // The lane's own, and then a spare of a spare: each finds that nobody was answered for too long.
     for stuck in 1..=3 {
         eventually("it hangs", || store.count("renew") == stuck);
         parked(&clock, 2);
@@ -74,7 +74,7 @@ fn what_is_behind_a_renewal_that_gets_stuck_is_taken_up_without_anything_new() {
         clock.advance(TOO_LONG);
     }
     // At most a hundred in each of the three.
-    eventually("the fourth sends all the rest", || !client.0.lanes.threads().1);
+    eventually("the fourth sends all the rest", || !client.0.workers.threads().1);
     eventually("and they are renewed", || with(25 * SECOND, &held) >= 100);
     drop(gate);
     eventually("all are renewed", || with(25 * SECOND, &held) == 400);
@@ -98,7 +98,7 @@ fn four_that_hang_are_all_that_are_sent() {
     parked(&clock, 1);
     clock.advance(SECOND);
     parked(&clock, 1);
-    assert_eq!((store.count("renew"), client.0.lanes.threads()), (4, (4, true)));
+    assert_eq!((store.count("renew"), client.0.workers.threads()), (4, (4, true)));
     store.mend();
     drop(gate);
     eventually("all are renewed", || with(25 * SECOND, &held) == 500);

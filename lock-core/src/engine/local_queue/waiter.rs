@@ -1,27 +1,26 @@
-//! [`Place`]: where somebody stands in the queue of an entry, and whose turn it is.
+//! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
 
-use super::{Entry, EntryState, StoreOutage, Wanted};
+use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
-use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
 use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Where somebody stands in the queue. Leaves it when dropped, wakes whoever comes to the head by that, and gives back
-/// what it was handed and did not come for.
-pub(crate) struct Place<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) entry: Arc<Entry>,
+/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what was
+/// handed to it and not fetched.
+pub(crate) struct WaiterGuard<'a> {
+    pub(super) owner: &'a dyn QueueOwner,
+    pub(super) lock: Arc<LocalLock>,
     pub(super) ticket: u64,
     pub(super) since: Moment,
 }
 
 /// Whose turn it is.
 pub(crate) enum Turn {
-    /// Ours: we are the head, nobody of this client holds the lock, and wake-ups from the store come to us.
+    /// Ours: we are the head, no thread of this client holds the lock, and the store wakes us.
     Mine,
     /// The lock was handed to us: one hold on this holding.
     Handed(Arc<Acquisition>),
@@ -43,47 +42,43 @@ pub(crate) enum Known {
     Nothing,
 }
 
-impl Place<'_> {
-    pub(crate) fn entry(&self) -> &Arc<Entry> {
-        &self.entry
-    }
-
-    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. Whoever must be done
-    /// by `deadline` does not stand back beyond it.
+impl WaiterGuard<'_> {
+    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. A
+    /// waiter that must be done by `deadline` does not stand back beyond it.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
-        let mut state = self.entry.lock();
+        let mut state = self.lock.lock();
         if let Some(acquisition) = state.take_handed(self.ticket) {
             drop(state);
-            self.engine.tell_acquired(&acquisition, self.since);
+            self.owner.tell_acquired(&acquisition, self.since);
             return Turn::Handed(acquisition);
         }
         if let Some(acquisition) = state.current() {
             return Turn::Wait(Some(Arc::clone(acquisition)));
         }
-        let stand_back = state.turns.stand_back(deadline);
+        let stand_back = state.fairness.stand_back(deadline);
         match state.queue.front_mut() {
             Some(head) if head.ticket == self.ticket => {
                 if let Some(until) = stand_back {
-                    let now = self.engine.clock.now();
+                    let now = self.owner.clock().now();
                     if now < until {
                         return Turn::StandBack(until);
                     }
                     // Waiters that came meanwhile wait for this answer: see `known`.
-                    head.asks_until = Some(now + self.engine.settings.command_timeout);
+                    head.asks_until = Some(now + self.owner.command_timeout());
                 }
                 head.contending = true;
-                state.turns.goes();
+                state.fairness.goes();
                 Turn::Mine
             }
             _ => Turn::Wait(None),
         }
     }
 
-    /// Goes to the head of the queue: what we were handed was lost before we came for it. But not before somebody who
-    /// asks the store since: of two who ask one would be handed the lock by the other, and never look for it here.
-    pub(crate) fn again(&mut self, wanted: Wanted) {
-        let mut state = self.entry.lock();
-        let waiter = state.new_waiter(wanted);
+    /// Goes to the front: what we were handed was lost before we fetched it. Behind a contending
+    /// head: otherwise two waiters contend, and one misses its hand-off.
+    pub(crate) fn requeue(&mut self, request: LockRequest) {
+        let mut state = self.lock.lock();
+        let waiter = state.new_waiter(request);
         self.ticket = waiter.ticket;
         let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
         let at = if mutant("goes_before_contending_head") { 0 } else { at };
@@ -92,7 +87,7 @@ impl Place<'_> {
 
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
-        let mut state = self.entry.lock();
+        let mut state = self.lock.lock();
         let handed = state.take_handed(self.ticket);
         let handed = handed.filter(|_| !mutant("hand_off_to_a_leaver"));
         let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
@@ -103,32 +98,32 @@ impl Place<'_> {
         if state.queue.is_empty() {
             ended = state.watch.take();
             state.outage = None;
-            // If we leave as the holder our client's time goes on: whoever comes next may be handed the lock. If nobody here
-            // has the lock, that time is over, and must not be counted on when somebody here takes it much later: the next
-            // one would stand back, and leave a lock idle that nobody else wants.
+            // If we leave as the holder, our client's time goes on: the next thread may be handed the
+            // lock. Otherwise that time is over: a thread that takes it much later must not stand
+            // back for others and leave the lock idle.
             if state.current.is_none() {
-                state.turns.forget();
+                state.fairness.forget();
             }
         }
         if at == Some(0) {
             state.request_ended(None);
             if state.current.is_none() && !mutant("leaver_wakes_no_head") {
-                // Whatever woke us may have been meant for whoever is next: pass it on.
+                // What woke us may have been meant for the next waiter: pass it on.
                 state.wake_head();
             }
         }
         drop(state);
         drop(ended);
         if let Some(acquisition) = &handed {
-            // Also if it is given back at once, or was lost before: its end is told, too.
-            self.engine.tell_acquired(acquisition, self.since);
+            // Also if it is released at once, or was lost before: its end is told, too.
+            self.owner.tell_acquired(acquisition, self.since);
         }
         handed
     }
 
     /// We ask the store, and are answered by then. Returns whether other waiters are behind us.
     pub(crate) fn asks(&self, by: Moment) -> bool {
-        let mut state = self.entry.lock();
+        let mut state = self.lock.lock();
         if let Some(head) = state.queue.front_mut() {
             head.asks_until = Some(by);
         }
@@ -137,53 +132,53 @@ impl Place<'_> {
 
     /// Another client has the lock: the store said so at `now`.
     pub(crate) fn found_busy(&self, now: Moment) {
-        let mut state = self.entry.lock();
-        state.turns.found_busy(now);
+        let mut state = self.lock.lock();
+        state.fairness.found_busy(now);
         state.request_ended(Some(now));
     }
 
     /// The store answered at `now` that another client had the lock until then.
     pub(crate) fn answered(&self, now: Moment) {
-        self.entry.lock().request_ended(Some(now));
+        self.lock.lock().request_ended(Some(now));
     }
 
     /// How long to leave a lock that was just released to those who have waited for longer.
     pub(crate) fn delay(&self) -> Duration {
-        self.entry.lock().turns.delay()
+        self.lock.lock().fairness.delay()
     }
 
     /// Whether several clients have waited for longer, and how many releases were heard of until now.
     pub(crate) fn is_behind(&self) -> (bool, u32) {
-        let turns = &self.entry.lock().turns;
-        (turns.is_behind(), turns.releases())
+        let fairness = &self.lock.lock().fairness;
+        (fairness.is_behind(), fairness.releases())
     }
 
     /// Whether the store tells this name's releases already.
     pub(crate) fn is_watched(&self) -> bool {
-        self.entry.lock().watch.is_some()
+        self.lock.lock().watch.is_some()
     }
 
-    /// Keeps a watch until nobody queues any more.
+    /// Keeps a watch while a thread queues.
     pub(crate) fn keep_watch(&self, watch: Watch) {
-        let previous = self.entry.lock().watch.replace(watch);
+        let previous = self.lock.lock().watch.replace(watch);
         drop(previous); // ends outside the lock
     }
 
     /// Since when the store cannot be asked.
     pub(crate) fn outage_since(&self) -> Option<Moment> {
-        self.entry.lock().outage().map(|outage| outage.since)
+        self.lock.lock().outage().map(|outage| outage.since)
     }
 
     /// Why the store grants nothing until after `deadline`, if that is so.
     pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
-        let state = self.entry.lock();
+        let state = self.lock.lock();
         let outage = state.outage().filter(|it| it.ends.is_some_and(|ends| deadline < ends))?;
         Some(outage.error.clone())
     }
 
     /// The store cannot be asked; or `None`, it has answered.
     pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
-        let mut state = self.entry.lock();
+        let mut state = self.lock.lock();
         let is_pause = |outage: &Option<StoreOutage>| outage.as_ref().map(|it| it.ends.is_some());
         let is_new = is_pause(&state.outage) != is_pause(&outage);
         state.outage = outage;
@@ -193,19 +188,19 @@ impl Place<'_> {
         state.request_ended(None);
         if is_new {
             // Each waiter has a limit of its own, which may come while the head goes on asking.
-            state.queue.iter().skip(1).for_each(|waiter| waiter.wanted.signal.raise());
+            state.queue.iter().skip(1).for_each(|waiter| waiter.request.signal.raise());
         }
     }
 
-    /// Why nobody of this client could ask the store; `None` if somebody could.
+    /// Why no thread of this client could ask the store; `None` if one could.
     pub(crate) fn why_not(&self) -> Option<Error> {
-        self.entry.lock().why_not()
+        self.lock.lock().why_not()
     }
 
     /// What is known at the deadline of a wait that began at `start` and has not asked the store.
     /// `signal` is raised when more is known.
     pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
-        let mut state = self.entry.lock();
+        let mut state = self.lock.lock();
         if let Some(error) = state.why_not() {
             return Known::Unavailable(error);
         }
@@ -215,8 +210,8 @@ impl Place<'_> {
         let head = state.queue.front().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
         // A head that stands back asks right after: until then the lock may be free.
-        let stands_back = head.filter(|head| !head.contending).and(state.turns.stand_back(None));
-        let timeout = self.engine.settings.command_timeout;
+        let stands_back = head.filter(|head| !head.contending).and(state.fairness.stand_back(None));
+        let timeout = self.owner.command_timeout();
         let Some(by) = asks_until.or(stands_back.map(|until| until + timeout)) else {
             return Known::Nothing;
         };
@@ -225,17 +220,17 @@ impl Place<'_> {
     }
 
     /// Leaves the queue as the holder, with one hold. The next in the queue becomes its head and waits for the release.
-    /// `then` runs before anybody can see it.
+    /// `then` runs before another thread can see it.
     pub(crate) fn occupy<R>(
         self,
         acquisition: &Arc<Acquisition>,
         sent: Moment,
         now: Moment,
-        then: impl FnOnce(&mut EntryState) -> R,
+        then: impl FnOnce(&mut LocalLockState) -> R,
     ) -> R {
-        let mut state = self.entry.lock();
+        let mut state = self.lock.lock();
         state.current = Some(Arc::clone(acquisition));
-        state.turns.granted(sent, now);
+        state.fairness.granted(sent, now);
         state.request_ended(Some(now));
         let result = then(&mut state);
         drop(state);
@@ -243,25 +238,24 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         if let Some(acquisition) = self.leave() {
-            // We do not want it any more: an interrupt, or a panic.
-            self.engine.drop_hold(&self.entry, &acquisition);
+            self.owner.decline(&self.lock, &acquisition);
         }
     }
 }
 
-/// How the store wakes the head of a name's queue.
-pub(crate) struct EntryWake(pub(crate) Weak<Entry>);
+/// Wakes the head of a name's queue.
+pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
 
-impl Wake for EntryWake {
+impl Wake for LockWake {
     fn wake(&self) {
-        let Some(entry) = self.0.upgrade() else { return };
-        let mut state = entry.lock();
-        state.turns.heard();
+        let Some(lock) = self.0.upgrade() else { return };
+        let mut state = lock.lock();
+        state.fairness.heard();
         if let Some(head) = state.queue.front().filter(|head| head.contending) {
-            head.wanted.signal.raise();
+            head.request.signal.raise();
         }
     }
 }

@@ -1,6 +1,6 @@
-//! [`Recent`]: how long a batch of renewals may take.
+//! [`RecentLeases`]: how long a batch of renewals may take.
 
-use super::lane::RenewJob;
+use super::RenewalJob;
 use crate::clock::Moment;
 use crate::lease::LeaseTime;
 use std::collections::HashMap;
@@ -9,16 +9,21 @@ use std::time::Duration;
 /// The shortest time that a batch of renewals is given, however short the leases are.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// The leases that a lane renewed lately, and when.
+/// The leases that a node renewed lately, and when.
 ///
-/// A lane sends few requests at a time: where all of them get no answer they keep the others waiting, and must not do so
-/// for longer than the shortest lease among them can bear, whatever their own is.
+/// A node has few calls under way. Where none is answered they keep the others waiting, and must not
+/// do so for longer than the shortest lease among them can bear.
 #[derive(Default)]
-pub(super) struct Recent(HashMap<LeaseTime, Moment>);
+pub(super) struct RecentLeases(HashMap<LeaseTime, Moment>);
 
-impl Recent {
-    /// How long this batch may take: a third of the shortest lease that somebody relies on, and never more than `most`.
-    pub(super) fn time_for(&mut self, batch: &[RenewJob], now: Moment, most: Duration) -> Duration {
+impl RecentLeases {
+    /// How long this batch may take: a third of the shortest lease in use, and at most `most`.
+    pub(super) fn time_for(
+        &mut self,
+        batch: &[RenewalJob],
+        now: Moment,
+        most: Duration,
+    ) -> Duration {
         let time = |lease: LeaseTime| (lease.duration() / 3).max(SHORTEST_RENEWAL);
         // What was not renewed for as long as it lasts is not held any more.
         self.0.retain(|lease, last| now.since(*last) < lease.duration());

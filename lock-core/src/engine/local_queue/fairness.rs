@@ -1,12 +1,12 @@
-//! [`Turns`]: how long this client may keep a lock, and how long it leaves it to other clients.
+//! [`FairnessPolicy`]: how long this client may keep a lock, and how long it leaves it to other clients.
 //!
 //! The store serves whoever asks first after a release, and it tells all who wait in the same order every time: left to
-//! that, the first two would take turns and the others starve. So a client that has had the lock for its time lets others
+//! that, the first two would take fairness and the others starve. So a client that has had the lock for its time lets others
 //! go first, and whoever hears of a release waits for a moment before it asks - the longer, the more recently it had its
 //! turn: until it has heard of as many releases as there are clients, its own included, others have waited for longer.
 //!
 //! How many there are the store says with each release: so many it told. Where it does not, a client reckons it from how
-//! many releases it usually hears of between two turns of its own. That errs for the benefit of whoever has more turns
+//! many releases it usually hears of between two fairness of its own. That errs for the benefit of whoever has more fairness
 //! than others, and keeps it so; so it is only for want of something better.
 //!
 //! The store does not know all: some waiters listen at another of its nodes, and some only ask from time to time. So a
@@ -32,7 +32,7 @@ const MEMORY: Duration = Duration::from_secs(5);
 
 /// How the lock went back to the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Returned {
+pub(crate) struct ReleaseTiming {
     pub(crate) at: Moment,
     /// What the request took, if its answer was waited for.
     pub(crate) took: Option<Duration>,
@@ -40,9 +40,9 @@ pub(crate) struct Returned {
     pub(crate) told: Option<u32>,
 }
 
-/// Written and read under the entry's lock.
+/// Written and read under the local's lock.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct FairnessPolicy {
     /// Since when this client has had the lock without letting another client have a go at it.
     stretch: Option<Moment>,
     /// Since when it has not stood back, nor found that another client had the lock.
@@ -63,7 +63,7 @@ pub(super) struct Turns {
     returned: Option<Moment>,
 }
 
-impl Turns {
+impl FairnessPolicy {
     /// The first of this client comes for it. Who else wanted it long ago is not known any more.
     pub(super) fn begin(&mut self, now: Moment) {
         if self.returned.is_some_and(|returned| now >= returned + MEMORY) {
@@ -121,7 +121,7 @@ impl Turns {
     /// time, its next attempt comes after the others'.
     pub(super) fn released(
         &mut self,
-        Returned { at: now, took, .. }: Returned,
+        ReleaseTiming { at: now, took, .. }: ReleaseTiming,
         budget: Duration,
         counts_waiters: bool,
     ) {
@@ -199,122 +199,126 @@ mod tests {
     }
 
     /// One that has its turn after `heard` releases, time after time.
-    fn used_to(heard: u32) -> Turns {
-        let mut turns = Turns::default();
+    fn used_to(heard: u32) -> FairnessPolicy {
+        let mut fairness = FairnessPolicy::default();
         for round in 0..40 {
-            (0..heard).for_each(|_| turns.heard());
-            turns.granted(moment(round), moment(round));
+            (0..heard).for_each(|_| fairness.heard());
+            fairness.granted(moment(round), moment(round));
         }
-        turns
+        fairness
     }
 
     #[test]
     fn who_has_waited_longer_asks_earlier() {
-        let mut turns = used_to(8);
+        let mut fairness = used_to(8);
         let mut last = Duration::MAX;
         for _ in 0..7 {
-            turns.heard();
-            assert!(turns.delay() < last, "{:?}", turns.delay());
-            last = turns.delay();
+            fairness.heard();
+            assert!(fairness.delay() < last, "{:?}", fairness.delay());
+            last = fairness.delay();
         }
-        turns.heard();
-        assert_eq!(turns.delay(), Duration::ZERO);
-        turns.heard();
-        assert_eq!(turns.delay(), Duration::ZERO);
+        fairness.heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+        fairness.heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
     }
 
     #[test]
     fn nothing_is_left_to_others_where_there_are_none() {
         let budget = Duration::from_millis(5);
         let over = |told| {
-            let mut turns = Turns::default();
-            turns.granted(moment(0), moment(0));
-            turns.waiting(told);
-            turns.released(Returned { at: moment(6), took: None, told: None }, budget, false);
-            turns
+            let mut fairness = FairnessPolicy::default();
+            fairness.granted(moment(0), moment(0));
+            fairness.waiting(told);
+            fairness.released(
+                ReleaseTiming { at: moment(6), took: None, told: None },
+                budget,
+                false,
+            );
+            fairness
         };
         assert_eq!(over(1).stand_back(None), None);
         assert!(over(2).stand_back(None).is_some());
-        let mut turns = over(1);
-        turns.found_busy(moment(8));
-        turns.granted(moment(10), moment(10));
-        let released = |at| Returned { at: moment(at), took: None, told: None };
-        turns.released(released(16), budget, false);
-        assert!(turns.stand_back(None).is_some(), "another client has had it since");
-        turns.goes();
-        turns.granted(moment(6_000), moment(6_000));
-        turns.released(released(6_006), budget, false);
-        assert_eq!(turns.stand_back(None), None, "that was long ago");
-        turns.granted(moment(6_085), moment(6_085));
-        turns.released(released(6_095), budget, true);
-        assert_eq!(turns.stand_back(None), None, "all that wait are counted");
-        turns.granted(moment(6_095), moment(6_095));
-        turns.released(released(6_105), budget, false);
-        assert!(turns.stand_back(None).is_some(), "the store does not know all that wait");
+        let mut fairness = over(1);
+        fairness.found_busy(moment(8));
+        fairness.granted(moment(10), moment(10));
+        let released = |at| ReleaseTiming { at: moment(at), took: None, told: None };
+        fairness.released(released(16), budget, false);
+        assert!(fairness.stand_back(None).is_some(), "another client has had it since");
+        fairness.goes();
+        fairness.granted(moment(6_000), moment(6_000));
+        fairness.released(released(6_006), budget, false);
+        assert_eq!(fairness.stand_back(None), None, "that was long ago");
+        fairness.granted(moment(6_085), moment(6_085));
+        fairness.released(released(6_095), budget, true);
+        assert_eq!(fairness.stand_back(None), None, "all that wait are counted");
+        fairness.granted(moment(6_095), moment(6_095));
+        fairness.released(released(6_105), budget, false);
+        assert!(fairness.stand_back(None).is_some(), "the store does not know all that wait");
     }
 
     #[test]
     fn how_many_waited_long_ago_is_forgotten() {
-        let mut turns = used_to(20);
-        turns.waiting(200);
-        let returned = Returned { at: moment(100), took: None, told: None };
-        turns.released(returned, Duration::from_millis(5), false);
-        turns.heard();
-        turns.begin(moment(200));
-        assert!(turns.is_behind());
-        turns.begin(moment(6_000));
-        assert!(!turns.is_behind() && turns.delay().is_zero());
-        turns.waiting(200);
-        (0..MOST_CLIENTS).for_each(|_| turns.heard());
-        assert!(!turns.is_behind(), "also where they left in the meantime");
+        let mut fairness = used_to(20);
+        fairness.waiting(200);
+        let timing = ReleaseTiming { at: moment(100), took: None, told: None };
+        fairness.released(timing, Duration::from_millis(5), false);
+        fairness.heard();
+        fairness.begin(moment(200));
+        assert!(fairness.is_behind());
+        fairness.begin(moment(6_000));
+        assert!(!fairness.is_behind() && fairness.delay().is_zero());
+        fairness.waiting(200);
+        (0..MOST_CLIENTS).for_each(|_| fairness.heard());
+        assert!(!fairness.is_behind(), "also where they left in the meantime");
     }
 
     #[test]
     fn who_is_alone_or_one_of_two_does_not_wait() {
-        assert_eq!(Turns::default().delay(), Duration::ZERO);
-        let mut turns = used_to(2);
-        turns.heard();
-        turns.heard();
-        assert_eq!(turns.delay(), Duration::ZERO);
+        assert_eq!(FairnessPolicy::default().delay(), Duration::ZERO);
+        let mut fairness = used_to(2);
+        fairness.heard();
+        fairness.heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
     }
 
     #[test]
     fn others_that_are_gone_are_forgotten() {
-        let mut turns = used_to(20);
+        let mut fairness = used_to(20);
         for _ in 0..40 {
-            turns.heard();
-            turns.granted(moment(0), moment(0));
+            fairness.heard();
+            fairness.granted(moment(0), moment(0));
         }
-        turns.heard();
-        assert_eq!(turns.delay(), Duration::ZERO);
+        fairness.heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
     }
 
     #[test]
     fn who_has_more_turns_than_others_does_not_keep_them() {
-        let mut turns = used_to(2);
-        turns.waiting(8);
+        let mut fairness = used_to(2);
+        fairness.waiting(8);
         for _ in 0..7 {
-            turns.heard();
-            assert!(!turns.delay().is_zero(), "others have waited for longer");
+            fairness.heard();
+            assert!(!fairness.delay().is_zero(), "others have waited for longer");
         }
-        turns.heard();
-        assert_eq!(turns.delay(), Duration::ZERO);
-        let mut turns = used_to(20);
-        turns.waiting(8);
-        (0..8).for_each(|_| turns.heard());
-        assert_eq!(turns.delay(), Duration::ZERO, "it had fewer turns than others");
+        fairness.heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+        let mut fairness = used_to(20);
+        fairness.waiting(8);
+        (0..8).for_each(|_| fairness.heard());
+        assert_eq!(fairness.delay(), Duration::ZERO, "it had fewer fairness than others");
     }
 
     #[test]
     fn nothing_is_waited_for_longer_than_the_limit() {
-        let mut turns = used_to(900);
-        assert!(turns.delay() > LONGEST_PAUSE / 4);
-        turns.granted(moment(0), moment(60_000));
-        assert_eq!(turns.delay(), LONGEST_PAUSE);
+        let mut fairness = used_to(900);
+        assert!(fairness.delay() > LONGEST_PAUSE / 4);
+        fairness.granted(moment(0), moment(60_000));
+        assert_eq!(fairness.delay(), LONGEST_PAUSE);
         let took = Some(Duration::from_secs(10));
-        let returned = Returned { at: moment(70_000), took, told: None };
-        turns.released(returned, Duration::from_millis(5), false);
-        assert_eq!(turns.stand_back(None), Some(moment(70_050)));
-        assert_eq!(turns.stand_back(Some(moment(70_050))), None);
+        let timing = ReleaseTiming { at: moment(70_000), took, told: None };
+        fairness.released(timing, Duration::from_millis(5), false);
+        assert_eq!(fairness.stand_back(None), Some(moment(70_050)));
+        assert_eq!(fairness.stand_back(Some(moment(70_050))), None);
     }
 }
