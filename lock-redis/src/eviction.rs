@@ -7,7 +7,7 @@ use crate::connection::{
     CallError, CallbackRequest, ConnectionLike, Dialer, ReplyCheck, Request, Server,
     SharedConnection,
 };
-use crate::refusal::{self, Asked};
+use crate::error_mapping::{self, Asked};
 use crate::reply::Reply;
 use lock_core::backend::Failure;
 use lock_core::{Config, Error, Moment, WarningKind};
@@ -185,7 +185,7 @@ fn said(reply: &Reply) -> Option<Memory> {
 /// With `refuse` a server must say what it does.
 fn untold(server: &Server, reply: &Reply) -> Error {
     if let Reply::Error(answer) = reply {
-        return refusal::explain(server, answer, &Asked::Introduction)
+        return error_mapping::explain(server, answer, &Asked::Introduction)
             .with_hint("`eviction=refuse` needs to ask for `INFO memory`");
     }
     Error::configuration(format!(

@@ -2,7 +2,7 @@
 //! for stands in `docs/DESIGN.md`, under "Who is a member of a quorum?".
 
 use crate::connection::ConnectionLike;
-use crate::format::{Owned, run, unexpected};
+use crate::format::{OwnedFormat, run, unexpected};
 use crate::reply::Reply;
 use crate::script::MARK;
 use crate::text::Text;
@@ -206,7 +206,7 @@ pub struct Admission {
     pub chooses: bool,
 }
 
-impl Owned {
+impl OwnedFormat {
     /// Asks the server of this `run_id`, or any if that is empty. Where it is another one, nothing was changed.
     pub(crate) fn mark(
         &self,

@@ -4,10 +4,10 @@
 //! said here, and nowhere else.
 
 use crate::connection::{ConnectionLike, Request, Server};
-use crate::format::{Owned, SetAside, remaining, run, token_range, unexpected};
+use crate::error_mapping::{self, Asked};
+use crate::format::{OwnedFormat, SetAside, remaining, run, token_range, unexpected};
 use crate::keys;
 use crate::marker::Standing;
-use crate::refusal::{self, Asked};
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, Tokens};
@@ -62,7 +62,7 @@ impl Vote {
     }
 }
 
-impl Owned {
+impl OwnedFormat {
     /// An attempt whose token is proposed, or without one, on a node that votes under these terms; without terms on one
     /// that is never started again.
     pub(crate) fn propose(
@@ -97,7 +97,7 @@ impl Owned {
             voting.map_or(&b""[..], |voting| part(voting.standing).as_bytes())
         };
         let reply = run(
-            &self.shape.scripts.propose,
+            &self.dialect.scripts.propose,
             link,
             &key,
             &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes(), marker.as_bytes()],
@@ -127,7 +127,7 @@ impl Owned {
             [4] => Vote::Outdated,
             [5] => return Ok(Vote::Stranger),
             [6, ahead] => Vote::Ahead(Duration::from_micros(ahead.unsigned_abs())),
-            _ => return Err(unexpected(link, &self.shape.scripts.propose)),
+            _ => return Err(unexpected(link, &self.dialect.scripts.propose)),
         };
         // All of these were said by the server that we took it for.
         link.mark_verified();
@@ -161,7 +161,7 @@ pub(crate) fn introduction(
 ) -> Result<Introduction, Failure> {
     let reply = link.call(&Request(&[&[b"INFO"]]), by)?;
     if let Reply::Error(error) = &reply {
-        return Err(refusal::refused(link.server(), error, &Asked::Introduction));
+        return Err(error_mapping::refused(link.server(), error, &Asked::Introduction));
     }
     // Every sentinel listens to this on the masters that it watches. A user who may not ask goes on without knowing.
     let listeners = Request(&[&[b"PUBSUB", b"NUMSUB", b"__sentinel__:hello"]]);

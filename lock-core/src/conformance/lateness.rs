@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_late_test_with_an_excuse_runs_again() {
+    fn late_test_runs_again_only_after_a_delay() {
         let is_late = || {
             delay();
             late("on purpose");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_of_the_timekeeper_is_measured() {
+    fn delay_of_timekeeper_is_measured() {
         let ((), lateness) = with_lateness(delay);
         assert!(lateness > BEAT * 10, "{lateness:?}");
     }

@@ -100,7 +100,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn sleepers_are_woken_in_their_order_whatever_they_wait_for() {
+    fn sleepers_wake_in_order_of_their_deadlines() {
         let (start, clock) = (SystemClock.now(), VirtualTime::new().clock());
         let begin = clock.now();
         let sleep = |hours: u64| {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_without_an_end_does_not_move_the_clock() {
+    fn sleeper_without_deadline_does_not_move_the_clock() {
         let clock = VirtualTime::new().clock();
         let (begin, signal) = (clock.now(), Arc::new(Signal::new()));
         thread::scope(|scope| {

@@ -5,9 +5,9 @@ use super::plain::Plain;
 use super::progress::Progress;
 use super::timestamp::Timestamp;
 use crate::connection::{ConnectionLike, Request};
-use crate::format::{self, LONGEST_TEXT, Polls, WireFormat, refused, strange};
+use crate::error_mapping::Asked;
+use crate::format::{self, LONGEST_TEXT, PollInterval, WireFormat, refused, strange};
 use crate::keys::Keys;
-use crate::refusal::Asked;
 use crate::reply::Reply;
 use crate::script::Script;
 use crate::text::Text;
@@ -35,7 +35,7 @@ pub trait StepHook: fmt::Debug + Send + Sync {
 pub(super) struct ClassicFormat {
     pub(super) keys: Keys,
     pub(super) algorithm: Algorithm,
-    pub(super) polls: Polls,
+    pub(super) polls: PollInterval,
     pub(super) hook: Option<Arc<dyn StepHook>>,
     /// Attempts that may be sent on from one node to the next.
     pub(super) attempts: Mutex<HashMap<OwnerId, Progress>>,
@@ -61,12 +61,12 @@ impl WireFormat for ClassicFormat {
         &self.keys
     }
 
-    fn polls(&self) -> Polls {
+    fn polls(&self) -> PollInterval {
         self.polls
     }
 
     fn abilities(&self, _: ReplicaSupport) -> Abilities {
-        let Polls { interval, jitter } = self.polls;
+        let PollInterval { interval, jitter } = self.polls;
         Abilities::full()
             .renewable(false)
             .tokens(false)
@@ -237,7 +237,7 @@ impl CommandSequence<'_> {
                 Reply::Error(error) => {
                     let failure =
                         refused(sequence.link, &error, &Asked::Command(command, sequence.key));
-                    Err(format::named(sequence.link, failure, sequence.key, sequence.by))
+                    Err(format::with_found_value(sequence.link, failure, sequence.key, sequence.by))
                 }
                 reply => Ok(reply),
             }
@@ -295,7 +295,9 @@ impl CommandSequence<'_> {
                         answers.iter().find(|answer| matches!(answer, Reply::Error(_)))
                     {
                         let failure = refused(self.link, error, &Asked::Command("EXEC", self.key));
-                        return Err(format::named(self.link, failure, self.key, self.by));
+                        return Err(format::with_found_value(
+                            self.link, failure, self.key, self.by,
+                        ));
                     }
                     return Ok(answers);
                 }

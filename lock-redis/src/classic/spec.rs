@@ -4,7 +4,7 @@ use super::counter::Counter;
 use super::format::{Algorithm, ClassicFormat, StepHook};
 use super::plain::Plain;
 use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
-use crate::format::{Polls, Settings};
+use crate::format::{PollInterval, Settings};
 use crate::keys::Keys;
 use lock_core::{Config, Context, Error};
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ pub(super) fn read(
         }
         _ => return Ok(None),
     };
-    let polls = settings.polls(Polls::default())?.unwrap_or_default();
+    let polls = settings.polls(PollInterval::default())?.unwrap_or_default();
     // A lease that is asked for later is looked at then.
     if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
         let interval = polls.interval;

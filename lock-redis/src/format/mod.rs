@@ -7,17 +7,17 @@
 //!
 //! Formats that do not say who holds a lock are in [`classic`](crate::classic).
 
-mod found;
+mod foreign_value;
 mod owned;
-mod polls;
+mod poll_interval;
 mod redisson;
 mod spec;
 mod token;
 mod wakes;
 
-pub(crate) use found::{LONGEST_TEXT, named};
-pub(crate) use owned::{Owned, SetAside, Shape};
-pub(crate) use polls::Polls;
+pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
+pub(crate) use owned::{Dialect, OwnedFormat, SetAside};
+pub(crate) use poll_interval::PollInterval;
 pub(crate) use redisson::REDISSON;
 pub(crate) use spec::Settings;
 pub(crate) use token::TOKEN;
@@ -25,10 +25,10 @@ pub(crate) use token::TOKEN;
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
 use crate::connection::{ConnectionLike, Server};
+use crate::error_mapping::{self, Asked};
+use crate::foreign_client::ForeignClient;
 use crate::keys::{self, Keys};
-use crate::neighbour::Neighbour;
 use crate::pubsub::ChannelKind;
-use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
 use lock_core::backend::{
@@ -55,7 +55,7 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     fn keys(&self) -> &Keys;
 
     /// How often a waiter asks again, where releases are not told.
-    fn polls(&self) -> Polls;
+    fn polls(&self) -> PollInterval;
 
     /// What a store of this format can do, where replicas can be asked in this way.
     fn abilities(&self, replication: ReplicaSupport) -> Abilities;
@@ -66,7 +66,7 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     }
 
     /// This one, where it says who holds a lock.
-    fn owned(&self) -> Option<&Owned> {
+    fn owned(&self) -> Option<&OwnedFormat> {
         None
     }
 
@@ -127,17 +127,17 @@ impl Format {
     /// Whose waiters its releases wake besides our own, as its setting `wakes=` names them.
     #[must_use]
     pub fn wakes(&self) -> Option<&'static str> {
-        self.woken().map(Neighbour::name)
+        self.woken().map(ForeignClient::name)
     }
 
     /// Whether releases must be told on plain channels, because others listen there who know no sharded ones.
     #[must_use]
     pub fn needs_plain_channels(&self) -> bool {
-        self.woken() == Some(Neighbour::SpringIntegration)
+        self.woken() == Some(ForeignClient::SpringIntegration)
     }
 
-    fn woken(&self) -> Option<Neighbour> {
-        self.0.owned().and_then(|format| format.shape.wakes())
+    fn woken(&self) -> Option<ForeignClient> {
+        self.0.owned().and_then(|format| format.dialect.wakes())
     }
 
     /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
@@ -165,7 +165,7 @@ impl Format {
     }
 
     /// This one, where it must say who holds a lock: for what cannot do without.
-    pub(crate) fn owned(&self, what: &str) -> Result<&Owned, Failure> {
+    pub(crate) fn owned(&self, what: &str) -> Result<&OwnedFormat, Failure> {
         self.0.owned().ok_or_else(|| {
             Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
@@ -191,7 +191,7 @@ impl Format {
     /// For how long a counter of tokens is kept.
     #[must_use]
     pub fn keep(&self) -> Duration {
-        self.0.owned().map_or(Duration::ZERO, Owned::keep)
+        self.0.owned().map_or(Duration::ZERO, OwnedFormat::keep)
     }
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn run(
     match script.run(link, keys, arguments, by)? {
         Reply::Error(error) => {
             let failure = refused(link, &error, &Asked::Script(script, key));
-            Err(named(link, failure, key, by))
+            Err(with_found_value(link, failure, key, by))
         }
         reply => Ok(reply),
     }
@@ -220,8 +220,8 @@ pub(crate) fn refused(
     answer: &ServerError,
     asked: &Asked<'_>,
 ) -> Failure {
-    let failure = refusal::refused(link.server(), answer, asked);
-    if refusal::is_by_a_replica(failure.error()) {
+    let failure = error_mapping::refused(link.server(), answer, asked);
+    if error_mapping::is_by_a_replica(failure.error()) {
         link.close_with(failure.error());
     }
     failure
@@ -273,9 +273,9 @@ pub(crate) fn unpublished(
     channel: &str,
 ) {
     let asked = |channel| Asked::Publish(channels.publish(), channel);
-    let cause = refusal::cause_on_channel(server, why, channel, asked);
+    let cause = error_mapping::cause_on_channel(server, why, channel, asked);
     server.warn_of(WarningKind::NotPublished, cause, || {
-        let cause = refusal::explain(server, why, &asked(channel));
+        let cause = error_mapping::explain(server, why, &asked(channel));
         format!(
             "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
         )

@@ -1,17 +1,17 @@
-//! [`Owned`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
-//! differ in their [`Shape`] only; the scripts are the same.
+//! [`OwnedFormat`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
+//! differ in their [`Dialect`] only; the scripts are the same.
 
-use super::polls::Polls;
+use super::poll_interval::PollInterval;
 use super::wakes::Naming;
 use super::{
     FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
     token_range, unexpected,
 };
 use crate::connection::{ConnectionLike, ReplyCheck, SharedConnection};
+use crate::error_mapping::{self, Asked};
+use crate::foreign_client::ForeignClient;
 use crate::keys::{self, Keys};
-use crate::neighbour::Neighbour;
 use crate::pubsub::ChannelKind;
-use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::{Run, Script, Scripts};
 use crate::text::Text;
@@ -26,9 +26,9 @@ use std::time::Duration;
 
 /// What tells these formats apart.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct Dialect {
     pub(crate) name: &'static str,
-    /// The scripts, with the words for this shape before each of them.
+    /// The scripts, with the words for this dialect before each of them.
     pub(crate) scripts: Scripts,
     /// Whether one plain command takes it where no token is to be made.
     pub(crate) takes_plainly: bool,
@@ -36,9 +36,9 @@ pub(crate) struct Shape {
     pub(crate) tells_apart: bool,
 }
 
-impl Shape {
+impl Dialect {
     /// Whose waiters its releases wake besides our own.
-    pub(crate) fn wakes(&self) -> Option<Neighbour> {
+    pub(crate) fn wakes(&self) -> Option<ForeignClient> {
         self.scripts.release.wakes()
     }
 }
@@ -48,15 +48,15 @@ const SELDOM: Duration = Duration::from_secs(1);
 
 /// A format, with the settings that it depends on.
 #[derive(Debug)]
-pub(crate) struct Owned {
-    pub(crate) shape: &'static Shape,
+pub(crate) struct OwnedFormat {
+    pub(crate) dialect: &'static Dialect,
     pub(crate) keys: Keys,
     /// What its channels are called.
     naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
     /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
-    polls: Option<Polls>,
+    polls: Option<PollInterval>,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
     /// lease that it asks for may be shorter.
     shortest_tombstone: Duration,
@@ -72,22 +72,22 @@ pub(crate) struct SetAside {
     pub(crate) last: FencingToken,
 }
 
-impl WireFormat for Owned {
+impl WireFormat for OwnedFormat {
     fn name(&self) -> &'static str {
-        self.shape.name
+        self.dialect.name
     }
 
     fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    fn polls(&self) -> Polls {
+    fn polls(&self) -> PollInterval {
         self.polls.unwrap_or_default()
     }
 
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         // Where the scripts tell those apart that do not tell, some may look like one of us all the same.
-        let least = if self.shape.tells_apart { SELDOM } else { Duration::ZERO };
+        let least = if self.dialect.tells_apart { SELDOM } else { Duration::ZERO };
         let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
         Abilities::full()
             .tokens(self.policy != TokenPolicy::Off)
@@ -95,7 +95,7 @@ impl WireFormat for Owned {
             .replication(replication)
     }
 
-    fn owned(&self) -> Option<&Owned> {
+    fn owned(&self) -> Option<&OwnedFormat> {
         Some(self)
     }
 
@@ -118,7 +118,7 @@ impl WireFormat for Owned {
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
         let (keep, set_aside) = (Text::of(self.keep().as_millis()), Text::number(reserve.into()));
         let reply = run(
-            &self.shape.scripts.acquire,
+            &self.dialect.scripts.acquire,
             link,
             &key,
             &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes()],
@@ -130,7 +130,8 @@ impl WireFormat for Owned {
             Reply::Int(1) if mode == b"0" => Ok(Answer::Granted(Grant::new(None))),
             Reply::Int(first @ 2..) if mode != b"0" => {
                 let tokens = token_range(*first, reserve);
-                let tokens = tokens.ok_or_else(|| unexpected(link, &self.shape.scripts.acquire))?;
+                let tokens =
+                    tokens.ok_or_else(|| unexpected(link, &self.dialect.scripts.acquire))?;
                 let grant = Grant::new(Some(tokens));
                 Ok(Answer::Granted(if reserve == 0 {
                     grant
@@ -146,9 +147,9 @@ impl WireFormat for Owned {
                     }
                     Ok(self.busy(pttl, told == 1))
                 }
-                _ => Err(unexpected(link, &self.shape.scripts.acquire)),
+                _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
             },
-            _ => Err(unexpected(link, &self.shape.scripts.acquire)),
+            _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
         }
     }
 
@@ -174,7 +175,7 @@ impl WireFormat for Owned {
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let key = self.keys.lock(name);
-        let reply = run(&self.shape.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
+        let reply = run(&self.dialect.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
         match reply.as_array() {
             Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
             Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
@@ -185,7 +186,7 @@ impl WireFormat for Owned {
                     holds.unwrap_or(1),
                 )))
             }
-            _ => Err(unexpected(link, &self.shape.scripts.inspect)),
+            _ => Err(unexpected(link, &self.dialect.scripts.inspect)),
         }
     }
 
@@ -201,7 +202,7 @@ impl WireFormat for Owned {
         let keys = &mut [key.as_bytes(), b""];
         let keys = with(keys, list.as_deref().map(str::as_bytes));
         let told = [channel.as_bytes(), self.publish()];
-        let script = &self.shape.scripts.force;
+        let script = &self.dialect.scripts.force;
         let reply = run(script, link, &key, keys, &told, by)?;
         match released(link.server(), self.channels(), || channel, &reply, 0) {
             Some(release) => Ok(release != Release::Gone),
@@ -210,19 +211,23 @@ impl WireFormat for Owned {
     }
 }
 
-impl Owned {
+impl OwnedFormat {
     /// How long a token counter is kept after the time it stands for.
     pub(crate) fn keep(&self) -> Duration {
         self.keep
     }
 
     /// With the settings in `config`, which was checked.
-    pub(super) fn new(shape: &'static Shape, config: &Config, polls: Option<Polls>) -> Self {
+    pub(super) fn new(
+        dialect: &'static Dialect,
+        config: &Config,
+        polls: Option<PollInterval>,
+    ) -> Self {
         Self {
-            shape,
+            dialect,
             polls,
             keys: Keys::new(config.prefix()),
-            naming: Naming::new(shape, config.prefix()),
+            naming: Naming::new(dialect, config.prefix()),
             policy: config.tokens(),
             keep: config.token_retention(),
             shortest_tombstone: config.command_timeout() * 2,
@@ -244,7 +249,7 @@ impl Owned {
     /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
     /// knows of its own. They count as one.
     fn unseen(&self) -> u32 {
-        u32::from(self.has_slots && self.shape.wakes() == Some(Neighbour::SpringIntegration))
+        u32::from(self.has_slots && self.dialect.wakes() == Some(ForeignClient::SpringIntegration))
     }
 
     /// The kind of the channels.
@@ -259,14 +264,14 @@ impl Owned {
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.
     fn list(&self, key: &str) -> Option<String> {
-        self.shape.wakes().and_then(|wakes| wakes.list(key))
+        self.dialect.wakes().and_then(|wakes| wakes.list(key))
     }
 
     /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
     /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
     fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
         match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
-            Some(list) => Err(Failure::Refused(Error::configuration(refusal::apart(&list)))),
+            Some(list) => Err(Failure::Refused(Error::configuration(error_mapping::apart(&list)))),
             None => Ok(()),
         }
     }
@@ -274,7 +279,7 @@ impl Owned {
     /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told);
-        match (taken(pttl), polls.map(Polls::pause)) {
+        match (taken(pttl), polls.map(PollInterval::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,
@@ -283,7 +288,7 @@ impl Owned {
 
     /// Whether a free lock is taken by one command that everybody has, and not by our script.
     fn takes_plainly(&self) -> bool {
-        self.shape.takes_plainly && self.policy == TokenPolicy::Off
+        self.dialect.takes_plainly && self.policy == TokenPolicy::Off
     }
 
     /// How the script is told which tokens to make.
@@ -317,7 +322,11 @@ impl Owned {
                 let mut heard = ReplyCheck::Expected;
                 done(outcome.and_then(|reply| {
                     if let Reply::Error(error) = &reply {
-                        return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
+                        return Err(error_mapping::refused(
+                            &server,
+                            error,
+                            &Asked::Script(script, &key),
+                        ));
                     }
                     let channel = || naming.of(&key);
                     let release = released(&server, channels, channel, &reply, unseen);
@@ -355,7 +364,7 @@ impl Owned {
         };
         if unused.is_none() && tombstone.is_zero() {
             return send(
-                &self.shape.scripts.release,
+                &self.dialect.scripts.release,
                 &key,
                 with(&mut [key.as_bytes(), b""], signal),
                 &told,
@@ -370,7 +379,7 @@ impl Owned {
         };
         let [owner, channel, publish] = told;
         send(
-            &self.shape.scripts.close,
+            &self.dialect.scripts.close,
             &key,
             with(&mut [key.as_bytes(), token.as_bytes(), closed.as_bytes(), b""], signal),
             &[owner, channel, publish, used, aside, lifetime.as_bytes()],
@@ -394,17 +403,17 @@ impl Owned {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         if self.has_slots {
-            return Ok(renew_apart(&self.shape.scripts.renew, link, &key_words, &words, by));
+            return Ok(renew_apart(&self.dialect.scripts.renew, link, &key_words, &words, by));
         }
         let first = keys.first().map_or("", |key| key);
-        let reply = run(&self.shape.scripts.renew, link, first, &key_words, &words, by)?;
+        let reply = run(&self.dialect.scripts.renew, link, first, &key_words, &words, by)?;
         if matches!(reply, Reply::Int(1)) {
             return Ok(vec![Ok(Renewal::Extended); batch.len()]);
         }
         let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
-            return Err(unexpected(link, &self.shape.scripts.renew));
+            return Err(unexpected(link, &self.dialect.scripts.renew));
         };
-        let script = &self.shape.scripts.renew;
+        let script = &self.dialect.scripts.renew;
         let renewals =
             answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())

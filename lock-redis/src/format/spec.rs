@@ -1,9 +1,9 @@
 //! What `format=` says: the name of a format, and its own settings behind it, as in `format=token,poll=10ms`.
 
-use super::owned::Owned;
-use super::polls::Polls;
-use super::{OPTION, REDISSON, Shape, TOKEN};
-use crate::neighbour::Neighbour;
+use super::owned::OwnedFormat;
+use super::poll_interval::PollInterval;
+use super::{Dialect, OPTION, REDISSON, TOKEN};
+use crate::foreign_client::ForeignClient;
 use lock_core::{Config, Error};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
 
 /// The format that `config` names, of those in this module.
-pub(super) fn read(config: &Config) -> Result<Owned, Error> {
+pub(super) fn read(config: &Config) -> Result<OwnedFormat, Error> {
     let mut settings = Settings::of(config);
     match settings.name {
         "redisson" => {
@@ -23,11 +23,12 @@ pub(super) fn read(config: &Config) -> Result<Owned, Error> {
             Ok(format)
         }
         "token" => {
-            let wakes = settings.one_of(&Neighbour::WORDS)?;
+            let wakes = settings.one_of(&ForeignClient::WORDS)?;
             if let Some(complaint) = wakes.and_then(|wakes| wakes.complaint(config.prefix())) {
                 return Err(settings.refuse(complaint));
             }
-            let format = owned(config, &mut settings, wakes.map_or(&TOKEN, Neighbour::shape))?;
+            let format =
+                owned(config, &mut settings, wakes.map_or(&TOKEN, ForeignClient::dialect))?;
             settings.must_be_used_up(
                 "`poll=` and `jitter=`, `wakes=` with `python-redis-lock` or `spring-integration`",
             )?;
@@ -45,15 +46,16 @@ pub(super) fn read(config: &Config) -> Result<Owned, Error> {
 fn owned(
     config: &Config,
     settings: &mut Settings<'_>,
-    shape: &'static Shape,
-) -> Result<Owned, Error> {
-    let usual =
-        shape.tells_apart.then(|| shape.wakes().map(Neighbour::usual_polls).unwrap_or_default());
+    dialect: &'static Dialect,
+) -> Result<OwnedFormat, Error> {
+    let usual = dialect
+        .tells_apart
+        .then(|| dialect.wakes().map(ForeignClient::usual_polls).unwrap_or_default());
     if usual.is_none() && settings.has("jitter") && !settings.has("poll") {
         return Err(settings.refuse("`jitter` is what `poll` is made longer by, and there is none"));
     }
     let polls = settings.polls(usual.unwrap_or_default())?.or(usual);
-    Ok(Owned::new(shape, config, polls))
+    Ok(OwnedFormat::new(dialect, config, polls))
 }
 
 /// The name of a format, and its settings that were not read yet.
@@ -105,12 +107,12 @@ impl<'a> Settings<'a> {
     }
 
     /// How often who waits asks again, if anything is said of it; what is not said is as usual.
-    pub(crate) fn polls(&mut self, usual: Polls) -> Result<Option<Polls>, Error> {
+    pub(crate) fn polls(&mut self, usual: PollInterval) -> Result<Option<PollInterval>, Error> {
         let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
         if interval.is_none() && jitter.is_none() {
             return Ok(None);
         }
-        let polls = Polls::new(interval.unwrap_or(usual.interval), jitter);
+        let polls = PollInterval::new(interval.unwrap_or(usual.interval), jitter);
         if polls.interval.is_zero() {
             return Err(self.refuse("`poll=0` would ask without a pause"));
         }
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
     use lock_core::backend::{Answer, ReplicaSupport, Waking};
 
-    fn format(text: &str) -> Result<Owned, Error> {
+    fn format(text: &str) -> Result<OwnedFormat, Error> {
         read(&Config::from_url(&format!("redis://h?format={text}")).unwrap())
     }
 

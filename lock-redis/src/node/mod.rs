@@ -11,7 +11,6 @@ mod settings;
 pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
-use crate::confirm::{Confirming, Listing};
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
 use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
 use crate::eviction::{Eviction, OnEviction};
@@ -19,6 +18,7 @@ use crate::format::{Format, less_ours};
 use crate::marker::{Sight, Step};
 use crate::propose::{self, Introduction, Vote, Voting};
 use crate::pubsub::Subscriber;
+use crate::replica_ack::{AcknowledgedConnection, Listing};
 use crate::shards::{self, Port, Shards};
 use asking::How;
 use lock_core::backend::{
@@ -135,7 +135,8 @@ impl Node {
         self.link.wait_for_callbacks(by)?;
         self.aside(how, by, |link| {
             self.eviction.refuse(link, by)?;
-            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
+            let mut link =
+                AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), needed, time);
             Ok(match format.0.acquire(&mut link, attempt, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
                     None => Answer::Granted(grant),

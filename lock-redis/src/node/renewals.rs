@@ -2,10 +2,10 @@
 
 use super::asking::How;
 use super::{Node, QUORUM, RENEWED, on};
-use crate::confirm::Confirming;
 use crate::connection::ConnectionLike;
 use crate::format::Format;
 use crate::marker::{Sight, Step};
+use crate::replica_ack::AcknowledgedConnection;
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, RenewalRequest};
 use std::sync::Arc;
@@ -129,7 +129,8 @@ impl Node {
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
         let renewed = self.on_lane(how, by, |link| {
-            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
+            let mut link =
+                AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), most, time);
             let renewals = format.owned(RENEWED)?.renew(&mut link, chunk, by)?;
             let weighed = |(renewal, needed)| match renewal {
                 Ok(Renewal::Extended) => {

@@ -15,7 +15,7 @@ mod waker;
 mod worker;
 
 use crate::connection::Dialer;
-use crate::format::Polls;
+use crate::format::PollInterval;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -82,7 +82,7 @@ impl Subscriber {
         &self,
         kind: ChannelKind,
         channel: &str,
-        polls: Polls,
+        polls: PollInterval,
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
@@ -116,7 +116,7 @@ impl Subscriber {
         &self,
         kind: ChannelKind,
         channel: &str,
-        polls: Polls,
+        polls: PollInterval,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
         self.start_following(kind, channel, Some(polls), wake)
@@ -136,7 +136,7 @@ impl Subscriber {
         &self,
         kind: ChannelKind,
         channel: &str,
-        polls: Option<Polls>,
+        polls: Option<PollInterval>,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();

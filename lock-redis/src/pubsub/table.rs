@@ -4,7 +4,7 @@
 
 use super::ChannelKind;
 use super::waker::Waker;
-use crate::format::Polls;
+use crate::format::PollInterval;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ struct Channel {
     unused_since: Option<Moment>,
     /// How often waiters are woken where the server refuses to subscribe; `None`: that is a
     /// failure.
-    polls: Option<Polls>,
+    polls: Option<PollInterval>,
     /// Whether the server refuses to subscribe to this channel for good.
     is_polled: bool,
     /// When waiters are woken next, while they are polled.
@@ -177,7 +177,7 @@ impl SubscriptionTable {
         &mut self,
         kind: ChannelKind,
         channel: &str,
-        polls: Option<Polls>,
+        polls: Option<PollInterval>,
         wake: Arc<dyn Wake>,
     ) -> (WatchId, SubscriptionState) {
         let (id, fresh) = (self.next_number(), self.next_number());
@@ -415,7 +415,7 @@ impl SubscriptionTable {
 }
 
 impl Channel {
-    fn new(number: u64, kind: ChannelKind, polls: Option<Polls>) -> Self {
+    fn new(number: u64, kind: ChannelKind, polls: Option<PollInterval>) -> Self {
         Self {
             number,
             kind,

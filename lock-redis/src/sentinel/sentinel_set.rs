@@ -1,4 +1,4 @@
-//! [`Council`]: all sentinels together. Of those that belong to the deployment the one that has
+//! [`SentinelSet`]: all sentinels together. Of those that belong to the deployment the one that has
 //! heard of the latest failover is right about the master.
 //!
 //! A deployment is known by the IDs of its Sentinels, and by the `run_id` of its master. A Sentinel
@@ -6,8 +6,8 @@
 //! watches the very master: an address may lead to a Sentinel of another deployment by now. At
 //! first the deployment is the one that most of the URL's Sentinels belong to.
 
-use super::lookout::Alarm;
-use super::member::{Member, Opinion, Said};
+use super::failover_watcher::WatcherSignal;
+use super::instance::{MasterReport, SentinelInstance, SentinelReply};
 use crate::address::Address;
 use crate::connection::Endpoint;
 use crate::deployment::{Account, deployments};
@@ -29,19 +29,19 @@ const MOST: usize = 7;
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The sentinels of a master.
-pub(super) struct Council {
+pub(super) struct SentinelSet {
     master: String,
-    members: Mutex<Vec<Arc<Member>>>,
+    members: Mutex<Vec<Arc<SentinelInstance>>>,
     /// What sentinels that are heard of later are asked with.
     credentials: Credentials,
     /// Told of everything that the sentinels tell.
-    alarm: Arc<Alarm>,
-    ours: Mutex<Ours>,
+    signal_to_watcher: Arc<WatcherSignal>,
+    ours: Mutex<KnownSentinels>,
 }
 
 /// The Sentinels of the deployment that is followed.
 #[derive(Default)]
-struct Ours {
+struct KnownSentinels {
     /// Their IDs, by what they said last; none before the first answer.
     ids: BTreeSet<String>,
     /// Since when none of them has answered.
@@ -52,7 +52,7 @@ struct Ours {
 
 /// What is known of the present master.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Present {
+pub(super) struct PresentMaster {
     pub(super) run_id: Option<Arc<str>>,
     /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
     /// client was granted.
@@ -68,7 +68,7 @@ pub(super) struct Credentials {
 
 /// What they say together.
 #[derive(Clone, Debug)]
-pub(super) struct Verdict {
+pub(super) struct Agreement {
     pub(super) master: Address,
     pub(super) epoch: u64,
     /// The `run_id` of the master, as most of them say that say it.
@@ -82,32 +82,32 @@ pub(super) struct Verdict {
 
 /// Where the answers come in.
 #[derive(Default)]
-struct Gathering {
-    said: Mutex<Vec<Option<Said>>>,
+struct Replies {
+    said: Mutex<Vec<Option<SentinelReply>>>,
     signal: Arc<Signal>,
 }
 
-impl Council {
+impl SentinelSet {
     /// The sentinels at these addresses. Does not talk to them.
     pub(super) fn new(
         master: &str,
         given: impl IntoIterator<Item = Address>,
         credentials: Credentials,
         settings: &NodeSettings,
-        alarm: Arc<Alarm>,
+        signal_to_watcher: Arc<WatcherSignal>,
     ) -> Result<Self, Error> {
-        let council = Self {
+        let sentinel_set = Self {
             master: master.to_owned(),
             members: Mutex::default(),
             credentials,
-            alarm,
+            signal_to_watcher,
             ours: Mutex::default(),
         };
         for address in given {
-            let member = council.member(address, true, settings)?;
-            council.members.lock().push(Arc::new(member));
+            let member = sentinel_set.member(address, true, settings)?;
+            sentinel_set.members.lock().push(Arc::new(member));
         }
-        Ok(council)
+        Ok(sentinel_set)
     }
 
     fn member(
@@ -115,21 +115,21 @@ impl Council {
         address: Address,
         given: bool,
         settings: &NodeSettings,
-    ) -> Result<Member, Error> {
+    ) -> Result<SentinelInstance, Error> {
         let place = Endpoint::tcp(&address.host, address.port);
         let Credentials { user, password } = &self.credentials;
         let dialer = settings.dialer_for(place, user.as_deref(), password.clone())?;
-        Ok(Member::new(address, given, dialer, settings.bounds().command))
+        Ok(SentinelInstance::new(address, given, dialer, settings.bounds().command))
     }
 
     /// Listens to the news of all that are known.
     pub(super) fn listen(&self) {
         for member in self.members() {
-            member.listen(&self.alarm);
+            member.listen(&self.signal_to_watcher);
         }
     }
 
-    fn members(&self) -> Vec<Arc<Member>> {
+    fn members(&self) -> Vec<Arc<SentinelInstance>> {
         self.members.lock().clone()
     }
 
@@ -138,51 +138,55 @@ impl Council {
         &self,
         settings: &NodeSettings,
         by: Moment,
-        present: &Present,
-    ) -> Result<Verdict, Failure> {
+        present: &PresentMaster,
+    ) -> Result<Agreement, Failure> {
         let by = by.min(settings.clock().now() + settings.bounds().connect);
         let members = self.members();
-        let gathering = Arc::new(Gathering::default());
-        gathering.said.lock().resize_with(members.len(), || None);
+        let replies = Arc::new(Replies::default());
+        replies.said.lock().resize_with(members.len(), || None);
         for (at, member) in members.iter().enumerate() {
-            self.send(at, member, &gathering, by);
+            self.send(at, member, &replies, by);
         }
-        let are_enough = |said: &[Option<Said>]| !self.count(&members, said, present).is_empty();
-        let said = gathering.wait(&members, &**settings.clock(), by, are_enough);
+        let are_enough =
+            |said: &[Option<SentinelReply>]| !self.count(&members, said, present).is_empty();
+        let said = replies.wait(&members, &**settings.clock(), by, are_enough);
         let (counted, are_others) = self.admit(&members, &said, settings, present);
         if counted.is_empty() {
-            return Err(self.at_a_loss(&members, &said));
+            return Err(self.no_agreement(&members, &said));
         }
         self.learn(&counted, settings);
-        let verdict = self.judge(&counted);
+        let agreement = self.judge(&counted);
         // What the ones before counted does not matter to these.
-        Ok(Verdict { by_majority: verdict.by_majority || are_others, ..verdict })
+        Ok(Agreement { by_majority: agreement.by_majority || are_others, ..agreement })
     }
 
-    /// The opinions that count, one for each Sentinel.
+    /// The reports that count, one for each Sentinel.
     fn count<'a>(
         &self,
-        members: &[Arc<Member>],
-        said: &'a [Option<Said>],
-        present: &Present,
-    ) -> Vec<&'a Opinion> {
+        members: &[Arc<SentinelInstance>],
+        said: &'a [Option<SentinelReply>],
+        present: &PresentMaster,
+    ) -> Vec<&'a MasterReport> {
         let ours = self.ours.lock();
         if ours.ids.is_empty() {
             return Self::elect(members, said);
         }
-        let counts = |it: &&Opinion| ours.knows(&it.account) || present.is_watched_by(it);
-        once(opinions(said).filter(counts))
+        let counts = |it: &&MasterReport| ours.knows(&it.account) || present.is_watched_by(it);
+        once(reports(said).filter(counts))
     }
 
     /// Those of the deployment that most of the Sentinels in the URL belong to; none where there is
     /// no such deployment.
-    fn elect<'a>(members: &[Arc<Member>], said: &'a [Option<Said>]) -> Vec<&'a Opinion> {
+    fn elect<'a>(
+        members: &[Arc<SentinelInstance>],
+        said: &'a [Option<SentinelReply>],
+    ) -> Vec<&'a MasterReport> {
         let given = members.iter().filter(|member| member.is_given);
         let given: Vec<_> = given.map(|member| member.address.clone()).collect();
-        let opinions: Vec<_> = opinions(said).collect();
-        let accounts: Vec<_> = opinions.iter().map(|it| it.account.clone()).collect();
+        let reports: Vec<_> = reports(said).collect();
+        let accounts: Vec<_> = reports.iter().map(|it| it.account.clone()).collect();
         let best = deployments(&given, &accounts).into_iter().find(|it| it.is_majority());
-        once(best.into_iter().flat_map(|it| it.accounts).map(|place| opinions[place]))
+        once(best.into_iter().flat_map(|it| it.accounts).map(|place| reports[place]))
     }
 
     /// The same, and what follows from it: which Sentinels are known by now. Where none of those
@@ -190,11 +194,11 @@ impl Council {
     /// these are others.
     fn admit<'a>(
         &self,
-        members: &[Arc<Member>],
-        said: &'a [Option<Said>],
+        members: &[Arc<SentinelInstance>],
+        said: &'a [Option<SentinelReply>],
         settings: &NodeSettings,
-        present: &Present,
-    ) -> (Vec<&'a Opinion>, bool) {
+        present: &PresentMaster,
+    ) -> (Vec<&'a MasterReport>, bool) {
         let now = settings.clock().now();
         let mut counted = self.count(members, said, present);
         let mut ours = self.ours.lock();
@@ -228,8 +232,8 @@ impl Council {
     }
 
     /// Asks one of them, on a thread of its own: connecting cannot be waited for together.
-    fn send(&self, at: usize, member: &Arc<Member>, gathering: &Arc<Gathering>, by: Moment) {
-        let (asked, answers) = (Arc::clone(member), Arc::clone(gathering));
+    fn send(&self, at: usize, member: &Arc<SentinelInstance>, replies: &Arc<Replies>, by: Moment) {
+        let (asked, answers) = (Arc::clone(member), Arc::clone(replies));
         let master = self.master.clone();
         let ask = move || {
             // Also if it panics nobody waits for longer than the deadline.
@@ -238,25 +242,26 @@ impl Council {
         };
         if let Err(error) = thread::Builder::new().name("distlock-ask".to_owned()).spawn(ask) {
             let error = no_thread("could not start a thread to ask a sentinel", error);
-            gathering.put(at, Said::Failed(Failure::NotSent(error)));
+            replies.put(at, SentinelReply::Failed(Failure::NotSent(error)));
         }
     }
 
     /// Takes in the sentinels that those we know have told us of, and lets go of such that they tell of no more and that
     /// do not answer.
-    fn learn(&self, counted: &[&Opinion], settings: &NodeSettings) {
+    fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
         let told: Vec<_> =
-            counted.iter().flat_map(|opinion| opinion.account.listed.iter().cloned()).collect();
-        let counts = |member: &Member| {
-            counted.iter().any(|opinion| opinion.account.asked_at == member.address)
+            counted.iter().flat_map(|report| report.account.listed.iter().cloned()).collect();
+        let counts = |member: &SentinelInstance| {
+            counted.iter().any(|report| report.account.asked_at == member.address)
         };
         let mut members = self.members.lock();
-        let (kept, gone) =
-            std::mem::take(&mut *members).into_iter().partition(|member: &Arc<Member>| {
+        let (kept, gone) = std::mem::take(&mut *members).into_iter().partition(
+            |member: &Arc<SentinelInstance>| {
                 let is_told_of =
                     told.is_empty() || told.iter().any(|(_, it)| *it == member.address);
                 member.is_given || is_told_of || counts(member)
-            });
+            },
+        );
         *members = kept;
         let mut fresh = Vec::new();
         for (id, address) in told {
@@ -277,47 +282,51 @@ impl Council {
         drop(members);
         let _gone: Vec<_> = gone;
         for member in fresh {
-            member.listen(&self.alarm);
+            member.listen(&self.signal_to_watcher);
         }
     }
 
     /// What they say together; there is one at least.
-    fn judge(&self, counted: &[&Opinion]) -> Verdict {
-        let epoch = counted.iter().map(|opinion| opinion.epoch).max().unwrap_or_default();
+    fn judge(&self, counted: &[&MasterReport]) -> Agreement {
+        let epoch = counted.iter().map(|report| report.epoch).max().unwrap_or_default();
         let same = |master: &Address| {
             counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
         };
-        let of_latest = counted.iter().filter(|opinion| opinion.epoch == epoch);
+        let of_latest = counted.iter().filter(|report| report.epoch == epoch);
         let (master, supporters) = of_latest
-            .map(|opinion| (opinion.master.clone(), same(&opinion.master)))
+            .map(|report| (report.master.clone(), same(&report.master)))
             .max_by_key(|(_, supporters)| *supporters)
             .expect("the latest is among them");
         let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
         let replicas: HashSet<_> = supporting()
-            .flat_map(|opinion| &opinion.replicas)
+            .flat_map(|report| &report.replicas)
             // Whoever leads the failover names the new one already, and lists it as a replica of the old one.
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
         let by_majority = supporters * 2 > self.ours.lock().ids.len();
-        Verdict { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
+        Agreement { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
     }
 
     /// None of them says who is master: what each says, and what may be done about it. If more than half have answered
     /// so that they will answer the same again, it is our settings that are wrong.
-    fn at_a_loss(&self, members: &[Arc<Member>], said: &[Option<Said>]) -> Failure {
+    fn no_agreement(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        said: &[Option<SentinelReply>],
+    ) -> Failure {
         let mut each = Vec::new();
         let (mut final_words, mut unknown, mut strangers, mut source) = (0, 0, 0, None);
         for (member, said) in members.iter().zip(said) {
             let says = match said {
-                Some(Said::Unknown(names)) => {
+                Some(SentinelReply::Unknown(names)) => {
                     unknown += 1;
                     let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
                     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                     format!("does not know it (it watches {names})")
                 }
-                Some(Said::Failed(failure)) => {
+                Some(SentinelReply::Failed(failure)) => {
                     let error = failure.error();
                     if matches!(failure, Failure::Refused(error) if error.is_configuration()) {
                         final_words += 1;
@@ -325,9 +334,9 @@ impl Council {
                     source = Some(error.clone());
                     error.to_string()
                 }
-                Some(Said::Opinion(opinion)) => {
+                Some(SentinelReply::MasterReport(report)) => {
                     strangers += 1;
-                    let Account { id, listed: others, .. } = &opinion.account;
+                    let Account { id, listed: others, .. } = &report.account;
                     let others = others.iter().map(|(id, _)| id.clone()).collect();
                     format!("is the Sentinel {id}, and knows {}", listed(&others))
                 }
@@ -358,7 +367,7 @@ impl Council {
     }
 }
 
-impl Council {
+impl SentinelSet {
     /// Sentinels have answered, and it is not known whether they are those that are meant.
     fn undecided(&self, each: &str) -> Error {
         let (name, known) = (self.name(), self.ours.lock().listed());
@@ -373,7 +382,7 @@ impl Council {
     }
 }
 
-impl Ours {
+impl KnownSentinels {
     /// Whether the Sentinel of this account is of the deployment: if it knows most of the others.
     fn knows(&self, account: &Account) -> bool {
         account.ids().filter(|id| self.ids.contains(*id)).count() * 2 > self.ids.len()
@@ -387,11 +396,11 @@ impl Ours {
     /// there, and which answers.
     fn strangers(
         &mut self,
-        counted: &[&Opinion],
-        said: &[Option<Said>],
+        counted: &[&MasterReport],
+        said: &[Option<SentinelReply>],
     ) -> Vec<(Address, String, String)> {
         let mut strangers = Vec::new();
-        for Opinion { account, .. } in opinions(said) {
+        for MasterReport { account, .. } in reports(said) {
             if self.ids.contains(&account.id) {
                 self.reported.remove(&account.asked_at);
                 continue;
@@ -410,11 +419,11 @@ impl Ours {
     }
 }
 
-impl Present {
+impl PresentMaster {
     /// Whether this is about the very master that is known: a Sentinel of another deployment
     /// watches another.
-    fn is_watched_by(&self, opinion: &Opinion) -> bool {
-        self.run_id.is_some() && self.run_id.as_deref() == opinion.run_id.as_deref()
+    fn is_watched_by(&self, report: &MasterReport) -> bool {
+        self.run_id.is_some() && self.run_id.as_deref() == report.run_id.as_deref()
     }
 }
 
@@ -429,10 +438,10 @@ fn listed(ids: &BTreeSet<String>) -> String {
     ids.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// One opinion of each Sentinel, by whatever addresses it was asked.
-fn once<'a>(opinions: impl Iterator<Item = &'a Opinion>) -> Vec<&'a Opinion> {
+/// One report of each Sentinel, by whatever addresses it was asked.
+fn once<'a>(reports: impl Iterator<Item = &'a MasterReport>) -> Vec<&'a MasterReport> {
     let mut ids = HashSet::new();
-    opinions.filter(|opinion| ids.insert(opinion.account.id.as_str())).collect()
+    reports.filter(|report| ids.insert(report.account.id.as_str())).collect()
 }
 
 /// What most of them are; `None` if no one is more frequent than all others.
@@ -444,15 +453,15 @@ fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     first.next().filter(|_| first.next().is_none()).map(|(one, _)| one)
 }
 
-fn opinions(said: &[Option<Said>]) -> impl Iterator<Item = &Opinion> {
+fn reports(said: &[Option<SentinelReply>]) -> impl Iterator<Item = &MasterReport> {
     said.iter().filter_map(|said| match said {
-        Some(Said::Opinion(opinion)) => Some(opinion),
+        Some(SentinelReply::MasterReport(report)) => Some(report),
         _ => None,
     })
 }
 
-impl Gathering {
-    fn put(&self, at: usize, said: Said) {
+impl Replies {
+    fn put(&self, at: usize, said: SentinelReply) {
         self.said.lock()[at] = Some(said);
         self.signal.raise();
     }
@@ -461,11 +470,11 @@ impl Gathering {
     /// longer than for the first.
     fn wait(
         &self,
-        members: &[Arc<Member>],
+        members: &[Arc<SentinelInstance>],
         clock: &dyn Clock,
         by: Moment,
-        are_enough: impl Fn(&[Option<Said>]) -> bool,
-    ) -> Vec<Option<Said>> {
+        are_enough: impl Fn(&[Option<SentinelReply>]) -> bool,
+    ) -> Vec<Option<SentinelReply>> {
         let was_silent: Vec<_> = members.iter().map(|member| member.is_silent()).collect();
         let mut until = by;
         loop {
@@ -484,11 +493,11 @@ impl Gathering {
     }
 }
 
-impl fmt::Debug for Council {
+impl fmt::Debug for SentinelSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sentinels: Vec<_> =
             self.members().iter().map(|member| member.address.to_string()).collect();
-        f.debug_struct("Council")
+        f.debug_struct("SentinelSet")
             .field("master", &self.master)
             .field("sentinels", &sentinels)
             .finish_non_exhaustive()

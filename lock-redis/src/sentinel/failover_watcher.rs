@@ -1,9 +1,9 @@
-//! The lookout: a thread that hears of failovers, and of requests that fail, and then has the sentinels asked.
+//! The watcher: a thread that hears of failovers, and of requests that fail, and then has the sentinels asked.
 //!
 //! The sentinels are listened to all at once, each on a connection of its own: very often the one on the machine of the
 //! master is silent when the master is, and the first that hears of a failover tells it.
 
-use super::generations::Generations;
+use super::master_tracker::MasterTracker;
 use lock_core::backend::Wake;
 use lock_core::{Clock, Moment, Signal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,9 +21,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often they are asked how many replicas there are, while somebody wants to know.
 const RECOUNT: Duration = Duration::from_secs(1);
 
-/// Rouses the lookout.
+/// Rouses the watcher.
 #[derive(Debug, Default)]
-pub(super) struct Alarm {
+pub(super) struct WatcherSignal {
     signal: Arc<Signal>,
     /// How often the sentinels are to be asked yet. Set by whoever has news, counted down by the thread.
     looks: AtomicU32,
@@ -31,7 +31,7 @@ pub(super) struct Alarm {
     doubt: AtomicBool,
 }
 
-impl Alarm {
+impl WatcherSignal {
     /// A request failed: the sentinels are to be asked, when they have not been for a while.
     pub(super) fn doubt(&self) {
         if !self.doubt.swap(true, Ordering::SeqCst) {
@@ -39,14 +39,14 @@ impl Alarm {
         }
     }
 
-    /// The lookout shall see whether it is still needed, and whether there is something new to do.
+    /// The watcher shall see whether it is still needed, and whether there is something new to do.
     pub(super) fn nudge(&self) {
         self.signal.raise();
     }
 }
 
 /// A sentinel's news.
-impl Wake for Alarm {
+impl Wake for WatcherSignal {
     fn wake(&self) {
         self.looks.store(LOOKS, Ordering::SeqCst);
         self.signal.raise();
@@ -55,37 +55,37 @@ impl Wake for Alarm {
 
 /// Starts the thread. It keeps nothing alive, and goes when what it looks out for is gone.
 pub(super) fn start(
-    generations: Weak<Generations>,
-    alarm: Arc<Alarm>,
+    tracker: Weak<MasterTracker>,
+    signal_to_watcher: Arc<WatcherSignal>,
     clock: Arc<dyn Clock>,
 ) -> std::io::Result<()> {
-    let lookout = Lookout { generations, alarm };
+    let watcher = FailoverWatcher { tracker, signal_to_watcher };
     thread::Builder::new().name("distlock-master".to_owned()).spawn(move || {
-        while let Some(until) = lookout.turn(&*clock) {
-            clock.wait(&lookout.alarm.signal, until);
+        while let Some(until) = watcher.turn(&*clock) {
+            clock.wait(&watcher.signal_to_watcher.signal, until);
         }
     })?;
     Ok(())
 }
 
-struct Lookout {
-    generations: Weak<Generations>,
-    alarm: Arc<Alarm>,
+struct FailoverWatcher {
+    tracker: Weak<MasterTracker>,
+    signal_to_watcher: Arc<WatcherSignal>,
 }
 
-impl Lookout {
+impl FailoverWatcher {
     /// Does what is due, and says when to look again; `None`: nobody needs it any more.
     fn turn(&self, clock: &dyn Clock) -> Option<Moment> {
         // Kept for as long as this turn takes: asking the sentinels has a bound.
-        let generations = self.generations.upgrade()?;
-        let _reported = catch_unwind(AssertUnwindSafe(|| generations.give_back_again()));
-        let looks = self.alarm.looks.load(Ordering::SeqCst);
-        let (now, asked) = (clock.now(), generations.last_asked());
+        let tracker = self.tracker.upgrade()?;
+        let _reported = catch_unwind(AssertUnwindSafe(|| tracker.release_again()));
+        let looks = self.signal_to_watcher.looks.load(Ordering::SeqCst);
+        let (now, asked) = (clock.now(), tracker.last_asked());
         let due = if looks > 0 {
             asked + LOOK_AGAIN * (1 << LOOKS.saturating_sub(looks))
-        } else if self.alarm.doubt.load(Ordering::SeqCst) {
-            generations.may_be_asked_at()
-        } else if generations.wants_count(now) {
+        } else if self.signal_to_watcher.doubt.load(Ordering::SeqCst) {
+            tracker.may_be_asked_at()
+        } else if tracker.wants_count(now) {
             asked + RECOUNT
         } else {
             Moment::NEVER
@@ -94,12 +94,16 @@ impl Lookout {
             return Some(due);
         }
         // Before the question: what comes while it is asked is to be looked into once more.
-        self.alarm.doubt.store(false, Ordering::SeqCst);
+        self.signal_to_watcher.doubt.store(false, Ordering::SeqCst);
         let less = looks.saturating_sub(1);
-        let _more_news =
-            self.alarm.looks.compare_exchange(looks, less, Ordering::SeqCst, Ordering::SeqCst);
+        let _more_news = self.signal_to_watcher.looks.compare_exchange(
+            looks,
+            less,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
         // Whatever panics there, the next turn comes.
-        let _reported = catch_unwind(AssertUnwindSafe(|| generations.ask_now()));
+        let _reported = catch_unwind(AssertUnwindSafe(|| tracker.ask_now()));
         Some(clock.now())
     }
 }
@@ -109,7 +113,7 @@ mod tests {
     use super::*;
     use crate::format::Format;
     use crate::node::NodeSettings;
-    use crate::sentinel::council::{Council, Credentials};
+    use crate::sentinel::sentinel_set::{Credentials, SentinelSet};
     use lock_core::{ClientId, Config, Context, SystemClock};
 
     /// An answer that comes late keeps all of it for a moment, and may be the last to let go.
@@ -118,24 +122,31 @@ mod tests {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
         let settings = NodeSettings::new(&config, 0, &context).unwrap();
-        let alarm = Arc::<Alarm>::default();
-        let council =
-            Council::new("m", [], Credentials::default(), &settings, Arc::clone(&alarm)).unwrap();
+        let signal_to_watcher = Arc::<WatcherSignal>::default();
+        let sentinel_set = SentinelSet::new(
+            "m",
+            [],
+            Credentials::default(),
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )
+        .unwrap();
         let format = Format::of(&config).unwrap();
-        let generations = Generations::new(council, settings, format, Arc::clone(&alarm));
+        let tracker =
+            MasterTracker::new(sentinel_set, settings, format, Arc::clone(&signal_to_watcher));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {
             while is() {
-                assert!(SystemClock.now() < by, "the lookout does not do its part");
+                assert!(SystemClock.now() < by, "the watcher does not do its part");
                 thread::yield_now();
             }
         };
-        generations.look_out().unwrap();
+        tracker.start_watcher().unwrap();
         // When it has asked nobody who is master, it sleeps.
-        generations.doubt();
-        wait_while(&|| generations.last_asked() == Moment::from_nanos(0));
-        wait_while(&|| Arc::strong_count(&generations) > 1);
-        drop(generations);
-        wait_while(&|| Arc::strong_count(&alarm) > 1);
+        tracker.doubt();
+        wait_while(&|| tracker.last_asked() == Moment::from_nanos(0));
+        wait_while(&|| Arc::strong_count(&tracker) > 1);
+        drop(tracker);
+        wait_while(&|| Arc::strong_count(&signal_to_watcher) > 1);
     }
 }

@@ -1,11 +1,11 @@
-//! [`Confirming`]: a link on which replicas are waited for after each request.
+//! [`AcknowledgedConnection`]: a link on which replicas are waited for after each request.
 //!
 //! `WAIT` says how many replicas have what *this connection* wrote, so it goes along with the write: the same link, the same
 //! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
 //! nothing else on that connection meanwhile, so the link must be nobody else's.
 
 use crate::connection::{CallError, ConnectionLike, Request, Server};
-use crate::refusal::{self, Asked};
+use crate::error_mapping::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::text::Text;
 use lock_core::backend::Failure;
@@ -27,17 +27,17 @@ pub trait Listing: Send + Sync {
 }
 
 /// A link with `WAIT` after each request.
-pub(crate) struct Confirming<'a> {
+pub(crate) struct AcknowledgedConnection<'a> {
     link: &'a mut dyn ConnectionLike,
     clock: &'a dyn Clock,
     /// How many replicas to wait for.
     most: u32,
     time: Duration,
-    heard: Confirmed,
+    heard: Acknowledgement,
 }
 
 /// What the server said of the last request.
-pub(crate) enum Confirmed {
+pub(crate) enum Acknowledgement {
     /// So many replicas have it.
     By(u32),
     /// Nothing until the deadline.
@@ -48,7 +48,7 @@ pub(crate) enum Confirmed {
     Lost(Error),
 }
 
-impl<'a> Confirming<'a> {
+impl<'a> AcknowledgedConnection<'a> {
     /// Waits for this many replicas, and for so long.
     pub(crate) fn new(
         link: &'a mut dyn ConnectionLike,
@@ -56,21 +56,21 @@ impl<'a> Confirming<'a> {
         most: u32,
         time: Duration,
     ) -> Self {
-        Self { link, clock, most, time, heard: Confirmed::By(0) }
+        Self { link, clock, most, time, heard: Acknowledgement::By(0) }
     }
 
     /// Whether the last request, which was carried out, counts for one that needs so many: if not, what is missing.
     pub(crate) fn weigh(&self, needed: u32) -> Result<Option<InsufficientReplicas>, Failure> {
         match &self.heard {
-            Confirmed::By(count) if needed > 0 && *count >= needed => Ok(None),
-            Confirmed::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
-            Confirmed::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
+            Acknowledgement::By(count) if needed > 0 && *count >= needed => Ok(None),
+            Acknowledgement::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
+            Acknowledgement::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
             // It was carried out, and is not to be kept like this: to whoever asked it is in doubt.
-            Confirmed::Refused(error) => {
+            Acknowledgement::Refused(error) => {
                 let server = self.link.server();
-                Err(Failure::Unknown(refusal::explain(server, error, &Asked::Confirmation)))
+                Err(Failure::Unknown(error_mapping::explain(server, error, &Asked::Confirmation)))
             }
-            Confirmed::Lost(error) => Err(Failure::Unknown(error.clone())),
+            Acknowledgement::Lost(error) => Err(Failure::Unknown(error.clone())),
         }
     }
 
@@ -82,7 +82,7 @@ impl<'a> Confirming<'a> {
     }
 }
 
-impl ConnectionLike for Confirming<'_> {
+impl ConnectionLike for AcknowledgedConnection<'_> {
     /// One `WAIT` behind all of them.
     fn call_many(
         &mut self,
@@ -99,16 +99,18 @@ impl ConnectionLike for Confirming<'_> {
         let (mut replies, outcome) = self.link.call_many(&all, by);
         let said = if replies.len() > requests.len() { replies.pop() } else { None };
         self.heard = match (said, outcome) {
-            (Some(Reply::Int(count)), Ok(())) => Confirmed::By(u32::try_from(count).unwrap_or(0)),
-            (Some(Reply::Error(error)), Ok(())) => Confirmed::Refused(error),
+            (Some(Reply::Int(count)), Ok(())) => {
+                Acknowledgement::By(u32::try_from(count).unwrap_or(0))
+            }
+            (Some(Reply::Error(error)), Ok(())) => Acknowledgement::Refused(error),
             (Some(_), Ok(())) => {
                 self.link.close();
-                Confirmed::Lost(self.link.server().garbage("not one that WAIT gives"))
+                Acknowledgement::Lost(self.link.server().garbage("not one that WAIT gives"))
             }
             (_, Err(error)) if replies.len() < requests.len() => return (replies, Err(error)),
-            (None, Err(_)) if self.clock.now() >= by => Confirmed::Late,
+            (None, Err(_)) if self.clock.now() >= by => Acknowledgement::Late,
             (_, Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
-                Confirmed::Lost(error)
+                Acknowledgement::Lost(error)
             }
             (None, Ok(())) => unreachable!("as many answers as requests, or an error"),
         };

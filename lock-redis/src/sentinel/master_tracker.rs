@@ -1,18 +1,18 @@
-//! [`Generations`]: which server is master now, and what follows when it is another one.
+//! [`MasterTracker`]: which server is master now, and what follows when it is another one.
 //!
 //! Each master is a generation, with a number and a [`Node`] of its own. When the sentinels say that there is another
 //! one, everything new goes there, whoever waits on the old node's connections is told at once, and those who wait for
 //! locks are subscribed there and woken. What an old generation has answered is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
-use super::council::{Council, Present, Verdict};
-use super::freed::Freed;
-use super::lookout::{self, Alarm};
+use super::failover_watcher::{self, WatcherSignal};
+use super::recent_releases::RecentReleases;
+use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
 use crate::address::Address;
-use crate::confirm::Listing;
 use crate::deployment::Granted;
 use crate::format::Format;
 use crate::node::{Node, NodeSettings};
+use crate::replica_ack::Listing;
 use crate::single_flight::{Flight, FlightLeader, FlightResult as Outcome, SingleFlight};
 use crate::watch_registry::WatchRegistry;
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const COUNTED: Duration = Duration::from_secs(5);
 
 /// A master, from the failover that made it one to the next.
-pub(super) struct Generation {
+pub(super) struct Master {
     pub(super) number: u64,
     pub(super) node: Arc<Node>,
     address: Address,
@@ -44,22 +44,22 @@ pub(super) struct Generation {
 }
 
 /// See the [module's text](self).
-pub(super) struct Generations {
+pub(super) struct MasterTracker {
     this: Weak<Self>,
-    council: Council,
+    sentinel_set: SentinelSet,
     settings: NodeSettings,
     pub(super) format: Format,
     pub(super) watches: WatchRegistry,
-    freed: Freed,
-    /// The last generation that was told what had been given back before. Written by the lookout; 0, by anybody: it is to be
+    recent: RecentReleases,
+    /// The last generation that was told what had been given back before. Written by the watcher; 0, by anybody: it is to be
     /// told once more.
-    freed_on: AtomicU64,
+    released_on: AtomicU64,
     state: Mutex<State>,
     /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
     number: AtomicU64,
     /// Who needs the sentinels asked.
     asking: SingleFlight,
-    alarm: Arc<Alarm>,
+    signal_to_watcher: Arc<WatcherSignal>,
     pace: Mutex<Pace>,
     /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
     counted: AtomicU64,
@@ -77,30 +77,30 @@ struct Pace {
 
 #[derive(Default)]
 struct State {
-    present: Option<Arc<Generation>>,
+    present: Option<Arc<Master>>,
     replicas: Option<u32>,
-    has_lookout: bool,
+    has_watcher: bool,
 }
 
-impl Generations {
+impl MasterTracker {
     pub(super) fn new(
-        council: Council,
+        sentinel_set: SentinelSet,
         settings: NodeSettings,
         format: Format,
-        alarm: Arc<Alarm>,
+        signal_to_watcher: Arc<WatcherSignal>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            council,
+            sentinel_set,
             settings,
             format,
             watches: WatchRegistry::default(),
-            freed: Freed::default(),
-            freed_on: AtomicU64::new(0),
+            recent: RecentReleases::default(),
+            released_on: AtomicU64::new(0),
             state: Mutex::default(),
             number: AtomicU64::new(0),
             asking: SingleFlight::default(),
-            alarm,
+            signal_to_watcher,
             pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
             counted: AtomicU64::new(0),
             heard: AtomicU64::new(0),
@@ -123,22 +123,22 @@ impl Generations {
     }
 
     /// Whether this generation is still the present one.
-    pub(super) fn is_present(&self, generation: &Generation) -> bool {
+    pub(super) fn is_present(&self, generation: &Master) -> bool {
         self.number() == generation.number
     }
 
     /// The master, if one is known.
-    fn known(&self) -> Option<Arc<Generation>> {
+    fn known(&self) -> Option<Arc<Master>> {
         self.state.lock().present.clone()
     }
 
     /// The master. Has the sentinels asked if none is known yet, until `by`.
-    pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Generation>, Failure> {
+    pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Master>, Failure> {
         loop {
             if let Some(generation) = self.known() {
                 return Ok(generation);
             }
-            self.look_out()?;
+            self.start_watcher()?;
             match self.asking.join(&**self.settings.clock(), by) {
                 Flight::Lead(doing) => {
                     if self.known().is_none() {
@@ -148,7 +148,8 @@ impl Generations {
                 Flight::Finished(Outcome::Retry) if self.now() < by => {}
                 Flight::Finished(Outcome::Failed(failure)) => return Err(failure),
                 Flight::Finished(Outcome::Retry) | Flight::TimedOut => {
-                    let message = format!("{:?} have not said in time who is master", self.council);
+                    let message =
+                        format!("{:?} have not said in time who is master", self.sentinel_set);
                     return Err(Failure::NotSent(Error::unavailable(message)));
                 }
             }
@@ -157,7 +158,7 @@ impl Generations {
 
     /// A request to this generation failed in a way that may mean that it is over: whether there is a newer one. Has the
     /// sentinels asked; one who fails does so for all.
-    pub(super) fn is_over(&self, generation: &Generation, by: Moment) -> bool {
+    pub(super) fn is_over(&self, generation: &Master, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(generation) {
             let have_answered =
@@ -170,9 +171,9 @@ impl Generations {
         !self.is_present(generation)
     }
 
-    /// Something went wrong with the master: the lookout shall see whether there is another one.
+    /// Something went wrong with the master: the watcher shall see whether there is another one.
     pub(super) fn doubt(&self) {
-        self.alarm.doubt();
+        self.signal_to_watcher.doubt();
     }
 
     /// Has the sentinels asked.
@@ -223,7 +224,7 @@ impl Generations {
         let (now, before) = (self.now().as_nanos(), self.counted.load(Ordering::Relaxed));
         self.counted.store(now, Ordering::Relaxed);
         if !self.wants_count_since(before, self.now()) {
-            self.alarm.nudge();
+            self.signal_to_watcher.nudge();
         }
         self.state.lock().replicas
     }
@@ -247,12 +248,12 @@ impl Generations {
     fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let now = self.now();
         let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
-        let present = Present {
+        let present = PresentMaster {
             run_id: self.known().and_then(|generation| generation.node.identity()),
             is_gone: now.since(heard) >= self.settings.lease() && self.granted.are_over(now),
         };
-        let verdict = self.council.ask(&self.settings, by, &present);
-        let outcome = verdict.and_then(|verdict| self.adopt(&verdict));
+        let agreement = self.sentinel_set.ask(&self.settings, by, &present);
+        let outcome = agreement.and_then(|agreement| self.adopt(&agreement));
         if let Err(failure) = &outcome
             && self.now() < by
         {
@@ -263,39 +264,39 @@ impl Generations {
     }
 
     /// Follows what the sentinels say.
-    pub(super) fn adopt(&self, verdict: &Verdict) -> Result<(), Failure> {
+    pub(super) fn adopt(&self, agreement: &Agreement) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if let Some(present) = &state.present
-            && !present.is_followed_by(verdict)
+            && !present.is_followed_by(agreement)
         {
             // Not by one that was cut off before the last failover: it counts what was.
-            if present.is_of(verdict) {
-                state.replicas = Some(verdict.replicas);
+            if present.is_of(agreement) {
+                state.replicas = Some(agreement.replicas);
             }
             return Ok(());
         }
-        let Address { host, port } = &verdict.master;
-        let run_id = verdict.run_id.as_deref();
+        let Address { host, port } = &agreement.master;
+        let run_id = agreement.run_id.as_deref();
         let node = self.settings.master_on(host, *port, run_id).map_err(Failure::Refused)?;
         let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
         // Whoever only waits asks for nothing that could fail.
-        let alarm = Arc::clone(&self.alarm);
-        node.on_trouble(Arc::new(move || alarm.doubt()));
-        let generation = Arc::new(Generation {
+        let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
+        node.on_trouble(Arc::new(move || signal_to_watcher.doubt()));
+        let generation = Arc::new(Master {
             number: self.number() + 1,
             node: Arc::new(node),
-            address: verdict.master.clone(),
-            epoch: verdict.epoch,
+            address: agreement.master.clone(),
+            epoch: agreement.epoch,
         });
         let old = state.present.replace(Arc::clone(&generation));
-        state.replicas = Some(verdict.replicas);
+        state.replicas = Some(agreement.replicas);
         self.number.store(generation.number, Ordering::SeqCst);
         drop(state);
         // Only now: whoever wakes up finds the new one.
         if let Some(old) = old {
             old.node.retire();
             // It has something to give back there.
-            self.alarm.nudge();
+            self.signal_to_watcher.nudge();
         }
         self.watches.relocate(&self.format, |_| self.known().map(|it| Arc::clone(&it.node)));
         Ok(())
@@ -307,29 +308,29 @@ impl Generations {
     /// answer would be "gone".
     ///
     /// Not noted at all where the format does not say whose a lock is: on the new master it may be another's by then.
-    pub(super) fn gave_back(&self, acquisition: &AcquisitionId, number: u64) {
+    pub(super) fn note_release(&self, acquisition: &AcquisitionId, number: u64) {
         if !self.format.knows_owners() {
             return;
         }
-        self.freed.note(acquisition, self.now());
+        self.recent.note(acquisition, self.now());
         if self.number() != number {
             // There is a new one since. If that has been told what to give back, this was not among it.
-            self.freed_on.store(0, Ordering::SeqCst);
-            self.alarm.nudge();
+            self.released_on.store(0, Ordering::SeqCst);
+            self.signal_to_watcher.nudge();
         }
     }
 
-    /// Gives back on a new master what was given back on the ones before: see [`Freed`]. Waits for a connection, no longer
+    /// Gives back on a new master what was given back on the ones before: see [`RecentReleases`]. Waits for a connection, no longer
     /// than a request may take, and for no answers.
-    pub(super) fn give_back_again(&self) {
+    pub(super) fn release_again(&self) {
         let Some(generation) = self.known() else { return };
         let number = generation.number;
-        if self.freed_on.swap(number, Ordering::SeqCst) == number || number == 1 {
+        if self.released_on.swap(number, Ordering::SeqCst) == number || number == 1 {
             return;
         }
         let now = self.now();
         let by = now + self.settings.bounds().command;
-        for acquisition in self.freed.lately(now) {
+        for acquisition in self.recent.lately(now) {
             // Whatever comes of it: what is not freed now ends with its lease.
             let nobody_asks = Box::new(|_| ());
             let node = &generation.node;
@@ -343,37 +344,38 @@ impl Generations {
         }
     }
 
-    /// Sees to it that there is a lookout.
-    pub(super) fn look_out(self: &Arc<Self>) -> Result<(), Failure> {
+    /// Sees to it that there is a watcher.
+    pub(super) fn start_watcher(self: &Arc<Self>) -> Result<(), Failure> {
         let mut state = self.state.lock();
-        if state.has_lookout {
+        if state.has_watcher {
             return Ok(());
         }
         let clock = Arc::clone(self.settings.clock());
-        lookout::start(Arc::downgrade(self), Arc::clone(&self.alarm), clock).map_err(|error| {
+        failover_watcher::start(Arc::downgrade(self), Arc::clone(&self.signal_to_watcher), clock)
+            .map_err(|error| {
             Failure::NotSent(no_thread("could not start the thread that hears of failovers", error))
         })?;
-        state.has_lookout = true;
+        state.has_watcher = true;
         drop(state);
-        self.council.listen();
+        self.sentinel_set.listen();
         Ok(())
     }
 }
 
-/// The last user is gone, perhaps somebody to whom an answer came late: so is the lookout. Told any earlier, it would find
+/// The last user is gone, perhaps somebody to whom an answer came late: so is the watcher. Told any earlier, it would find
 /// that user there still, and sleep on for ever.
-impl Drop for Generations {
+impl Drop for MasterTracker {
     fn drop(&mut self) {
-        self.alarm.nudge();
+        self.signal_to_watcher.nudge();
     }
 }
 
 /// How many replicas there are, by what the sentinels said last.
-struct Known(Weak<Generations>);
+struct Known(Weak<MasterTracker>);
 
 impl Listing for Known {
     fn replicas(&self, _: Moment) -> Result<u32, Error> {
-        let known = self.0.upgrade().and_then(|generations| generations.replicas());
+        let known = self.0.upgrade().and_then(|tracker| tracker.replicas());
         known.ok_or_else(|| Error::unavailable("no sentinel has said how many replicas there are"))
     }
 }
@@ -391,7 +393,7 @@ impl Pace {
     }
 }
 
-impl Generation {
+impl Master {
     /// Whether there is a new generation, by what the sentinels say.
     ///
     /// The epoch counts the failovers: so the same server with a larger one was replaced and is back, and may have lost
@@ -401,28 +403,29 @@ impl Generation {
     ///
     /// Another `run_id` at the same address is another server, or the same one that was started
     /// again.
-    fn is_followed_by(&self, verdict: &Verdict) -> bool {
-        let is_there = self.is_at(verdict);
-        !self.is_of(verdict) && (verdict.epoch > self.epoch || verdict.by_majority || is_there)
+    fn is_followed_by(&self, agreement: &Agreement) -> bool {
+        let is_there = self.is_at(agreement);
+        !self.is_of(agreement)
+            && (agreement.epoch > self.epoch || agreement.by_majority || is_there)
     }
 
     /// Whether it is the one that the sentinels speak of.
-    fn is_of(&self, verdict: &Verdict) -> bool {
+    fn is_of(&self, agreement: &Agreement) -> bool {
         let identity = self.node.identity();
         let is_another = |run_id: &String| identity.as_deref().is_some_and(|it| it != run_id);
-        self.is_at(verdict) && !verdict.run_id.as_ref().is_some_and(is_another)
+        self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
     }
 
     /// Whether it is at that address, by that failover.
-    fn is_at(&self, verdict: &Verdict) -> bool {
-        (&self.address, self.epoch) == (&verdict.master, verdict.epoch)
+    fn is_at(&self, agreement: &Agreement) -> bool {
+        (&self.address, self.epoch) == (&agreement.master, agreement.epoch)
     }
 }
 
-impl fmt::Debug for Generations {
+impl fmt::Debug for MasterTracker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Generations")
-            .field("council", &self.council)
+        f.debug_struct("MasterTracker")
+            .field("sentinel_set", &self.sentinel_set)
             .field("number", &self.number())
             .field("present", &self.known().map(|it| it.address.to_string()))
             .finish_non_exhaustive()

@@ -1,8 +1,8 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
 use crate::connection::{ConnectionLike, Request};
-use crate::kind;
 use crate::reply::{Reply, ServerError};
+use crate::server_kind;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 
@@ -10,14 +10,14 @@ use lock_core::backend::Failure;
 pub(crate) const LONGEST_TEXT: i64 = 4096;
 
 /// The failure, with what the server says is under the key, if it says so by then.
-pub(crate) fn named(
+pub(crate) fn with_found_value(
     link: &mut dyn ConnectionLike,
     failure: Failure,
     key: &str,
     by: Moment,
 ) -> Failure {
     if !failure.error().is_foreign_format() {
-        return kind::named(link, failure, by);
+        return server_kind::with_server_kind(link, failure, by);
     }
     // A hash or a counter that was looked into is named already.
     let is_named = ServerError::behind(failure.error())

@@ -6,7 +6,11 @@ use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 
 /// The failure; and where it is that the server does not know a command, whether that is a Sentinel, if it says so by then.
-pub(crate) fn named(link: &mut dyn ConnectionLike, failure: Failure, by: Moment) -> Failure {
+pub(crate) fn with_server_kind(
+    link: &mut dyn ConnectionLike,
+    failure: Failure,
+    by: Moment,
+) -> Failure {
     let is_unknown = |answer: &ServerError| {
         let detail = answer.detail.to_ascii_lowercase();
         answer.code == "ERR" && detail.starts_with("unknown command")

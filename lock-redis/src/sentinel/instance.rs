@@ -1,6 +1,6 @@
-//! [`Member`]: one sentinel, and what it says about a master.
+//! [`SentinelInstance`]: one sentinel, and what it says about a master.
 
-use super::lookout::Alarm;
+use super::failover_watcher::WatcherSignal;
 use crate::address::Address;
 use crate::connection::PoolSlot;
 use crate::connection::{Connection, ConnectionLike, Dialer, Request};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// What a sentinel says about the master.
 #[derive(Clone, Debug)]
-pub(super) struct Opinion {
+pub(super) struct MasterReport {
     pub(super) master: Address,
     /// Counts the failovers. Whoever has the larger number has heard of the later one.
     pub(super) epoch: u64,
@@ -31,15 +31,15 @@ pub(super) struct Opinion {
 
 /// What came of asking a sentinel.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
-    Opinion(Opinion),
+pub(super) enum SentinelReply {
+    MasterReport(MasterReport),
     /// It watches no master of this name, but these.
     Unknown(Vec<String>),
     Failed(Failure),
 }
 
 /// One sentinel.
-pub(super) struct Member {
+pub(super) struct SentinelInstance {
     pub(super) address: Address,
     /// Whether it stands in the URL.
     pub(super) is_given: bool,
@@ -58,7 +58,7 @@ pub(super) struct Member {
 /// On which of a sentinel's channels it is told that the master is another one, or that the replicas are others.
 const CHANNELS: [&str; 6] = ["+switch-master", "+sdown", "-sdown", "+slave", "+sentinel", "-odown"];
 
-impl Member {
+impl SentinelInstance {
     pub(super) fn new(
         address: Address,
         is_given: bool,
@@ -79,12 +79,14 @@ impl Member {
     }
 
     /// Listens to its news from now on: also after each new connection, because some may have been missed.
-    pub(super) fn listen(&self, alarm: &Arc<Alarm>) {
+    pub(super) fn listen(&self, signal_to_watcher: &Arc<WatcherSignal>) {
         let mut watches = self.watches.lock();
         if watches.is_empty() {
             // Without a thread for it there is no news, and every request that fails asks all the same.
             let follow = |channel| {
-                self.subscriber.follow(ChannelKind::Plain, channel, Arc::clone(alarm) as _).ok()
+                self.subscriber
+                    .follow(ChannelKind::Plain, channel, Arc::clone(signal_to_watcher) as _)
+                    .ok()
             };
             watches.extend(CHANNELS.into_iter().filter_map(follow));
         }
@@ -99,21 +101,26 @@ impl Member {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Asks for its opinion on the master of this name.
-    pub(super) fn ask(&self, master: &str, by: Moment) -> Said {
+    /// Asks for its report on the master of this name.
+    pub(super) fn ask(&self, master: &str, by: Moment) -> SentinelReply {
         // One that hangs is not asked once more until it has answered, or the deadline of that has come.
         let Some(mut slot) = self.slot.try_lock() else {
             let message = format!("{} has not answered the question before", self.dialer.server());
-            return Said::Failed(Failure::NotSent(Error::unavailable(message)));
+            return SentinelReply::Failed(Failure::NotSent(Error::unavailable(message)));
         };
         let said = slot.exchange(&self.dialer, by, |link| self.question(link, master, by));
         drop(slot);
-        let said = said.unwrap_or_else(|failure| Said::Failed(self.explain(failure)));
-        self.silent.store(matches!(said, Said::Failed(_)), Ordering::Relaxed);
+        let said = said.unwrap_or_else(|failure| SentinelReply::Failed(self.explain(failure)));
+        self.silent.store(matches!(said, SentinelReply::Failed(_)), Ordering::Relaxed);
         said
     }
 
-    fn question(&self, link: &mut Connection, master: &str, by: Moment) -> Result<Said, Failure> {
+    fn question(
+        &self,
+        link: &mut Connection,
+        master: &str,
+        by: Moment,
+    ) -> Result<SentinelReply, Failure> {
         const SENTINEL: &[u8] = b"SENTINEL";
         let name = master.as_bytes();
         // The epoch before the address, so that of the two the address is the newer one if there is a failover between:
@@ -144,7 +151,7 @@ impl Member {
             listed: each(others).filter_map(|fields| other(&fields)).collect(),
         };
         match (epoch, master_address(address)) {
-            (Some(epoch), Some(master)) => Ok(Said::Opinion(Opinion {
+            (Some(epoch), Some(master)) => Ok(SentinelReply::MasterReport(MasterReport {
                 run_id: run_id(&about, &master),
                 master,
                 epoch,
@@ -160,7 +167,7 @@ impl Member {
         link: &mut Connection,
         error: &ServerError,
         by: Moment,
-    ) -> Result<Said, Failure> {
+    ) -> Result<SentinelReply, Failure> {
         if !error.detail.starts_with("No such master") {
             let message = format!("{} refused", self.dialer.server());
             return Err(Failure::Refused(Error::unavailable(message).with_source(error.clone())));
@@ -170,7 +177,7 @@ impl Member {
             each(&masters).filter_map(|mut fields| fields.remove("name")).collect::<Vec<_>>()
         });
         // Without the right to list them, there is nothing to list.
-        Ok(Said::Unknown(names.unwrap_or_default()))
+        Ok(SentinelReply::Unknown(names.unwrap_or_default()))
     }
 
     fn nonsense(&self, link: &mut Connection) -> Failure {

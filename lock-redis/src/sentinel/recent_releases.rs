@@ -1,4 +1,4 @@
-//! [`Freed`]: what was given back lately, for a master that has not heard of it.
+//! [`RecentReleases`]: what was given back lately, for a master that has not heard of it.
 //!
 //! A replica that is promoted while the old master is well hears of nothing from then on, and clients go on giving locks
 //! back on the old one until they are told: for seconds, at a failover on demand. On the new master these locks have a
@@ -19,9 +19,9 @@ const MOST: usize = 4_096;
 
 /// What was given back, and when, in that order.
 #[derive(Default)]
-pub(super) struct Freed(Mutex<VecDeque<(Moment, AcquisitionId)>>);
+pub(super) struct RecentReleases(Mutex<VecDeque<(Moment, AcquisitionId)>>);
 
-impl Freed {
+impl RecentReleases {
     /// This was given back, by the word of a master.
     pub(super) fn note(&self, acquisition: &AcquisitionId, now: Moment) {
         let AcquisitionId { name, owner, lease, .. } = acquisition;
@@ -59,7 +59,7 @@ mod tests {
             AcquisitionId::new(name, OwnerId::new(client, number), lease, Receipt::default())
         };
         let at = |seconds| Moment::from_nanos(0) + Duration::from_secs(seconds);
-        let freed = Freed::default();
+        let freed = RecentReleases::default();
         freed.note(&acquisition(1), at(1));
         freed.note(&acquisition(2), at(8));
         let numbers = |now| freed.lately(now).iter().map(|it| it.owner).collect::<Vec<_>>();

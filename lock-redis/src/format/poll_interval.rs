@@ -1,10 +1,10 @@
-//! [`Polls`]: how often who waits asks again, where nobody tells of a release.
+//! [`PollInterval`]: how often who waits asks again, where nobody tells of a release.
 
 use std::time::Duration;
 
 /// How often who waits asks again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Polls {
+pub(crate) struct PollInterval {
     pub(crate) interval: Duration,
     /// What is added at random, so that waiters do not march in step.
     pub(crate) jitter: Duration,
@@ -15,13 +15,13 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 const JITTER: Duration = Duration::from_millis(25);
 
-impl Default for Polls {
+impl Default for PollInterval {
     fn default() -> Self {
         Self::new(INTERVAL, None)
     }
 }
 
-impl Polls {
+impl PollInterval {
     /// At this interval; and unless it is given, with a jitter of a quarter of that at most.
     pub(super) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
         Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
