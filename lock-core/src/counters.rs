@@ -4,8 +4,8 @@ use crate::event::{Event, EventHandler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts events, and passes them on. Every count only grows, so a metrics system can read it at any time and reckon rates
-/// by itself.
+/// Counts events, and passes them on. Every count only grows, so a metrics system can read it at
+/// any time and reckon rates by itself.
 ///
 /// # Examples
 ///
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Next {
 }
 
 impl Counters {
-    /// Counts, and tells nobody.
+    /// Counts, and has no other handler.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -82,8 +82,8 @@ impl Counters {
         self.all().find_map(|(known, count)| (known == name).then_some(count)).unwrap_or(0)
     }
 
-    /// All names and counts, always in the same order. They are read one after the other, so two of them may be of
-    /// different moments.
+    /// All names and counts, always in the same order. They are read one after the other, so two of
+    /// them may be of different moments.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }

@@ -1,6 +1,8 @@
-//! [`Claim`] and [`judge`]: who had a lock from when to when, by the holders' own words, and whether two had it at once.
+//! [`Claim`] and [`judge`]: who had a lock from when to when, by the holders' own words, and
+//! whether two had it at once.
 //!
-//! One judge for all stores. The times are of the machine's clock, which is the same for all its processes.
+//! One judge for all stores. The times are of the machine's clock, which is the same for all its
+//! processes.
 
 use lock_core::Moment;
 use parking_lot::Mutex;
@@ -11,7 +13,7 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-/// That somebody had a lock, with a guard that was valid all the time.
+/// That a thread had a lock, with a guard that was valid all the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub lock: String,
@@ -47,7 +49,8 @@ impl FromStr for Claim {
     }
 }
 
-/// A file of claims. Each is written at once, so that what a process has said stays when it is killed.
+/// A file of claims. Each is written at once, so that what a process has said stays when it is
+/// killed.
 pub struct Log(Mutex<File>);
 
 impl Log {
@@ -65,7 +68,7 @@ impl Log {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         // The last line may be half written yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| line.parse().expect("nobody else writes there")).collect()
+        whole.lines().map(|line| line.parse().expect("no other program writes there")).collect()
     }
 }
 
@@ -105,7 +108,8 @@ pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
 }
 
 impl Verdict {
-    /// The holder called "test" and another one had it at once, and their tokens say that the other one came later.
+    /// The holder called "test" and another one had it at once, and their tokens say that the other
+    /// one came later.
     #[track_caller]
     pub fn must_show_a_double_grant(&self) {
         let [one, other] = self.together.first().expect("the judge sees the double grant");

@@ -165,6 +165,6 @@ fn time_queued() -> Duration {
 }
 
 fn pause(time: Duration) {
-    let nobody = Arc::new(Signal::new());
-    let _due = SystemClock.wait(&nobody, SystemClock.now() + time);
+    let unraised = Arc::new(Signal::new());
+    let _due = SystemClock.wait(&unraised, SystemClock.now() + time);
 }

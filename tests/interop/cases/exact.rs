@@ -1,4 +1,4 @@
-//! Nobody is inside beside anybody else.
+//! No two holders are inside at once.
 
 use crate::libraries::Library;
 use crate::ours::{LABEL, LONG, Until, count};
@@ -12,16 +12,16 @@ use std::time::Duration;
 const THREADS: usize = 4;
 const TIMES: u64 = 200;
 
-/// Between two increments of a thread: time for the others to get in, and so short that somebody
+/// Between two increments of a thread: time for the others to get in, and so short that a waiter
 /// waits all the time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long both sides want the lock all the time, to see who gets it.
 const CONTEST: Duration = Duration::from_secs(2);
 
-/// Where somebody asks now and then, it is chance who finds the lock free: so often they try
-/// whether the two sides meet, and whether both get their share. That nobody is inside beside
-/// anybody else must be so each time. Who wants the lock all the time may leave it to nobody who
+/// Where a side asks now and then, it is chance who finds the lock free: so often they try
+/// whether the two sides meet, and whether both get their share. That no two holders are
+/// inside at once must be so each time. A side that wants the lock all the time may starve one that
 /// only asks: to meet, they pause for twice as long each time, so that it is free more often.
 const ROUNDS: usize = 5;
 

@@ -1,4 +1,4 @@
-//! Whoever waits gets what the other side gave back, soon.
+//! A waiter soon gets what the other side released.
 
 use crate::late::{self, late, retry_if_late, timely};
 use crate::libraries::{Learns, Library};

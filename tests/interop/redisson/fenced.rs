@@ -90,7 +90,7 @@ fn our_counter_without_tokens_kept_expires(library: &'static Library) {
 }
 
 /// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one
-/// is then fenced out. And `getToken` tells the counter, whoever holds the lock.
+/// is then fenced out. And `getToken` tells the counter under any holder.
 fn nested_hold_keeps_our_token_and_changes_redissons(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");

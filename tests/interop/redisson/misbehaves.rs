@@ -1,7 +1,7 @@
 //! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock
 //! that it has not, or has one that it does not know of, ours stays what it was.
 //!
-//! Those around lost answers, around what nobody hears, around several locks, tokens and replicas
+//! Those around lost answers, around unheard releases, around several locks, tokens and replicas
 //! stand beside this. What does not show on a shared key, or cannot be brought about from outside,
 //! stands with its reason in `docs/INTEROP.md`.
 

@@ -103,8 +103,8 @@ fn on_cluster(library: &'static Library, settings: &str) -> (Elsewhere, Arc<Clus
 
 /// The same with sharded channels, where the server has them.
 ///
-/// From 3.22 to 3.28 Redisson asks any master for them, by a `SPUBLISH` that only the owner of slot 0
-/// answers with yes. So one client in three uses them; here it connects until it does.
+/// From 3.22 to 3.28 Redisson asks any master for them, by a `SPUBLISH` that only the owner of slot
+/// 0 answers with yes. So one client in three uses them; here it connects until it does.
 fn on_sharded(library: &'static Library) -> (Elsewhere, Arc<Cluster>) {
     const TRIES: usize = 40;
     for number in 1..=TRIES {

@@ -14,7 +14,7 @@ use distlock_tests::time::{Stopwatch, eventually, ms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As it is by default: its unlock deletes the key, whoever has it.
+/// As it is by default: its unlock deletes the key of any owner.
 static UNSAFE: Library =
     Library { name: "shedlock", id: "unsafe", arguments: &["kind=shedlock"], ..SHEDLOCK };
 
@@ -50,7 +50,7 @@ fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library
     let losses = guard.losses();
     scene.peer.ask("t", "unlock job");
     assert!(!scene.probe().exists(&key), "it has deleted what is ours");
-    // That is what it costs: somebody else is in, and we do not know yet.
+    // That is what it costs: another holder is in, and we do not know yet.
     assert!(scene.peer.ask("other", "try job 0 30000").starts_with("held"));
     let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
@@ -91,12 +91,12 @@ fn released_too_late(scene: &Scene) -> LockGuard {
     scene.peer.ask("t", "unlock warm");
     scene.peer.ask("t", "lock job 30000");
     assert!(lock.force_unlock().unwrap());
-    let guard = lock.try_lock().unwrap().expect("nobody has it");
+    let guard = lock.try_lock().unwrap().expect("it is free");
     scene.peer.ask("t", "unlock job");
     guard
 }
 
-/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it
+/// By default it looks at no lock but writes its own text there, to keep it as long as it
 /// wants: over ours, too. Our guard sees that at its next renewal, and leaves alone what is theirs.
 fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=6s", &["at-least=10000"]);
@@ -104,7 +104,7 @@ fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Librar
     let guard = released_too_late(&scene);
     let losses = guard.losses();
     let theirs = probe.get(&key).expect("it is there");
-    assert!(guard.is_valid(), "nobody has told us yet");
+    assert!(guard.is_valid(), "we are not told yet");
     let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(!guard.is_valid());
@@ -152,7 +152,7 @@ fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Librar
 
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.force_unlock().unwrap());
-    let guard = lock.try_lock().unwrap().expect("nobody has it");
+    let guard = lock.try_lock().unwrap().expect("it is free");
     let said = scene.peer.refusal("t", "unlock lock");
     assert!(said.contains("no longer owned"), "{said}");
     guard.verify().unwrap();
