@@ -63,7 +63,7 @@ pub mod parts {
     pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT};
     pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};
-    pub use crate::node::{AskingNode, Node, NodeSettings};
+    pub use crate::node::{Node, NodeSettings, RequestMode};
     pub use crate::redirect::Redirect;
     pub use crate::replica_ack::Listing;
     pub use crate::shards::{SLOTS, Shard, Shards};

@@ -4,11 +4,9 @@
 //! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
 //! is one for each client, whatever the number of nodes.
 
-mod asking;
 mod renewals;
 mod settings;
 
-pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
@@ -20,7 +18,6 @@ use crate::propose::{self, Introduction, Vote, Voting};
 use crate::pubsub::Subscriber;
 use crate::replica_ack::{AcknowledgedConnection, Listing};
 use crate::shards::{self, Port, Shards};
-use asking::How;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
     Tombstone, Wake, Watch,
@@ -29,6 +26,17 @@ use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+
+/// How a node is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "for the crate of the same workspace")]
+pub enum RequestMode {
+    /// As the master of the lock's slot.
+    Direct,
+    /// For a slot of a cluster that is just moving to it: `ASKING` goes before each request, on a
+    /// connection where nothing comes in between.
+    Asking,
+}
 
 /// What only a format can that says who holds a lock.
 const QUORUM: &str = "stand on a quorum";
@@ -91,16 +99,17 @@ impl Node {
     /// See [`Failure`]; so with all that follow.
     pub fn acquire(
         &self,
+        mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let outcome = if format.0.needs_own_link() {
-            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, by))
-        } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, by))
+        let outcome = if !attempt.replication.is_off() {
+            self.acquire_confirmed(mode, format, attempt, by)
+        } else if format.0.needs_own_link() {
+            self.on_pooled(mode, by, |link| self.acquire_on(link, format, attempt, by))
         } else {
-            self.acquire_confirmed(How::Plainly, format, attempt, by)
+            self.exchange(mode, by, |link| self.acquire_on(link, format, attempt, by))
         };
         outcome.map_err(on(attempt.name))
     }
@@ -124,7 +133,7 @@ impl Node {
 
     fn acquire_confirmed(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
@@ -133,7 +142,7 @@ impl Node {
         let time = attempt.replication.time();
         // On another connection than the releases, it must not come before one that has left already.
         self.link.wait_for_callbacks(by)?;
-        self.aside(how, by, |link| {
+        self.on_pooled(mode, by, |link| {
             self.eviction.refuse(link, by)?;
             let mut link =
                 AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), needed, time);
@@ -147,26 +156,39 @@ impl Node {
         })
     }
 
-    /// On a borrowed link.
-    fn aside<T>(
+    /// On the connection that all share; on a borrowed one where the slot is just moving here.
+    fn exchange<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.on_borrowed(how, by, exchange)?
+        match mode {
+            RequestMode::Direct => self.link.exchange(by, |link| exchange(link)),
+            RequestMode::Asking => self.on_pooled(mode, by, exchange),
+        }
+    }
+
+    /// On a borrowed connection.
+    fn on_pooled<T>(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.on_borrowed(mode, by, exchange)?
     }
 
     /// The same; an outer failure says that there was none to be had, until `by`.
     fn on_borrowed<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
     ) -> Result<T, Failure> {
-        self.pool.on_connection(by, |link| match how {
-            How::Plainly => exchange(link),
-            How::Asking => exchange(&mut AskingConnection::new(link)),
+        self.pool.on_connection(by, |link| match mode {
+            RequestMode::Direct => exchange(link),
+            RequestMode::Asking => exchange(&mut AskingConnection::new(link)),
         })
     }
 
@@ -253,32 +275,24 @@ impl Node {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub fn release(
         &self,
+        mode: RequestMode,
         format: &Format,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
-        // what the tombstone is for.
+        // A clean-up must not wait behind the request without an answer that it cleans up after. It
+        // may overtake that one: the tombstone refuses what comes later.
         let outcome = if closing.tombstone != Tombstone::None {
-            self.pool.exchange(by, |link| format.0.release(link, acquisition, closing, by))
+            self.on_pooled(mode, by, |link| format.0.release(link, acquisition, closing, by))
         } else {
-            self.link.exchange(by, |link| {
+            self.exchange(mode, by, |link| {
                 let release = format.0.release(link, acquisition, closing, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
         };
-        self.released(format, &acquisition.name, outcome)
-    }
-
-    /// What a release on this server came to.
-    fn released(
-        &self,
-        format: &Format,
-        name: &LockName,
-        outcome: Result<Release, Failure>,
-    ) -> Result<Release, Failure> {
+        let name = &acquisition.name;
         let lingers =
             || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
         outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
@@ -294,7 +308,7 @@ impl Node {
         done: OnReleased,
     ) {
         let Some(owned) = format.0.owned() else {
-            return done(self.release(format, acquisition, closing, by));
+            return done(self.release(RequestMode::Direct, format, acquisition, closing, by));
         };
         let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
@@ -306,21 +320,23 @@ impl Node {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub fn inspect(
         &self,
+        mode: RequestMode,
         format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.link.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name))
+        self.exchange(mode, by, |link| format.0.inspect(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub fn force_release(
         &self,
+        mode: RequestMode,
         format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.link.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name))
+        self.exchange(mode, by, |link| format.0.force(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::watch`](lock_core::Backend::watch).
@@ -352,12 +368,6 @@ impl Node {
     /// was none to be had.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         self.subscriber.on_trouble(tell);
-    }
-
-    /// The same node, asked for a slot that is just moving to it.
-    #[must_use]
-    pub fn asking(&self) -> AskingNode<'_> {
-        AskingNode::of(self)
     }
 
     /// The cluster that this node belongs to, by its word. `host` is where it was asked.
