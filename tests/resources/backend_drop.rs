@@ -49,7 +49,7 @@ fn nothing_is_left() {
     assert!(unreachable.watch(&name, Arc::new(Nobody), by).is_err());
     let unused = open(&server.url());
     let expected =
-        ["distlock-pool", "distlock-pool", "distlock-pool", "distlock-sub", "distlock-sub"];
+        ["distlock-slots", "distlock-slots", "distlock-slots", "distlock-sub", "distlock-sub"];
     assert_eq!(own_threads(), expected);
     assert_eq!(connections(), 2, "one that was borrowed and one that listens");
 

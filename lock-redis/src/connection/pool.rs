@@ -99,7 +99,7 @@ impl PoolThread {
         let threads = || {
             ScheduledThreadPool::builder()
                 .num_threads(1)
-                .thread_name_pattern("distlock-pool")
+                .thread_name_pattern("distlock-slots")
                 .build()
         };
         // The builder panics where it cannot start a thread.
