@@ -26,7 +26,7 @@ pub(crate) enum Asked<'a> {
     Confirmation,
     /// To tell us which node of a cluster serves what.
     Cluster,
-    /// To say who it is.
+    /// To say which server it is.
     Introduction,
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
         "DENIED" => (
             ErrorKind::Configuration,
             format!(
-                "{server} runs in protected mode and lets nobody in from outside: give it a password"
+                "{server} runs in protected mode and refuses connections from outside: give it a password"
             ),
         ),
         "CROSSSLOT" if asked.list().is_some() => {

@@ -24,7 +24,7 @@ impl ForeignClient {
         }
     }
 
-    /// The list on which whoever waits for this lock sleeps, if it is one.
+    /// The list on which the library's waiters for this lock sleep, if it is one.
     pub(crate) fn list(self, key: &str) -> Option<String> {
         match self {
             Self::PythonRedisLock => Some([LIST, key.strip_prefix(LOCK)?].concat()),

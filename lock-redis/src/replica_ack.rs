@@ -2,7 +2,7 @@
 //!
 //! `WAIT` says how many replicas have what *this connection* wrote, so it goes along with the write: the same link, the same
 //! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
-//! nothing else on that connection meanwhile, so the link must be nobody else's.
+//! nothing else on that connection meanwhile, so no other request may share it.
 
 use crate::connection::{CallError, ConnectionLike, Request, Server};
 use crate::error_mapping::{self, Asked};
@@ -22,7 +22,7 @@ pub trait Listing: Send + Sync {
     ///
     /// # Errors
     ///
-    /// If nobody can say. Nothing is sent then.
+    /// If that is not known. Nothing is sent then.
     fn replicas(&self, by: Moment) -> Result<u32, Error>;
 }
 
@@ -65,7 +65,7 @@ impl<'a> AcknowledgedConnection<'a> {
             Acknowledgement::By(count) if needed > 0 && *count >= needed => Ok(None),
             Acknowledgement::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
             Acknowledgement::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
-            // It was carried out, and is not to be kept like this: to whoever asked it is in doubt.
+            // It was carried out, and is not to be kept like this: the caller must take it for unknown.
             Acknowledgement::Refused(error) => {
                 let server = self.link.server();
                 Err(Failure::Unknown(error_mapping::explain(server, error, &Asked::Confirmation)))

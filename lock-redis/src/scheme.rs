@@ -66,7 +66,7 @@ impl RedisScheme {
         Self(Transport::Tcp)
     }
 
-    /// `rediss://`. Who the server must be is said by options:
+    /// `rediss://`. Options say which server is expected:
     ///
     /// - `tls_ca=FILE`: certificates of the authorities to trust, instead of those that the system trusts
     /// - `tls_cert=FILE` and `tls_key=FILE`: our own certificate and its key, for servers that ask for one
@@ -191,7 +191,7 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     })
 }
 
-/// Who we are to the sentinels, where a file or a provider says that.
+/// The credentials for the sentinels, where they come from a file or a provider.
 pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<CredentialsSource>, Error> {
     let given = option(config, "sentinel_password").map(Secret::new);
     let file = option(config, "sentinel_password_file");

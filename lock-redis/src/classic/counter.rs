@@ -1,4 +1,4 @@
-//! `counter`: `INCR`, and whoever gets 1 has the lock and gives it an expiry; a plain `DEL` frees it. The second form of the
+//! `counter`: `INCR`, and the client that gets 1 has the lock and gives it an expiry; a plain `DEL` frees it. The second form of the
 //! "Pattern: Locking with INCR" that went round, in the three ways in which it is written.
 
 use super::format::CommandSequence;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) enum Counter {
     /// By a second command of the winner's. If that never comes, the lock stays for ever.
     Commands,
-    /// In one transaction, which cannot look at what `INCR` said: whoever loses makes the winner's lease longer.
+    /// In one transaction, which cannot look at what `INCR` said: a failed attempt extends the winner's lease.
     Transaction,
     /// In a script. What it wrote before an error stays.
     Script,

@@ -74,7 +74,7 @@ impl WireFormat for ClassicFormat {
             .replication(ReplicaSupport::Never)
     }
 
-    /// A transaction: nobody else's commands may come in between.
+    /// A transaction must not have other requests in between.
     fn needs_own_link(&self) -> bool {
         matches!(self.algorithm, Algorithm::Counter(Counter::Transaction))
     }
@@ -88,7 +88,7 @@ impl WireFormat for ClassicFormat {
         let (lease, interval) = (attempt.lease.duration(), self.polls.interval);
         if interval >= lease {
             return Err(Failure::NotSent(Error::configuration(format!(
-                "who waits asks every {interval:?}, and the lease of {lease:?} is no longer than that: set `poll` in \
+                "a waiter asks every {interval:?}, and the lease of {lease:?} is no longer than that: set `poll` in \
                  `format={}` below it",
                 self.name()
             ))));
@@ -271,7 +271,7 @@ impl CommandSequence<'_> {
     }
 
     fn exec(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
-        // First, and alone: who may not do this would have the commands behind it carried out one by one.
+        // First, and alone: without the right to MULTI, the commands behind it would run one by one.
         if let Reply::Error(error) = self.link.call(&Request(&[&[b"MULTI"]]), self.by)? {
             return Err(refused(self.link, &error, &Asked::Command("MULTI", self.key)));
         }
@@ -308,12 +308,12 @@ impl CommandSequence<'_> {
     }
 
     /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is what a failure says.
-    /// Whether it was there still: somebody may have deleted it in between, or the master that made it may be gone.
+    /// Whether it was there still: another client may have deleted it in between, or the master that made it may be gone.
     pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Failure> {
         self.progress.wrote();
         self.step("EXPIRE");
         match self.ask("EXPIRE", &[seconds])? {
-            // If another has made it anew since, nobody can tell, here as in the programs that do this.
+            // If another client has made it anew since, that is not seen, as in the programs that do this.
             Reply::Int(set) => Ok(set != 0),
             _ => Err(self.unexpected("EXPIRE")),
         }
@@ -324,7 +324,7 @@ impl CommandSequence<'_> {
         self.progress.wrote();
     }
 
-    /// Somebody has it, for as long as the key lives.
+    /// Another client has it, for as long as the key lives.
     pub(super) fn taken(&mut self) -> Result<Answer, Failure> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
@@ -374,7 +374,7 @@ impl CommandSequence<'_> {
         }
     }
 
-    /// Deletes the key, whoever's it is.
+    /// Deletes the key, whichever client made it.
     pub(super) fn delete(&mut self) -> Result<Release, Failure> {
         self.step("DEL");
         match self.ask("DEL", &[])? {

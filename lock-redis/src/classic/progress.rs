@@ -6,7 +6,7 @@ use lock_core::backend::Failure;
 /// What an attempt of several commands has heard so far.
 ///
 /// A slot of a cluster may move between two of them, and the next is then turned away where the first was carried out. Begun
-/// anew at the slot's next node, the attempt would find the key that it made itself, and take it for another's: nobody would
+/// anew at the slot's next node, the attempt would find the key that it made itself, and take it for another's: no client would
 /// have the lock, and where its `EXPIRE` is still to come, for ever. So it goes on there where it stood: what was answered is
 /// not sent again.
 #[derive(Debug, Default)]

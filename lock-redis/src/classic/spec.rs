@@ -45,7 +45,7 @@ pub(super) fn read(
     if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
         let interval = polls.interval;
         return Err(settings.refuse(&format!(
-            "who waits asks every {interval:?}, and lease={lease:?} is no longer than that: set `poll` below it"
+            "a waiter asks every {interval:?}, and lease={lease:?} is no longer than that: set `poll` below it"
         )));
     }
     settings.must_be_used_up(known)?;

@@ -1,4 +1,4 @@
-//! `timestamp`: `SETNX` with the time when the lock ends as its value, and `GETSET` by whoever finds that past: "Design pattern:
+//! `timestamp`: `SETNX` with the time when the lock ends as its value, and `GETSET` by the client that finds that past: "Design pattern:
 //! Locking with SETNX" in the Redis documentation. The time is the clients' own, and the key never expires.
 //!
 //! It is written in two spellings: whole seconds, with one more than the lease (that page), and as Python prints a float,
@@ -38,9 +38,9 @@ pub(super) enum Rule {
 /// How a lock is taken over that was held until a time that is past.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Takeover {
-    /// Its time is changed for ours, and whoever gets the old one for it has the lock.
+    /// Its time is changed for ours, and the client that gets the old one for it has the lock.
     GetSet,
-    /// It is deleted, and then it is anybody's: what one would do first, and the page warns of.
+    /// It is deleted, and then free for any client: the obvious way, which the page warns of.
     Delete,
 }
 
@@ -191,7 +191,7 @@ impl Timestamp {
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         let read = match self.spelling {
             Spelling::Seconds => now.as_secs_f64(),
-            // As those read it who write it so. What a finer clock finds past they still hold.
+            // As the programs read it that write it so. What a finer clock finds past they still hold.
             Spelling::Float => now.as_secs() as f64,
         };
         let left = (until - now.as_secs_f64()).max(0.0);
@@ -203,7 +203,7 @@ fn granted(until: String) -> Answer {
     Answer::Granted(Grant::new(None).receipt(Receipt::new(Until(until))))
 }
 
-/// Somebody has it, for this long yet, or for ever.
+/// Another client has it, for this long yet, or for ever.
 fn busy(left: Option<Duration>) -> Answer {
     left.map_or(Answer::BusyWithoutExpiry(None), |left| Answer::Busy(Some(left)))
 }

@@ -130,7 +130,7 @@ impl Format {
         self.woken().map(ForeignClient::name)
     }
 
-    /// Whether releases must be told on plain channels, because others listen there who know no sharded ones.
+    /// Whether releases must be told on plain channels, because foreign clients listen there that know no sharded ones.
     #[must_use]
     pub fn needs_plain_channels(&self) -> bool {
         self.woken() == Some(ForeignClient::SpringIntegration)
@@ -237,7 +237,7 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says, which was told to publish on this channel. So many who may wait it could not count.
+/// What a script that releases says, which was told to publish on this channel; `unseen` waiters it could not count.
 pub(crate) fn released(
     server: &Server,
     channels: ChannelKind,
@@ -277,12 +277,12 @@ pub(crate) fn unpublished(
     server.warn_of(WarningKind::NotPublished, cause, || {
         let cause = error_mapping::explain(server, why, &asked(channel));
         format!(
-            "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
+            "releases on {server} do not reach the waiters, which ask again and again instead: {cause} ({why})"
         )
     });
 }
 
-/// Without our own subscription, if that only `lingers`: nobody of this client waits there any more.
+/// Without our own subscription, if that only `lingers`: no thread of this client waits there any more.
 pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Release {
     match release {
         Release::FreedFor(told @ 1..) if lingers() => Release::FreedFor(told - 1),
@@ -293,7 +293,7 @@ pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Rel
 /// What PTTL says of a key that has no expiry.
 pub(crate) const FOR_EVER: i64 = -1;
 
-/// Somebody else has it, and this is what PTTL says of the key; -2 is what an owner hears that is closed.
+/// Another client has it, and this is what PTTL says of the key; -2 is what a closed owner hears.
 pub(crate) fn taken(pttl: i64) -> Answer {
     if pttl == FOR_EVER { Answer::BusyWithoutExpiry(None) } else { Answer::Busy(remaining(pttl)) }
 }

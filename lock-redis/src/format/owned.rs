@@ -1,4 +1,4 @@
-//! [`OwnedFormat`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
+//! [`OwnedFormat`]: formats in which the owner stands under the key, so that no client frees or renews another's lock. They
 //! differ in their [`Dialect`] only; the scripts are the same.
 
 use super::poll_interval::PollInterval;
@@ -43,7 +43,7 @@ impl Dialect {
     }
 }
 
-/// How often who waits asks again although it should be told: others may write as we do.
+/// How often a waiter asks again although it should be told: foreign clients may write as we do.
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// A format, with the settings that it depends on.
@@ -55,15 +55,15 @@ pub(crate) struct OwnedFormat {
     naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
-    /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
+    /// How often a waiter asks again while the holder does not publish its release, or may not.
     polls: Option<PollInterval>,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
     /// lease that it asks for may be shorter.
     shortest_tombstone: Duration,
     /// Whether keys may be in different slots, and so on different nodes.
     has_slots: bool,
-    /// Whether releases are told on sharded channels. Settled before anything is asked, and then left so: who waits and
-    /// who releases must mean the same.
+    /// Whether releases are told on sharded channels. Settled before anything is asked, and then left so: waiters and
+    /// holders must mean the same channel.
     sharded: AtomicBool,
 }
 
@@ -276,7 +276,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
+    /// Another client has it, for this long by its TTL: when to look again, whether or not the release is published.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told);
         match (taken(pttl), polls.map(PollInterval::pause)) {
@@ -286,7 +286,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Whether a free lock is taken by one command that everybody has, and not by our script.
+    /// Whether a free lock is taken by one plain command, and not by our script.
     fn takes_plainly(&self) -> bool {
         self.dialect.takes_plainly && self.policy == TokenPolicy::Off
     }

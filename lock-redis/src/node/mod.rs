@@ -38,7 +38,7 @@ pub enum RequestMode {
     Asking,
 }
 
-/// What only a format can that says who holds a lock.
+/// What only a format that says who holds a lock can do.
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 
@@ -57,12 +57,12 @@ pub struct Node {
     /// For what must not stand behind a request that takes too long.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
-    /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
+    /// The connection for renewals. A renewal that finds it taken, because the one before hangs, borrows one of the pool.
     renewals: Mutex<PoolSlot>,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
-    /// Who knows how many replicas there are.
+    /// Knows how many replicas there are.
     listing: Option<Arc<dyn Listing>>,
 }
 
@@ -85,7 +85,7 @@ impl Node {
         })
     }
 
-    /// The same with somebody who knows how many replicas it has: without, the policy "all" is refused.
+    /// The same with a source of the number of its replicas: without, the policy "all" is refused.
     #[must_use]
     pub fn with_listing(mut self, listing: Arc<dyn Listing>) -> Self {
         self.listing = Some(listing);
@@ -200,7 +200,7 @@ impl Node {
             (Replicas::All, Some(listing)) => listing.replicas(by).map_err(Failure::NotSent),
             (count, _) => Err(Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
-                format!("replicas={count}: nobody knows how many replicas this server should have"),
+                format!("replicas={count}: it is not known how many replicas this server should have"),
             ))),
         }
     }
@@ -219,7 +219,7 @@ impl Node {
         vote.map_err(on(attempt.name))
     }
 
-    /// Who the server says it is.
+    /// What the server says of itself.
     pub(crate) fn introduction(&self, by: Moment) -> Result<Introduction, Failure> {
         self.link.exchange(by, |link| propose::introduction(link, by))
     }

@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
-    /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of those who ask
+    /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of the requests
     /// behind it.
     fn on_lane_or_shared<T>(
         &self,

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
-    /// Who gives the sentinels' password, where it is not simply given.
+    /// Where the sentinels' password comes from, where it is not simply given.
     sentinel: Option<CredentialsSource>,
     tls: Option<TlsSettings>,
     bounds: Timeouts,

@@ -21,10 +21,10 @@ use std::sync::Arc;
 /// The sentinels are asked when the master is first needed, when one of them tells of a failover, and when a request
 /// fails. Each master is a *generation* with connections of its own. What a generation has answered that is over by then
 /// is not believed: a grant or a renewal there may be lost with it, so its outcome is unknown, and the engine asks the
-/// new master. WatchRegistry move there, whoever waits looks again, and what was given back lately is given back there, too.
+/// new master. Watches move there, waiters look again, and recent releases are repeated there.
 ///
-/// Whoever inspects a lock has the sentinels asked each time, when the master has answered: for half a second at most, so
-/// that what they do not answer costs little; the master's word stands then.
+/// `inspect` and `verify` also ask the sentinels, after the master has answered: for half a second at
+/// most. If they do not answer, the master's reply stands.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct SentinelBackend {
@@ -196,7 +196,7 @@ impl Backend for SentinelBackend {
         let (tracker, node) = (Arc::downgrade(&self.tracker), Arc::clone(&generation.node));
         let id = acquisition.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
-            // If they are gone, so is the client, and nobody will ask another master.
+            // If it is gone, so is the client, and no request goes to another master.
             let Some(tracker) = tracker.upgrade() else { return done(outcome) };
             let outcome = believe(&tracker, &generation, outcome);
             if outcome.as_ref().is_ok_and(is_freed) {
@@ -211,7 +211,7 @@ impl Backend for SentinelBackend {
         let look = |node: &Arc<Node>| {
             let info = node.inspect(RequestMode::Direct, &self.tracker.format, name, by)?;
             // A master that was replaced, and has not been told so, says what was; and its clients may not have heard of it
-            // yet either, because they were paused as well. Whoever looks wants to know what is.
+            // yet either, because they were paused as well.
             self.tracker.confirm(by);
             Ok(info)
         };
@@ -310,7 +310,7 @@ mod tests {
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
-    /// A store whose master is the one on this port, by what nobody has said: no sentinel is there.
+    /// A store whose master is the one on this port, without any sentinel.
     fn named(port: u16, epoch: u64) -> SentinelBackend {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();

@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct MasterReport {
     pub(super) master: Address,
-    /// Counts the failovers. Whoever has the larger number has heard of the later one.
+    /// Counts the failovers. The larger number belongs to the later one.
     pub(super) epoch: u64,
     /// The `run_id` of the master, if it has heard one there.
     pub(super) run_id: Option<String>,
@@ -44,9 +44,9 @@ pub(super) struct SentinelInstance {
     /// Whether it stands in the URL.
     pub(super) is_given: bool,
     dialer: Arc<Dialer>,
-    /// Locked by whoever asks.
+    /// Locked while a question is under way.
     slot: Mutex<PoolSlot>,
-    /// Who it is: the same sentinel may be known by several addresses. Written by whoever asks, read by all.
+    /// Its ID: the same sentinel may be known by several addresses.
     id: Mutex<Option<String>>,
     /// Whether it gave no answer the last time.
     silent: AtomicBool,

@@ -1,8 +1,8 @@
 //! [`MasterTracker`]: which server is master now, and what follows when it is another one.
 //!
-//! Each master is a generation, with a number and a [`Node`] of its own. When the sentinels say that there is another
-//! one, everything new goes there, whoever waits on the old node's connections is told at once, and those who wait for
-//! locks are subscribed there and woken. What an old generation has answered is not believed: see
+//! Each master has a number and a [`Node`] of its own. When the sentinels name another one, new
+//! requests go there, requests under way on the old node fail at once, and waiters are subscribed
+//! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
 use super::failover_watcher::{self, WatcherSignal};
@@ -51,17 +51,17 @@ pub(super) struct MasterTracker {
     pub(super) format: Format,
     pub(super) watches: WatchRegistry,
     recent: RecentReleases,
-    /// The last generation that was told what had been given back before. Written by the watcher; 0, by anybody: it is to be
-    /// told once more.
+    /// The number of the last master on which recent releases were repeated. Written by the watcher;
+    /// 0, written by any thread: they are to be repeated once more.
     released_on: AtomicU64,
     state: Mutex<State>,
     /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
     number: AtomicU64,
-    /// Who needs the sentinels asked.
+    /// Concurrent questions to the sentinels share one.
     asking: SingleFlight,
     signal_to_watcher: Arc<WatcherSignal>,
     pace: Mutex<Pace>,
-    /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
+    /// When a request last needed the number of replicas, in nanoseconds; 0: never.
     counted: AtomicU64,
     /// When a master last answered, in nanoseconds.
     heard: AtomicU64,
@@ -164,7 +164,7 @@ impl MasterTracker {
             let have_answered =
                 now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
             if !have_answered {
-                // Also who has no time left, because it took all of it to connect, say: so does the next one, perhaps.
+                // Also without time left, because connecting took all of it: the next request may meet the same.
                 self.doubt();
             }
         }
@@ -178,14 +178,14 @@ impl MasterTracker {
 
     /// Has the sentinels asked.
     pub(super) fn ask_now(&self) {
-        let _whoever_answers = self.ask_until(self.now() + self.settings.bounds().connect);
+        let _answered = self.ask_until(self.now() + self.settings.bounds().connect);
     }
 
     /// Has the sentinels asked whether the present generation is still the last one: by a question that begins from now
     /// on. If none of them answers, it stays what it is.
     ///
-    /// It does not count among those that failing requests have them asked by, which are spaced: who looks often must not
-    /// keep these from being asked.
+    /// It does not count among the questions of failing requests, which are spaced: frequent looks must
+    /// not keep these from being asked.
     pub(super) fn confirm(&self, by: Moment) {
         let by = by.min(self.now() + PATIENCE);
         // What is under way may have been answered before now; not what has begun when that has ended.
@@ -219,7 +219,7 @@ impl MasterTracker {
         pace.asked + pace.pause
     }
 
-    /// How many replicas must acknowledge now if all are to; `None` as long as nobody knows.
+    /// How many replicas must acknowledge now if all are to; `None` as long as that is not known.
     pub(super) fn replicas(&self) -> Option<u32> {
         let (now, before) = (self.now().as_nanos(), self.counted.load(Ordering::Relaxed));
         self.counted.store(now, Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl MasterTracker {
         let run_id = agreement.run_id.as_deref();
         let node = self.settings.master_on(host, *port, run_id).map_err(Failure::Refused)?;
         let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
-        // Whoever only waits asks for nothing that could fail.
+        // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.doubt()));
         let generation = Arc::new(Master {
@@ -292,7 +292,7 @@ impl MasterTracker {
         state.replicas = Some(agreement.replicas);
         self.number.store(generation.number, Ordering::SeqCst);
         drop(state);
-        // Only now: whoever wakes up finds the new one.
+        // Only now: a waiter that wakes up finds the new one.
         if let Some(old) = old {
             old.node.retire();
             // It has something to give back there.
@@ -332,14 +332,14 @@ impl MasterTracker {
         let by = now + self.settings.bounds().command;
         for acquisition in self.recent.lately(now) {
             // Whatever comes of it: what is not freed now ends with its lease.
-            let nobody_asks = Box::new(|_| ());
+            let ignored = Box::new(|_| ());
             let node = &generation.node;
             node.submit_release(
                 &self.format,
                 &acquisition,
                 ReleaseOptions::WITHOUT_TOMBSTONE,
                 by,
-                nobody_asks,
+                ignored,
             );
         }
     }
@@ -362,8 +362,8 @@ impl MasterTracker {
     }
 }
 
-/// The last user is gone, perhaps somebody to whom an answer came late: so is the watcher. Told any earlier, it would find
-/// that user there still, and sleep on for ever.
+/// With the last user the watcher ends. Woken any earlier, it would find that user there still, and
+/// sleep on for ever.
 impl Drop for MasterTracker {
     fn drop(&mut self) {
         self.signal_to_watcher.nudge();
@@ -398,8 +398,8 @@ impl Master {
     ///
     /// The epoch counts the failovers: so the same server with a larger one was replaced and is back, and may have lost
     /// something. One with a smaller epoch is what a sentinel says that was cut off from the others, and another address
-    /// with the same epoch one that calls the servers by other names; unless most of them say so: then somebody has set
-    /// them up anew.
+    /// with the same epoch one that calls the servers by other names; unless most of them say so: then they were set up
+    /// anew.
     ///
     /// Another `run_id` at the same address is another server, or the same one that was started
     /// again.

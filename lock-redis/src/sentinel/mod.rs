@@ -2,7 +2,7 @@
 //!
 //! - [`backend`](SentinelBackend): the store as the engine sees it: every request goes to the present master
 //! - `tracker`: which one that is, and what follows when it is another one
-//! - `sentinel_set`: all sentinels together: who they say is master
+//! - `sentinel_set`: all sentinels together: which master they name
 //! - `member`: one sentinel, and what it says
 //! - `freed`: what was given back lately, for the next master
 //! - `watcher`: the thread that hears of failovers

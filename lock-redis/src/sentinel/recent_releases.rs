@@ -2,7 +2,7 @@
 //!
 //! A replica that is promoted while the old master is well hears of nothing from then on, and clients go on giving locks
 //! back on the old one until they are told: for seconds, at a failover on demand. On the new master these locks have a
-//! holder that will never give them back, and nobody else could take them until the lease ends. So whoever gave them
+//! holder that will never give them back, and no other client could take them until the lease ends. So the client that gave them
 //! back does it there once more. An owner that was closed is never used again: at worst it is for nothing.
 
 use lock_core::Moment;

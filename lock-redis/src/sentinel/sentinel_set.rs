@@ -59,7 +59,7 @@ pub(super) struct PresentMaster {
     pub(super) is_gone: bool,
 }
 
-/// Who we are to the sentinels.
+/// The credentials for the sentinels.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credentials {
     pub(super) user: Option<String>,
@@ -236,7 +236,7 @@ impl SentinelSet {
         let (asked, answers) = (Arc::clone(member), Arc::clone(replies));
         let master = self.master.clone();
         let ask = move || {
-            // Also if it panics nobody waits for longer than the deadline.
+            // If it panics, the wait still ends at the deadline.
             let said = asked.ask(&master, by);
             answers.put(at, said);
         };
@@ -272,7 +272,7 @@ impl SentinelSet {
             if is_known || !room {
                 continue;
             }
-            // An address that cannot be had is no loss: somebody told us of it who can.
+            // An address that cannot be used is no loss: the sentinel that named it can be asked.
             if let Ok(member) = self.member(address, false, settings) {
                 let member = Arc::new(member);
                 members.push(Arc::clone(&member));
@@ -301,7 +301,7 @@ impl SentinelSet {
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
         let replicas: HashSet<_> = supporting()
             .flat_map(|report| &report.replicas)
-            // Whoever leads the failover names the new one already, and lists it as a replica of the old one.
+            // The leader of the failover names the new one already, and lists it as a replica of the old one.
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
@@ -309,7 +309,7 @@ impl SentinelSet {
         Agreement { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
     }
 
-    /// None of them says who is master: what each says, and what may be done about it. If more than half have answered
+    /// None of them names the master: what each says, and what may be done about it. If more than half have answered
     /// so that they will answer the same again, it is our settings that are wrong.
     fn no_agreement(
         &self,
@@ -466,7 +466,7 @@ impl Replies {
         self.signal.raise();
     }
 
-    /// Waits until all have answered; for those who were silent before, only until the others have; and for nobody much
+    /// Waits until all have answered; for those that were silent before, only until the others have; and for none much
     /// longer than for the first.
     fn wait(
         &self,
