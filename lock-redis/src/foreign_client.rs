@@ -1,13 +1,13 @@
-//! [`ForeignClient`]: a library that tells its own kind of a release by a signal of its own, which a release of ours can give as well
-//! (`wakes=`).
+//! [`ForeignClient`]: a library that tells its own kind of a release by a signal of its own, which
+//! a release of ours can give as well (`wakes=`).
 
 /// Whose waiters a release of ours wakes besides our own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ForeignClient {
     /// Its waiters sleep in `BLPOP` on the list `lock-signal:NAME`; the lock is `lock:NAME`.
     PythonRedisLock,
-    /// `RedisLockRegistry` in its mode `PUB_SUB_LOCK`: its waiters listen on `REGISTRY-channel:REGISTRY:NAME`; the lock is
-    /// `REGISTRY:NAME`.
+    /// `RedisLockRegistry` in its mode `PUB_SUB_LOCK`: its waiters listen on
+    /// `REGISTRY-channel:REGISTRY:NAME`; the lock is `REGISTRY:NAME`.
     SpringIntegration,
 }
 

@@ -1,4 +1,5 @@
-//! What `format=` says: the name of a format, and its own settings behind it, as in `format=token,poll=10ms`.
+//! What `format=` says: the name of a format, and its own settings behind it, as in
+//! `format=token,poll=10ms`.
 
 use super::owned::OwnedFormat;
 use super::poll_interval::PollInterval;
@@ -201,7 +202,8 @@ mod tests {
             ),
             (
                 "token,wakes=redis-py",
-                "no setting `wakes=redis-py`; there are `poll=` and `jitter=`, `wakes=` with `python-redis-lock` or `spring-integration`",
+                "no setting `wakes=redis-py`; there are `poll=` and `jitter=`, `wakes=` with \
+                 `python-redis-lock` or `spring-integration`",
             ),
             ("redisson,wakes=spring-integration", "there are `poll=` and `jitter=`"),
             ("token,wakes=python-redis-lock", "needs `prefix=lock:`"),

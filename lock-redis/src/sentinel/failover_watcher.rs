@@ -1,7 +1,9 @@
-//! The watcher: a thread that hears of failovers, and of requests that fail, and then has the sentinels asked.
+//! The watcher: a thread that hears of failovers, and of requests that fail, and then has the
+//! sentinels asked.
 //!
-//! The sentinels are listened to all at once, each on a connection of its own: very often the one on the machine of the
-//! master is silent when the master is, and the first that hears of a failover tells it.
+//! The sentinels are listened to all at once, each on a connection of its own: very often the one
+//! on the machine of the master is silent when the master is, and the first that hears of a
+//! failover tells it.
 
 use super::master_tracker::MasterTracker;
 use lock_core::backend::Wake;
@@ -15,7 +17,8 @@ use std::time::Duration;
 /// How often they are asked after news: not all have heard of a failover at the same moment.
 const LOOKS: u32 = 4;
 
-/// How long after they were asked last comes the first look; each of the next ones takes twice as long.
+/// How long after they were asked last comes the first look; each of the next ones takes twice as
+/// long.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How often they are asked how many replicas there are, while a request needs the number.
@@ -25,7 +28,8 @@ const RECOUNT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct WatcherSignal {
     signal: Arc<Signal>,
-    /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the thread.
+    /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
+    /// thread.
     looks: AtomicU32,
     /// Whether a request failed since they were asked.
     doubt: AtomicBool,
