@@ -35,7 +35,7 @@ pub struct Counters {
 const NAMES: [&str; 20] = [
     "acquired",
     "contended",
-    "endless",
+    "busy_without_expiry",
     "paused",
     "renewed",
     "renewal_failed",
@@ -94,7 +94,7 @@ impl EventHandler for Counters {
         let (name, by) = match event {
             Event::Acquired { .. } => ("acquired", 1),
             Event::Contended { .. } => ("contended", 1),
-            Event::BusyWithoutExpiry { .. } => ("endless", 1),
+            Event::BusyWithoutExpiry { .. } => ("busy_without_expiry", 1),
             Event::Paused { .. } => ("paused", 1),
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),

@@ -15,7 +15,7 @@ mod stores;
 mod world;
 
 use command::{Command, Operation, Terms, commands};
-use lock_core::conformance::{Mutant, Mutation};
+use lock_core::conformance::{Mutant, Mutation, violated};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ fn memory_and_redis_give_the_same_answers() {
     let config =
         Config { cases, max_shrink_iters: 300, max_shrink_time: 60_000, ..Config::default() };
     if let Err(failure) = compare(&memory, &redis, seed, config, &seen) {
-        panic!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}");
+        violated(format_args!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}"));
     }
     let seen = seen.into_inner();
     for (what, times) in &seen {
