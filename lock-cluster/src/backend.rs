@@ -3,14 +3,14 @@
 use crate::address_map::AddressMap;
 use crate::again::{Again, Job};
 use crate::map::{Makers, Member, Trouble};
-use crate::route::{Router, Target, over};
+use crate::route::{Router, over};
 use crate::topology::{Channels, Desk, Topology};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use lock_redis::parts::{Address, Format, NodeSettings, Redirect};
+use lock_redis::parts::{Address, Format, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 
@@ -111,11 +111,7 @@ impl ClusterBackend {
             own = group.places.iter().map(|place| batch[*place].clone()).collect();
             &own
         };
-        if group.asking {
-            group.member.node.asking().renew(&self.format, mine, by)
-        } else {
-            group.member.node.renew(&self.format, mine, by)
-        }
+        group.member.node.renew(group.mode, &self.format, mine, by)
     }
 
     /// Replicas that have not confirmed matter only where there are some.
@@ -136,17 +132,15 @@ impl ClusterBackend {
 /// Renewals of one node.
 struct Group {
     member: Arc<Member>,
-    /// The slots are just moving to it.
-    asking: bool,
+    mode: RequestMode,
     places: Vec<usize>,
 }
 
-fn add(groups: &mut Vec<Group>, member: Arc<Member>, asking: bool, place: usize) {
-    let is_same =
-        |group: &&mut Group| Arc::ptr_eq(&group.member, &member) && group.asking == asking;
+fn add(groups: &mut Vec<Group>, member: Arc<Member>, mode: RequestMode, place: usize) {
+    let is_same = |group: &&mut Group| Arc::ptr_eq(&group.member, &member) && group.mode == mode;
     match groups.iter_mut().find(is_same) {
         Some(group) => group.places.push(place),
-        None => groups.push(Group { member, asking, places: vec![place] }),
+        None => groups.push(Group { member, mode, places: vec![place] }),
     }
 }
 
@@ -188,10 +182,8 @@ impl Router {
     ) -> Result<Release, Failure> {
         let format = &*self.0.format;
         let slot = format.slot(&acquisition.name);
-        let released = self.route(slot, by, |target| match target {
-            Target::Owner(node) => node.release(format, acquisition, closing, by),
-            Target::Asking(node) => node.release(format, acquisition, closing, by),
-        });
+        let released =
+            self.route(slot, by, |node, mode| node.release(mode, format, acquisition, closing, by));
         settled(released.and_then(|released| released.believed(slot, &self.0)))
     }
 }
@@ -199,10 +191,8 @@ impl Router {
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.format.slot(attempt.name);
-        let answer = self.router.route(slot, by, |target| match target {
-            Target::Owner(node) => node.acquire(&self.format, attempt, by),
-            Target::Asking(node) => node.acquire(&self.format, attempt, by),
-        });
+        let answer =
+            self.router.route(slot, by, |node, mode| node.acquire(mode, &self.format, attempt, by));
         let answer = answer.and_then(|answer| answer.believed(slot, &self.router.0));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
             self.router.0.ask();
@@ -224,7 +214,7 @@ impl Backend for ClusterBackend {
         let mut groups = Vec::new();
         for (place, one) in batch.iter().enumerate() {
             match self.router.0.look(self.format.slot(&one.acquisition.name)) {
-                Some(owner) => add(&mut groups, owner, false, place),
+                Some(owner) => add(&mut groups, owner, RequestMode::Direct, place),
                 // Somebody may serve it by the next time.
                 None => self.router.0.ask(),
             }
@@ -239,7 +229,7 @@ impl Backend for ClusterBackend {
                     let slot = self.format.slot(&batch[*place].acquisition.name);
                     let owner = self.router.0.look(slot);
                     if outcome.is_ok()
-                        && !group.asking
+                        && group.mode == RequestMode::Direct
                         && owner.is_none_or(|owner| !Arc::ptr_eq(&owner, &group.member))
                     {
                         outcome = Err(Failure::Unknown(over(&group.member)));
@@ -262,12 +252,12 @@ impl Backend for ClusterBackend {
                             if let Ok(owner) =
                                 self.router.0.moved(slot, &group.member, &said(to), by)
                             {
-                                add(&mut next, owner, false, *place);
+                                add(&mut next, owner, RequestMode::Direct, *place);
                             }
                         }
                         Some(Redirect::Ask(to)) => {
                             if let Ok(target) = self.router.0.member(&group.member, &said(to), by) {
-                                add(&mut next, target, true, *place);
+                                add(&mut next, target, RequestMode::Asking, *place);
                             }
                         }
                         _ => {}
@@ -338,10 +328,9 @@ impl Backend for ClusterBackend {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let slot = self.format.slot(name);
         let ask = || {
-            let info = self.router.route(slot, by, |target| match target {
-                Target::Owner(node) => node.inspect(&self.format, name, by),
-                Target::Asking(node) => node.inspect(&self.format, name, by),
-            });
+            let info = self
+                .router
+                .route(slot, by, |node, mode| node.inspect(mode, &self.format, name, by));
             settled(info.and_then(|info| info.believed(slot, &self.router.0)))
         };
         match ask() {
@@ -356,20 +345,19 @@ impl Backend for ClusterBackend {
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let slot = self.format.slot(name);
-        let freed = self.router.route(slot, by, |target| match target {
-            Target::Owner(node) => node.force_release(&self.format, name, by),
-            Target::Asking(node) => node.force_release(&self.format, name, by),
-        });
+        let freed = self
+            .router
+            .route(slot, by, |node, mode| node.force_release(mode, &self.format, name, by));
         settled(freed.and_then(|freed| freed.believed(slot, &self.router.0)))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         let shared = &self.router.0;
         let moving = shared.watches.register(name, wake);
-        let watched = self.router.route(self.format.slot(name), by, |target| match target {
-            Target::Owner(node) => moving.subscribe_on(node, &self.format, by),
-            // Nobody is sent elsewhere for a channel while its slot moves.
-            Target::Asking(_) => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
+        let watched = self.router.route(self.format.slot(name), by, |node, mode| match mode {
+            RequestMode::Direct => moving.subscribe_on(node, &self.format, by),
+            // No client is sent elsewhere for a channel while its slot moves.
+            RequestMode::Asking => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
         });
         settled(watched.map(|watched| watched.answer))?;
         // It may have moved between the two. The others that wait are none of this one's business.

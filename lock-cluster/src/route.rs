@@ -8,7 +8,7 @@ use crate::map::Member;
 use crate::topology::Shared;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Signal};
-use lock_redis::parts::{AskingNode, Node, Redirect};
+use lock_redis::parts::{Node, Redirect, RequestMode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +17,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// How often a request goes on from node to node without a pause.
 const HOPS: u32 = 4;
-
-/// A node, and how it is to be asked.
-#[derive(Debug)]
-pub(crate) enum Target<'a> {
-    Owner(&'a Arc<Node>),
-    /// The slot is just moving to it.
-    Asking(AskingNode<'a>),
-}
 
 /// See the [module's text](self).
 #[derive(Clone, Debug)]
@@ -71,7 +63,7 @@ impl Router {
         &self,
         slot: u16,
         by: Moment,
-        mut ask: impl FnMut(&Target<'_>) -> Result<T, Failure>,
+        mut ask: impl FnMut(&Arc<Node>, RequestMode) -> Result<T, Failure>,
     ) -> Result<Answered<T>, Failure> {
         let mut next = Next::To(self.0.owner(slot, by)?);
         let (mut hops, mut pause) = (0, FIRST_PAUSE);
@@ -88,11 +80,8 @@ impl Router {
                     continue;
                 }
             };
-            let target = match asking {
-                false => Target::Owner(&member.node),
-                true => Target::Asking(member.node.asking()),
-            };
-            let failure = match ask(&target) {
+            let mode = if asking { RequestMode::Asking } else { RequestMode::Direct };
+            let failure = match ask(&member.node, mode) {
                 Ok(answer) => return Ok(Answered { answer, member, asking }),
                 Err(failure) => failure,
             };

@@ -1,7 +1,7 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
 use crate::format::Format;
-use crate::node::{Node, NodeSettings};
+use crate::node::{Node, NodeSettings, RequestMode};
 use crate::scheme;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
@@ -13,9 +13,11 @@ use std::sync::Arc;
 
 /// One standalone Redis server.
 ///
-/// Attempts and releases of all threads share one connection, and wait on it for their answers only; renewals have one
-/// of their own, so that traffic cannot starve them, and go over the shared one where that cannot be had; what cleans up after a lost answer, and what renews while another
-/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing is dialled before it is needed.
+/// Attempts and releases of all threads share one connection, and wait on it for their answers
+/// only; renewals have one of their own, so that traffic cannot starve them, and go over the shared
+/// one where that cannot be had; what cleans up after a lost answer, and what renews while another
+/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first
+/// watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct RedisBackend {
@@ -31,8 +33,8 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database number, or a setting
-    /// contradicts another.
+    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database
+    /// number, or a setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         Self::with_format(config, context, Format::of(config)?)
     }
@@ -53,7 +55,7 @@ impl RedisBackend {
 
 impl Backend for RedisBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        self.node.acquire(&self.format, attempt, by)
+        self.node.acquire(RequestMode::Direct, &self.format, attempt, by)
     }
 
     fn renew(
@@ -62,7 +64,7 @@ impl Backend for RedisBackend {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        self.node.renew(&self.format, batch, by)
+        self.node.renew(RequestMode::Direct, &self.format, batch, by)
     }
 
     fn release(
@@ -71,7 +73,7 @@ impl Backend for RedisBackend {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.node.release(&self.format, acquisition, closing, by)
+        self.node.release(RequestMode::Direct, &self.format, acquisition, closing, by)
     }
 
     fn submit_release(
@@ -85,11 +87,11 @@ impl Backend for RedisBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.node.inspect(&self.format, name, by)
+        self.node.inspect(RequestMode::Direct, &self.format, name, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.node.force_release(&self.format, name, by)
+        self.node.force_release(RequestMode::Direct, &self.format, name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
@@ -101,7 +103,8 @@ impl Backend for RedisBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        // Which replicas there should be, a server on its own does not know: those that are gone it has forgotten.
+        // Which replicas there should be, a server on its own does not know: those that are gone it
+        // has forgotten.
         self.format.abilities(ReplicaSupport::Counted).independent(true)
     }
 }

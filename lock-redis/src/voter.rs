@@ -2,7 +2,7 @@
 
 use crate::format::Format;
 use crate::marker::{Sight, Standing, Step};
-use crate::node::Node;
+use crate::node::{Node, RequestMode};
 use crate::propose::{self, Introduction, Voting};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
@@ -290,7 +290,7 @@ impl Backend for Voter {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        self.node.renew(&self.format, batch, by)
+        self.node.renew(RequestMode::Direct, &self.format, batch, by)
     }
 
     fn release(
@@ -299,7 +299,7 @@ impl Backend for Voter {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.node.release(&self.format, acquisition, closing, by)
+        self.node.release(RequestMode::Direct, &self.format, acquisition, closing, by)
     }
 
     fn submit_release(
@@ -313,11 +313,11 @@ impl Backend for Voter {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.node.inspect(&self.format, name, by)
+        self.node.inspect(RequestMode::Direct, &self.format, name, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.node.force_release(&self.format, name, by)
+        self.node.force_release(RequestMode::Direct, &self.format, name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

@@ -26,6 +26,9 @@ mod cases;
 // What the documents say of the versions.
 mod documents;
 
+// A key that one side holds, and until when it must be there.
+mod held_key;
+
 // Failures that a late machine excuses.
 mod late;
 

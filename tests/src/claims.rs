@@ -5,6 +5,7 @@
 //! processes.
 
 use lock_core::Moment;
+use lock_core::conformance::violated;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,6 +120,16 @@ impl Verdict {
         assert!(self.backwards.is_empty(), "{:?}", self.backwards);
     }
 
+    /// What is wrong with them, if anything: two had it at once, or a token did not grow.
+    pub fn violation(&self) -> Option<String> {
+        let of = |what: &str, pairs: &[[Claim; 2]]| {
+            let [first, ..] = pairs else { return None };
+            Some(format!("{what}, {} times, at first {first:?}", pairs.len()))
+        };
+        let together = of("two at once", &self.together);
+        together.or_else(|| of("a token did not grow", &self.backwards))
+    }
+
     /// The same, with how many there were of each if not.
     #[track_caller]
     pub fn must_be_exact_after_a_switch(&self) {
@@ -127,19 +138,17 @@ impl Verdict {
         println!(
             "{grants} grants, {together} with another inside, {backwards} without a larger token"
         );
-        assert!(
-            together + backwards == 0,
-            "{together} of {grants} grants had another holder inside, and {backwards} tokens did \
-             not grow: {:?}",
-            self.together.first().or(self.backwards.first())
-        );
+        if let Some(what) = self.violation() {
+            violated(what);
+        }
     }
 
     /// One at a time, and tokens that grow. Prints how many there were.
     #[track_caller]
     pub fn must_be_exact(&self) {
-        assert!(self.together.is_empty(), "two at once: {:?}", self.together[0]);
-        assert!(self.backwards.is_empty(), "the token must grow: {:?}", self.backwards[0]);
+        if let Some(what) = self.violation() {
+            violated(what);
+        }
         for (lock, claims) in &self.by_lock {
             println!("lock {lock}: {} claims, one at a time, tokens grow", claims.len());
         }

@@ -93,9 +93,10 @@ impl Default for VirtualTime {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::threads::pause;
+    use super::threads::{IS_STUCK, pause};
     use super::*;
     use crate::clock::{Moment, Signal, SystemClock, Woken};
+    use std::os::unix::process::ExitStatusExt;
     use std::thread;
     use std::time::Duration;
 
@@ -144,6 +145,30 @@ mod tests {
             scope.spawn(|| (0..100).for_each(|_| wait(&short, Duration::from_millis(1))));
             scope.spawn(|| wait(&long, Duration::from_secs(60)));
         });
+    }
+
+    #[test]
+    fn thread_that_never_sleeps_ends_the_process() {
+        const NAME: &str =
+            "conformance::virtual_time::tests::thread_that_never_sleeps_ends_the_process";
+        if std::env::var_os(IS_STUCK).is_some() {
+            let clock = VirtualTime::new().clock();
+            thread::spawn(|| while !thread::panicking() {});
+            clock.wait(&Arc::default(), clock.now() + Duration::from_secs(1));
+            return;
+        }
+        let mut stuck = std::process::Command::new(std::env::current_exe().unwrap());
+        stuck.args(["--exact", NAME, "--nocapture"]).env(IS_STUCK, "1");
+        let mut stuck = stuck.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let by = SystemClock.now() + Duration::from_secs(60);
+        while stuck.try_wait().unwrap().is_none() && SystemClock.now() < by {
+            pause(Duration::from_millis(20));
+        }
+        let _over = stuck.kill();
+        let output = stuck.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(6), "{:?}", output.status);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("never sleeps") && said.contains("stands still"), "{said}");
     }
 
     #[test]

@@ -1,14 +1,12 @@
-//! [`Node`]: one server, all our connections to it, and what can be asked of it. A standalone server is one node; where
-//! several servers make a store, each that may be written to is one.
+//! [`Node`]: one server, all our connections to it, and what can be asked of it. A standalone
+//! server is one node; where several servers make a store, each that may be written to is one.
 //!
-//! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
-//! is one for each client, whatever the number of nodes.
+//! What a lock looks like in the store is not a node's matter but the format's, which every request
+//! is made by: there is one for each client, whatever the number of nodes.
 
-mod asking;
 mod renewals;
 mod settings;
 
-pub use asking::AskingNode;
 pub use settings::NodeSettings;
 
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
@@ -20,7 +18,6 @@ use crate::propose::{self, Introduction, Vote, Voting};
 use crate::pubsub::Subscriber;
 use crate::replica_ack::{AcknowledgedConnection, Listing};
 use crate::shards::{self, Port, Shards};
-use asking::How;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
     Tombstone, Wake, Watch,
@@ -30,31 +27,44 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// What only a format can that says who holds a lock.
+/// How a node is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "for the crate of the same workspace")]
+pub enum RequestMode {
+    /// As the master of the lock's slot.
+    Direct,
+    /// For a slot of a cluster that is just moving to it: `ASKING` goes before each request, on a
+    /// connection where nothing comes in between.
+    Asking,
+}
+
+/// What only a format that says who holds a lock can do.
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 
 /// One server.
 ///
-/// Attempts and releases of all threads share one connection, and wait on it for their answers only; renewals have one
-/// of their own, so that traffic cannot starve them, and go over the shared one where that cannot be had; what cleans up after a lost answer, and what renews while another
-/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing is
-/// dialled before it is needed.
+/// Attempts and releases of all threads share one connection, and wait on it for their answers
+/// only; renewals have one of their own, so that traffic cannot starve them, and go over the shared
+/// one where that cannot be had; what cleans up after a lost answer, and what renews while another
+/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first
+/// watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct Node {
-    /// The way of all requests but the renewals: one for all threads, so that the requests of a lock keep their order. Two
-    /// were no faster, neither with 8 threads nor with 128.
+    /// The way of all requests but the renewals: one for all threads, so that the requests of a
+    /// lock keep their order. Two were no faster, neither with 8 threads nor with 128.
     link: SharedConnection,
     /// For what must not stand behind a request that takes too long.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
-    /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
+    /// The connection for renewals. A renewal that finds it taken, because the one before hangs,
+    /// borrows one of the pool.
     renewals: Mutex<PoolSlot>,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
-    /// Who knows how many replicas there are.
+    /// Knows how many replicas there are.
     listing: Option<Arc<dyn Listing>>,
 }
 
@@ -77,7 +87,7 @@ impl Node {
         })
     }
 
-    /// The same with somebody who knows how many replicas it has: without, the policy "all" is refused.
+    /// The same with a source of the number of its replicas: without, the policy "all" is refused.
     #[must_use]
     pub fn with_listing(mut self, listing: Arc<dyn Listing>) -> Self {
         self.listing = Some(listing);
@@ -91,16 +101,17 @@ impl Node {
     /// See [`Failure`]; so with all that follow.
     pub fn acquire(
         &self,
+        mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let outcome = if format.0.needs_own_link() {
-            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, by))
-        } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, by))
+        let outcome = if !attempt.replication.is_off() {
+            self.acquire_confirmed(mode, format, attempt, by)
+        } else if format.0.needs_own_link() {
+            self.on_pooled(mode, by, |link| self.acquire_on(link, format, attempt, by))
         } else {
-            self.acquire_confirmed(How::Plainly, format, attempt, by)
+            self.exchange(mode, by, |link| self.acquire_on(link, format, attempt, by))
         };
         outcome.map_err(on(attempt.name))
     }
@@ -124,16 +135,17 @@ impl Node {
 
     fn acquire_confirmed(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
         let time = attempt.replication.time();
-        // On another connection than the releases, it must not come before one that has left already.
+        // On another connection than the releases, it must not come before one that has left
+        // already.
         self.link.wait_for_callbacks(by)?;
-        self.aside(how, by, |link| {
+        self.on_pooled(mode, by, |link| {
             self.eviction.refuse(link, by)?;
             let mut link =
                 AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), needed, time);
@@ -147,26 +159,39 @@ impl Node {
         })
     }
 
-    /// On a borrowed link.
-    fn aside<T>(
+    /// On the connection that all share; on a borrowed one where the slot is just moving here.
+    fn exchange<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.on_borrowed(how, by, exchange)?
+        match mode {
+            RequestMode::Direct => self.link.exchange(by, |link| exchange(link)),
+            RequestMode::Asking => self.on_pooled(mode, by, exchange),
+        }
+    }
+
+    /// On a borrowed connection.
+    fn on_pooled<T>(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.on_borrowed(mode, by, exchange)?
     }
 
     /// The same; an outer failure says that there was none to be had, until `by`.
     fn on_borrowed<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
     ) -> Result<T, Failure> {
-        self.pool.on_connection(by, |link| match how {
-            How::Plainly => exchange(link),
-            How::Asking => exchange(&mut AskingConnection::new(link)),
+        self.pool.on_connection(by, |link| match mode {
+            RequestMode::Direct => exchange(link),
+            RequestMode::Asking => exchange(&mut AskingConnection::new(link)),
         })
     }
 
@@ -178,7 +203,10 @@ impl Node {
             (Replicas::All, Some(listing)) => listing.replicas(by).map_err(Failure::NotSent),
             (count, _) => Err(Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
-                format!("replicas={count}: nobody knows how many replicas this server should have"),
+                format!(
+                    "replicas={count}: it is not known how many replicas this server should \
+                 have"
+                ),
             ))),
         }
     }
@@ -197,7 +225,7 @@ impl Node {
         vote.map_err(on(attempt.name))
     }
 
-    /// Who the server says it is.
+    /// What the server says of itself.
     pub(crate) fn introduction(&self, by: Moment) -> Result<Introduction, Failure> {
         self.link.exchange(by, |link| propose::introduction(link, by))
     }
@@ -227,8 +255,8 @@ impl Node {
         said.map_err(on(name))
     }
 
-    /// What the server is to a quorum; and if it is a node of this one, frees a lock whoever has
-    /// it: by one connection.
+    /// What the server is to a quorum; and if it is a node of this one, frees a lock, whichever
+    /// owner has it: by one connection.
     pub(crate) fn look_and_force(
         &self,
         format: &Format,
@@ -253,32 +281,24 @@ impl Node {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub fn release(
         &self,
+        mode: RequestMode,
         format: &Format,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
-        // what the tombstone is for.
+        // A clean-up must not wait behind the request without an answer that it cleans up after. It
+        // may overtake that one: the tombstone refuses what comes later.
         let outcome = if closing.tombstone != Tombstone::None {
-            self.pool.exchange(by, |link| format.0.release(link, acquisition, closing, by))
+            self.on_pooled(mode, by, |link| format.0.release(link, acquisition, closing, by))
         } else {
-            self.link.exchange(by, |link| {
+            self.exchange(mode, by, |link| {
                 let release = format.0.release(link, acquisition, closing, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
         };
-        self.released(format, &acquisition.name, outcome)
-    }
-
-    /// What a release on this server came to.
-    fn released(
-        &self,
-        format: &Format,
-        name: &LockName,
-        outcome: Result<Release, Failure>,
-    ) -> Result<Release, Failure> {
+        let name = &acquisition.name;
         let lingers =
             || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
         outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
@@ -294,7 +314,7 @@ impl Node {
         done: OnReleased,
     ) {
         let Some(owned) = format.0.owned() else {
-            return done(self.release(format, acquisition, closing, by));
+            return done(self.release(RequestMode::Direct, format, acquisition, closing, by));
         };
         let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
@@ -306,21 +326,23 @@ impl Node {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub fn inspect(
         &self,
+        mode: RequestMode,
         format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.link.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name))
+        self.exchange(mode, by, |link| format.0.inspect(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub fn force_release(
         &self,
+        mode: RequestMode,
         format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.link.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name))
+        self.exchange(mode, by, |link| format.0.force(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::watch`](lock_core::Backend::watch).
@@ -335,8 +357,8 @@ impl Node {
         self.subscriber.watch(kind, &channel, format.0.polls(), wake, by).map_err(on(name))
     }
 
-    /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
-    /// stands, too, because releases may have been missed until then.
+    /// The same without waiting for the server, for a watch that comes from another node: `wake` is
+    /// called when it stands, too, because releases may have been missed until then.
     pub fn follow(
         &self,
         format: &Format,
@@ -348,16 +370,10 @@ impl Node {
         following.map_err(on(name))
     }
 
-    /// From now on `tell`, which must be short, is called whenever the connection that hears of releases was lost, or there
-    /// was none to be had.
+    /// From now on `tell`, which must be short, is called whenever the connection that hears of
+    /// releases was lost, or there was none to be had.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         self.subscriber.on_trouble(tell);
-    }
-
-    /// The same node, asked for a slot that is just moving to it.
-    #[must_use]
-    pub fn asking(&self) -> AskingNode<'_> {
-        AskingNode::of(self)
     }
 
     /// The cluster that this node belongs to, by its word. `host` is where it was asked.
@@ -370,8 +386,8 @@ impl Node {
         self.pool.exchange(by, |link| shards::ask(link, host, port, by))
     }
 
-    /// This server is a master no longer: whoever waits for its answer is told so now, and nobody is connected to it
-    /// any more. The rest goes when the last user has left.
+    /// This server is a master no longer: requests under way fail now, and all connections to it
+    /// end. The rest goes when the last user has left.
     pub fn retire(&self) {
         self.dialer.retire();
         self.link.end(&self.dialer.retired());

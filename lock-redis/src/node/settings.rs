@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
-    /// Who gives the sentinels' password, where it is not simply given.
+    /// Where the sentinels' password comes from, where it is not simply given.
     sentinel: Option<CredentialsSource>,
     tls: Option<TlsSettings>,
     bounds: Timeouts,
@@ -31,7 +31,8 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// Those in `config`, with the database of this number. Reads the files of TLS and of passwords, if there are any.
+    /// Those in `config`, with the database of this number. Reads the files of TLS and of
+    /// passwords, if there are any.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(IdentityKind::Node, id, self.notices.clone());
+        let identity = Identity::of(IdentityKind::Node, id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
@@ -98,15 +99,16 @@ impl NodeSettings {
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
-    /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
-    /// questions which server answers and whether it is a master, and [`Node::retire`] ends them all. It is refused
-    /// unless its `run_id` is this one, or that of the first that answered.
+    /// The same, where the server is a master for as long as others hold it for one: each
+    /// connection begins with the questions which server answers and whether it is a master, and
+    /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
+    /// the first that answered.
     ///
     /// # Errors
     ///
     /// The same.
     pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(IdentityKind::Run, run_id, self.notices.clone());
+        let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer =
             self.dialer(Endpoint::tcp(host, port))?.requiring_master().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
@@ -114,7 +116,7 @@ impl NodeSettings {
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
-        let identity = Identity::followed(self.lease, self.notices.clone());
+        let identity = Identity::followed(self.lease);
         let dialer = self.dialer(place)?.identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
@@ -129,7 +131,8 @@ impl NodeSettings {
         )
     }
 
-    /// The same servers for another user, in the first database: the sentinels have users of their own.
+    /// The same servers for another user, in the first database: the sentinels have users of their
+    /// own.
     pub(crate) fn dialer_for(
         &self,
         place: Endpoint,

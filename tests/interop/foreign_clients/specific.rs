@@ -4,7 +4,8 @@ use super::{REDIS_PY, SHEDLOCK};
 use crate::cases::exact::add_up;
 use crate::cases::holding::must_be_renewed;
 use crate::cases::leases::must_be_in_time;
-use crate::late::{self, retry_if_late, timely};
+use crate::held_key::HeldKey;
+use crate::late::{self, retry_if_late};
 use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
@@ -74,7 +75,8 @@ fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
         let left = scene.probe().pttl(&library.key("job"));
         let Some(left) = left else { late::late("its lock is over") };
         assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
-        timely!(lock.try_lock().unwrap().is_none(), "its lock is over");
+        let mut held = HeldKey::of(scene.probe(), &library.key("job"));
+        held.must_refuse(|| lock.try_lock().unwrap().is_some());
         let guard = lock.try_lock_for(BOUND).unwrap().expect("it ends");
         let what = format!("{}: what it keeps at least", library.name);
         must_be_in_time(&what, library.ours, left, clock.elapsed());
@@ -145,7 +147,7 @@ fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Librar
     let lock = client.mutex("lock").unwrap();
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.try_lock_for(ms(300)).unwrap().is_none());
-    eventually("it is told", BOUND, || told.count("endless") == 1);
+    eventually("it is told", BOUND, || told.count("busy_without_expiry") == 1);
     assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None);
     scene.peer.ask("t", "unlock lock");
     lock.try_lock_for(BOUND).unwrap().expect("it is released").unlock().unwrap();

@@ -9,7 +9,7 @@ use crate::claims::{Claim, judge};
 use crate::cluster::Cluster;
 use crate::probe::{Probe, Value};
 use crate::sentinel::Group;
-use crate::time::{always, eventually, late, ms, with_tolerance};
+use crate::time::{always, eventually, ms, scaled, with_tolerance};
 use distlock::{Client, Clock, DistLock, LockGuard, Moment, Mutex, SystemClock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -249,9 +249,8 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
     // second.
     for (number, round) in rounds.iter().enumerate() {
         let after = round.late().max(round.next_late().saturating_sub(ms(500)));
-        if after > bound + tolerance {
-            late(format!("round {number}: {after:?} after it could be taken"));
-        }
+        let (overdue, most) = (after.saturating_sub(bound), scaled(SOON) / 4);
+        tolerance.must_cover(overdue, most, &format!("round {number}: {after:?}"));
     }
 }
 

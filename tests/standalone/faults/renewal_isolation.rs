@@ -5,7 +5,7 @@ use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{eventually, late, scaled, with_tolerance};
+use distlock_tests::time::{Tolerance, eventually, scaled, with_tolerance};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Crowd {
 
     /// Waits until all locks but those of `apart` have been renewed twice since the record was
     /// cleared, or the client was made. By how much one may have been late.
-    fn await_renewals(&self, apart: &[usize]) -> Duration {
+    fn await_renewals(&self, apart: &[usize]) -> Tolerance {
         let others: Vec<_> = (0..LOCKS).filter(|at| !apart.contains(at)).map(name).collect();
         let ((), tolerance) = with_tolerance(|| {
             eventually("all others are renewed twice", LONG, || {
@@ -96,7 +96,7 @@ impl Crowd {
     /// All locks but those of `apart` are held, and their renewals were on time but for those of
     /// `failed`.
     #[track_caller]
-    fn conclude(&self, apart: &[usize], failed: &BTreeSet<String>, tolerance: Duration) {
+    fn conclude(&self, apart: &[usize], failed: &BTreeSet<String>, tolerance: Tolerance) {
         let record = self.record.lock();
         assert_eq!(record.lost, apart.iter().map(|&at| name(at)).collect());
         assert_eq!(record.failed, *failed, "renewals that failed");
@@ -108,9 +108,9 @@ impl Crowd {
         println!("with a lease of {:?} at least {least:.1?} was left at a renewal", self.lease);
         // Due at two thirds. One that waits for a command that gets no answer has a third left at
         // most.
-        if least + tolerance < self.lease * 2 / 3 {
-            late(format!("a renewal of another lock was sent with {least:?} left"));
-        }
+        let overdue = (self.lease * 2 / 3).saturating_sub(least);
+        let what = format!("a renewal of another lock was sent with {least:?} left");
+        tolerance.must_cover(overdue, self.lease / 4, &what);
     }
 
     /// The loss of each of them is told by a renewal.

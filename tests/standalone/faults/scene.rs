@@ -25,6 +25,7 @@ pub(super) fn outage() -> Duration {
 const LONG: Duration = Duration::from_secs(60);
 
 /// What was said about a fault, how long that took, and how long it may take.
+#[derive(Clone)]
 pub(super) struct Row {
     pub(super) said: String,
     pub(super) took: Duration,

@@ -5,7 +5,7 @@ use distlock::Config;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{Stopwatch, eventually, late_after, ms, with_tolerance};
+use distlock_tests::time::{Stopwatch, eventually, ms, with_tolerance};
 use lock_core::backend::Failure;
 use lock_core::{Backend, ClientId, Clock, Context, LockName, SystemClock};
 use parking_lot::Mutex;
@@ -103,9 +103,7 @@ fn ask(
     });
     let (overdue, what) = worst.into_inner();
     println!("at most {overdue:?} late, where {tolerance:?} are tolerated");
-    if overdue > tolerance {
-        late_after(tolerance, what);
-    }
+    tolerance.must_cover(overdue, ms(4_000), &what);
     end();
     let mut random = fastrand::Rng::with_seed(0);
     eventually("a call is answered", PATIENT, || {

@@ -100,7 +100,7 @@ fn lock_without_expiry_is_reported_once_per_wait() {
         assert!(lock.try_lock_for(ms(300)).unwrap().is_none(), "{format}");
         assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None, "{format}");
         eventually("it is told", LONG, || told.count("contended") == 1);
-        assert_eq!(told.count("endless"), 1, "{format}");
+        assert_eq!(told.count("busy_without_expiry"), 1, "{format}");
         assert!(lock.force_unlock().unwrap(), "{format}");
         lock.try_lock().unwrap().unwrap().unlock().unwrap();
     }

@@ -30,7 +30,7 @@ fn nothing_is_renewed_once_the_release_is_on_its_way() {
 }
 
 #[test]
-fn nobody_of_the_client_asks_while_the_release_is_on_its_way() {
+fn no_thread_asks_while_the_release_is_under_way() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let (gate, unlocks) = releasing(&store, &client);
@@ -137,7 +137,8 @@ fn dropping_the_guard_of_a_lost_lock_does_not_panic() {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A clock that leaps by a second when it is read for the n-th time by the thread that said so, and goes on from there.
+/// A clock that leaps by a second when it is read for the n-th time by the thread that said so, and
+/// goes on from there.
 #[derive(Debug, Clone)]
 struct Leaping {
     clock: ManualClock,
