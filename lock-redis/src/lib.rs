@@ -10,12 +10,12 @@
 //! - `watch_registry`: watches that move to another node together with their locks
 //! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
 //! - `keys`: what the keys and channels are called
-//! - `redirect`, `shards`: what nodes of a cluster say of each other
+//! - `cluster_node`: a server as a node of a cluster: its slots and its redirects
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `refusal`: what the server answers, and what its errors mean
 //! - `kind`: what a server is that does not know a command
 //! - `pubsub`: the subscriber, one connection that receives releases for all waiters
-//! - `propose`, `marker`, `voter`: a server as one of a quorum's nodes
+//! - `quorum_node`: a server as a node of a quorum: its marker and its votes
 //! - `single_flight`: concurrent identical calls share one
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a deadline
 
@@ -23,6 +23,7 @@
 
 mod address;
 mod backend;
+mod cluster_node;
 mod confirm;
 mod connection;
 mod deployment;
@@ -30,21 +31,17 @@ mod eviction;
 mod format;
 mod keys;
 mod kind;
-mod marker;
 mod neighbour;
 mod node;
-mod propose;
 mod pubsub;
-mod redirect;
+mod quorum_node;
 mod refusal;
 mod reply;
 mod scheme;
 mod script;
 mod sentinel;
-mod shards;
 mod single_flight;
 mod text;
-mod voter;
 mod watch_registry;
 
 pub use backend::RedisBackend;
@@ -57,14 +54,15 @@ pub use sentinel::SentinelBackend;
 #[doc(hidden)]
 pub mod parts {
     pub use crate::address::Address;
+    pub use crate::cluster_node::{Redirect, SLOTS, Shard, Shards};
     pub use crate::confirm::Listing;
     pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
-    pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};
-    pub use crate::node::{AskingNode, Node, NodeSettings};
-    pub use crate::redirect::Redirect;
-    pub use crate::shards::{SLOTS, Shard, Shards};
-    pub use crate::voter::{Answered, Terms, Vote, Voter};
+    pub use crate::node::{Node, NodeRequest, NodeSettings, RequestMode, WithView};
+    pub use crate::quorum_node::{
+        Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, ServerInfo,
+        ServerState, VoteTerms,
+    };
     pub use crate::watch_registry::{RelocatableWatch, WatchRegistry};
 }

@@ -32,10 +32,10 @@ pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
 use crate::connection::{ConnectionLike, Server, SharedConnection};
 use crate::keys;
-use crate::marker::{Sight, Step};
 use crate::neighbour::Neighbour;
-use crate::propose::{Vote, Voting};
 use crate::pubsub::ChannelKind;
+use crate::quorum_node::{MarkerRequest, ServerState};
+use crate::quorum_node::{ProposalReply, VoteTerms};
 use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
@@ -282,10 +282,10 @@ impl Format {
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
-        voting: &Voting<'_>,
+        terms: &VoteTerms<'_>,
         by: Moment,
-    ) -> Result<Vote, Failure> {
-        self.owned("stand on a quorum")?.propose(link, attempt, Some(voting), by)
+    ) -> Result<ProposalReply, Failure> {
+        self.owned("stand on a quorum")?.propose(link, attempt, Some(terms), by)
     }
 
     /// See [`Owned::mark`].
@@ -293,14 +293,15 @@ impl Format {
         &self,
         link: &mut dyn ConnectionLike,
         run_id: &str,
-        step: &Step<'_>,
+        step: &MarkerRequest<'_>,
         by: Moment,
-    ) -> Result<Sight, Failure> {
+    ) -> Result<ServerState, Failure> {
         self.owned("stand on a quorum")?.mark(link, run_id, step, by)
     }
 
     /// The key of a quorum node's marker.
-    pub(crate) fn marker_key(&self) -> String {
+    #[must_use]
+    pub fn marker_key(&self) -> String {
         self.owned("stand on a quorum").map(|format| format.keys.marker()).unwrap_or_default()
     }
 

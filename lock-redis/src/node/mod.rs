@@ -4,23 +4,23 @@
 //! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
 //! is one for each client, whatever the number of nodes.
 
-mod asking;
+mod quorum_requests;
 mod renewals;
+mod request_mode;
 mod settings;
 
-pub use asking::AskingNode;
+pub use quorum_requests::WithView;
+pub use request_mode::{NodeRequest, RequestMode};
 pub use settings::NodeSettings;
 
+use crate::cluster_node::{self, Port, Shards};
 use crate::confirm::{Confirming, Listing};
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
 use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
 use crate::eviction::{Eviction, OnEviction};
 use crate::format::{Format, Progress, less_ours};
-use crate::marker::{Sight, Step};
-use crate::propose::{self, Introduction, Vote, Voting};
 use crate::pubsub::Subscriber;
-use crate::shards::{self, Port, Shards};
-use asking::How;
+
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
     Tombstone, Wake, Watch,
@@ -110,7 +110,7 @@ impl Node {
         } else if attempt.replication.is_off() {
             self.link.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
         } else {
-            self.acquire_confirmed(How::Plainly, format, attempt, progress, by)
+            self.acquire_confirmed(RequestMode::Direct, format, attempt, progress, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -135,7 +135,7 @@ impl Node {
 
     fn acquire_confirmed(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
         progress: &mut Progress,
@@ -145,7 +145,7 @@ impl Node {
         let time = attempt.replication.time();
         // On another connection than the releases, it must not come before one that has left already.
         self.link.wait_for_callbacks(by)?;
-        self.aside(how, by, |link| {
+        self.aside(mode, by, |link| {
             self.eviction.refuse(link, by)?;
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
             Ok(match format.acquire(&mut link, attempt, progress, by)? {
@@ -161,23 +161,23 @@ impl Node {
     /// On a borrowed link.
     fn aside<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.on_borrowed(how, by, exchange)?
+        self.on_borrowed(mode, by, exchange)?
     }
 
     /// The same; an outer failure says that there was none to be had, until `by`.
     fn on_borrowed<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
     ) -> Result<T, Failure> {
-        self.pool.on_connection(by, |link| match how {
-            How::Plainly => exchange(link),
-            How::Asking => exchange(&mut AskingConnection::new(link)),
+        self.pool.on_connection(by, |link| match mode {
+            RequestMode::Direct => exchange(link),
+            RequestMode::Asking => exchange(&mut AskingConnection::new(link)),
         })
     }
 
@@ -194,68 +194,9 @@ impl Node {
         }
     }
 
-    /// An attempt as one of a quorum's nodes.
-    pub(crate) fn propose(
-        &self,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        voting: &Voting<'_>,
-        by: Moment,
-    ) -> Result<Vote, Failure> {
-        let vote = self.link.exchange(by, |link| format.propose(link, attempt, voting, by));
-        vote.map_err(on(attempt.name))
-    }
-
-    /// Who the server says it is.
-    pub(crate) fn introduction(&self, by: Moment) -> Result<Introduction, Failure> {
-        self.link.exchange(by, |link| propose::introduction(link, by))
-    }
-
-    /// What the server is to a quorum, and what of that is changed.
-    pub(crate) fn mark(
-        &self,
-        format: &Format,
-        run_id: &str,
-        step: &Step<'_>,
-        by: Moment,
-    ) -> Result<Sight, Failure> {
-        self.link.exchange(by, |link| format.mark(link, run_id, step, by))
-    }
-
-    /// Who holds a lock, and what the server that said so is to a quorum: by one connection.
-    pub(crate) fn inspect_and_look(
-        &self,
-        format: &Format,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<(LockInfo, Sight), Failure> {
-        let said = self.link.exchange(by, |link| {
-            let info = format.inspect(link, name, by)?;
-            Ok((info, format.mark(link, "", &Step::Look, by)?))
-        });
-        said.map_err(on(name))
-    }
-
-    /// What the server is to a quorum; and if it is a node of this one, frees a lock whoever has
-    /// it: by one connection.
-    pub(crate) fn look_and_force(
-        &self,
-        format: &Format,
-        name: &LockName,
-        quorum: Option<&str>,
-        by: Moment,
-    ) -> Result<(bool, Sight), Failure> {
-        let freed = self.link.exchange(by, |link| {
-            let sight = format.mark(link, "", &Step::Look, by)?;
-            let its = sight.marker.as_ref().map(|(agreed, _)| &*agreed.quorum);
-            let is_ours = its.is_some() && its == quorum;
-            Ok((is_ours && format.force(link, name, by)?, sight))
-        });
-        freed.map_err(on(name))
-    }
-
-    /// The clock that deadlines are on.
-    pub(crate) fn clock(&self) -> &dyn Clock {
+    /// The clock of all deadlines.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
         self.dialer.clock().as_ref()
     }
 
@@ -360,12 +301,6 @@ impl Node {
         self.subscriber.on_trouble(tell);
     }
 
-    /// The same node, asked for a slot that is just moving to it.
-    #[must_use]
-    pub fn asking(&self) -> AskingNode<'_> {
-        AskingNode::of(self)
-    }
-
     /// The cluster that this node belongs to, by its word. `host` is where it was asked.
     ///
     /// # Errors
@@ -373,7 +308,7 @@ impl Node {
     /// See [`Failure`]. A server that is no node of a cluster refuses.
     pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
         let port = if tls { Port::Tls } else { Port::Plain };
-        self.pool.exchange(by, |link| shards::ask(link, host, port, by))
+        self.pool.exchange(by, |link| cluster_node::ask(link, host, port, by))
     }
 
     /// This server is a master no longer: whoever waits for its answer is told so now, and nobody is connected to it

@@ -1,14 +1,12 @@
 //! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for where they are to be.
 
-use super::asking::How;
+use super::RequestMode;
 use super::{Node, on};
 use crate::confirm::Confirming;
 use crate::connection::ConnectionLike;
 use crate::format::Format;
-use crate::marker::{Sight, Step};
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, RenewalRequest};
-use std::sync::Arc;
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -18,40 +16,20 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        self.renew_as(How::Plainly, format, batch, by)
-    }
-
-    /// The same, and behind each batch the server says, by the same connection, what it is to a quorum: what it extended it
-    /// has extended as that.
-    pub(crate) fn renew_and_look(
-        &self,
-        format: &Format,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<(Renewal, Arc<Sight>), Failure>> {
-        let renewals = self.renew_in_chunks(batch, |chunk| {
-            self.on_lane_or_shared(How::Plainly, by, |link| {
-                let renewals = format.renew(link, chunk, by)?;
-                let sight = Arc::new(format.mark(link, "", &Step::Look, by)?);
-                let with_sight = |renewal: Result<_, _>| renewal.map(|it| (it, Arc::clone(&sight)));
-                Ok(renewals.into_iter().map(with_sight).collect())
-            })
-        });
-        let renewals = renewals.into_iter().zip(batch);
-        renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
+        self.renew_as(RequestMode::Direct, format, batch, by)
     }
 
     pub(super) fn renew_as(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         let renewals = if batch.iter().all(|one| one.replication.is_off()) {
-            self.renew_in_chunks(batch, |chunk| self.renew_plainly(how, format, chunk, by))
+            self.renew_in_chunks(batch, |chunk| self.renew_plainly(mode, format, chunk, by))
         } else {
-            self.renew_confirmed(how, format, batch, by)
+            self.renew_confirmed(mode, format, batch, by)
         };
         if renewals.iter().any(Result::is_ok) {
             self.look_for_eviction();
@@ -63,7 +41,7 @@ impl Node {
     /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
     fn renew_confirmed(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         batch: &[RenewalRequest],
         by: Moment,
@@ -71,10 +49,10 @@ impl Node {
         let is_off = |one: &RenewalRequest| one.replication.is_off();
         let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
         let mut plain = self
-            .renew_in_chunks(&plain, |chunk| self.renew_plainly(how, format, chunk, by))
+            .renew_in_chunks(&plain, |chunk| self.renew_plainly(mode, format, chunk, by))
             .into_iter();
         let mut confirmed = self
-            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(how, format, chunk, by))
+            .renew_in_chunks(&confirmed, |chunk| self.renew_with_replicas(mode, format, chunk, by))
             .into_iter();
         let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
         batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
@@ -82,28 +60,28 @@ impl Node {
 
     fn renew_plainly(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         chunk: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        self.on_lane_or_shared(how, by, |link| format.renew(link, chunk, by))
+        self.on_lane_or_shared(mode, by, |link| format.renew(link, chunk, by))
     }
 
     /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
     /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of those who ask
     /// behind it.
-    fn on_lane_or_shared<T>(
+    pub(super) fn on_lane_or_shared<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl Fn(&mut dyn ConnectionLike) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let stands = how == How::Plainly && self.link.is_connected();
+        let stands = mode == RequestMode::Direct && self.link.is_connected();
         // Then there shall be time left for it.
         let now = self.dialer.clock().now();
         let link_by = if stands { now + by.since(now) / 2 } else { by };
-        match self.on_lane(how, link_by, &exchange) {
+        match self.on_lane(mode, link_by, &exchange) {
             Err(none) if stands => {
                 let renewals = self.link.exchange(by, |link| exchange(link));
                 renewals.map_err(|failure| match failure {
@@ -119,7 +97,7 @@ impl Node {
     /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.
     fn renew_with_replicas(
         &self,
-        how: How,
+        mode: RequestMode,
         format: &Format,
         chunk: &[RenewalRequest],
         by: Moment,
@@ -128,7 +106,7 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        let renewed = self.on_lane(how, by, |link| {
+        let renewed = self.on_lane(mode, by, |link| {
             let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
             let renewals = format.renew(&mut link, chunk, by)?;
             let weighed = |(renewal, needed)| match renewal {
@@ -142,7 +120,7 @@ impl Node {
         renewed?
     }
 
-    fn renew_in_chunks<T>(
+    pub(super) fn renew_in_chunks<T>(
         &self,
         batch: &[RenewalRequest],
         renew: impl Fn(&[RenewalRequest]) -> Result<Vec<Result<T, Failure>>, Failure>,
@@ -158,15 +136,15 @@ impl Node {
     /// `by`.
     fn on_lane<T>(
         &self,
-        how: How,
+        mode: RequestMode,
         by: Moment,
         exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
     ) -> Result<T, Failure> {
-        match (how, self.renewals.try_lock()) {
-            (How::Plainly, Some(mut slot)) => {
+        match (mode, self.renewals.try_lock()) {
+            (RequestMode::Direct, Some(mut slot)) => {
                 slot.on_connection(&self.dialer, by, |link| exchange(link))
             }
-            _ => self.on_borrowed(how, by, exchange),
+            _ => self.on_borrowed(mode, by, exchange),
         }
     }
 }
