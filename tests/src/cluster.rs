@@ -34,7 +34,7 @@ pub enum Failover {
     Plain,
     /// The others agree; the master is not asked.
     Force,
-    /// Nobody is asked.
+    /// No node is asked.
     Takeover,
 }
 
@@ -322,7 +322,7 @@ impl Cluster {
         assert_eq!(killed, Value::Int(1));
     }
 
-    /// How often the nodes sent somebody elsewhere since they were started, by the first word of the error.
+    /// How often the nodes redirected a request since they were started, by the first word of the error.
     pub fn errors(&self, code: &str) -> u64 {
         let field = format!("errorstat_{code}");
         let stats = self.running().map(|node| node.probe().info_field("errorstats", &field));
@@ -358,7 +358,7 @@ impl Cluster {
         });
     }
 
-    /// A connection of the test's own to whoever serves this key.
+    /// A connection of the test's own to the node that serves this key.
     pub fn probe(&self, key: &str) -> Probe {
         self.nodes[self.owner_of(key)].probe()
     }
@@ -422,7 +422,7 @@ impl Cluster {
     }
 
     /// Waits until the next node of a slot has heard of the epoch of the one before. When it takes the slot it gives itself a
-    /// new epoch only if it knows of one as new as its own; and with an older one than the slot had nobody ever believes it.
+    /// new epoch only if it knows of one as new as its own; and with an older one than the slot had no node ever believes it.
     /// The one before may be in a new epoch only since a moment ago, because it has just got the slot from the other.
     fn wait_for_epoch(&self, from: usize, to: usize) {
         let epoch = |node: usize, field| {

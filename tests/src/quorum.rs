@@ -86,7 +86,7 @@ pub fn set_up(places: &[String], options: &str) {
 pub struct Dead;
 
 fn dead<T>() -> Result<T, Failure> {
-    Err(Failure::NotSent(Error::unavailable("nobody is there")))
+    Err(Failure::NotSent(Error::unavailable("no server is there")))
 }
 
 impl Backend for Dead {

@@ -1,19 +1,21 @@
-//! [`AddressMap`]: nodes that are elsewhere than the cluster says, as behind a tunnel or in a container.
+//! [`AddressMap`]: configured addresses that replace announced ones, as behind a tunnel or in a
+//! container.
 
 use lock_core::Error;
 use lock_redis::parts::Address;
 use std::collections::HashMap;
 
-/// Where to connect to for an address that the cluster announces. What is not in it is where it says.
+/// The address to connect to for an announced one; by default the announced one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressMap {
     addresses: HashMap<Address, Address>,
-    /// With whatever port.
+    /// Hosts, with any port.
     hosts: HashMap<String, String>,
 }
 
 impl AddressMap {
-    /// Reads `announced=real`, several of them with commas between; each side is `host:port`, or both are hosts.
+    /// Parses `announced=real`, with commas between pairs; both sides are `host:port`, or both are
+    /// hosts.
     pub(crate) fn read(text: &str) -> Result<Self, Error> {
         let mut map = Self::default();
         for pair in text.split(',') {
@@ -33,7 +35,7 @@ impl AddressMap {
         Ok(map)
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub(crate) fn real(&self, announced: &Address) -> Address {
         if let Some(real) = self.addresses.get(announced) {
             return real.clone();
@@ -52,7 +54,8 @@ fn is_host(text: &str) -> bool {
 fn refused(pair: &str) -> Error {
     Error::configuration(format!(
         "`address_map` has {:?}, which is not an announced address and a real one, as in \
-         `10.0.0.1:7000=gateway:17000`, nor two hosts, as in `10.0.0.1=gateway`; commas stand between several",
+         `10.0.0.1:7000=gateway:17000`, nor two hosts, as in `10.0.0.1=gateway`; commas stand \
+         between several",
         pair
     ))
 }

@@ -24,13 +24,14 @@ const PORT: u16 = 6379;
 
 /// A Redis Cluster. Each request goes to the master of its lock's slot, and never to a replica.
 ///
-/// `MOVED` updates the slot map, `ASK` is followed with `ASKING` in the same write, and `TRYAGAIN` is
-/// repeated until the deadline, so an attempt on a free lock of a moving slot may wait until it has
-/// moved. Renewals and plain releases name one key only, and succeed meanwhile. A request without an
-/// answer is not sent again: its outcome is unknown.
+/// `MOVED` updates the slot map, `ASK` is followed with `ASKING` in the same write, and `TRYAGAIN`
+/// is repeated until the deadline, so an attempt on a free lock of a moving slot may wait until it
+/// has moved. Renewals and plain releases name one key only, and succeed meanwhile. A request
+/// without an answer is not sent again: its outcome is unknown.
 ///
-/// Each master has as many connections as the server of a [`RedisBackend`](lock_redis::RedisBackend),
-/// each made when it is needed; one more asks a node for the slot map.
+/// Each master has as many connections as the server of a
+/// [`RedisBackend`](lock_redis::RedisBackend), each made when it is needed; one more asks a node
+/// for the slot map.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct ClusterBackend {
@@ -48,7 +49,8 @@ impl ClusterBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a setting contradicts another.
+    /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a
+    /// setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         Self::of(config, context, None)
     }
@@ -100,7 +102,8 @@ impl ClusterBackend {
         let channels = match (channels, format.needs_plain_channels()) {
             (Channels::Sharded, true) => {
                 return Err(Error::configuration(
-                    "`channels=sharded`: whom `wakes=` in `format=` names listens on plain channels; leave `channels=` out",
+                    "`channels=sharded`: whom `wakes=` in `format=` names listens on plain \
+                     channels; leave `channels=` out",
                 ));
             }
             (_, true) => Channels::Plain,
@@ -172,7 +175,8 @@ fn add(groups: &mut Vec<RenewalGroup>, node: Arc<ClusterNode>, mode: RequestMode
 fn seeds(config: &Config) -> Result<Vec<Address>, Error> {
     if config.hosts().is_empty() {
         return Err(Error::configuration(format!(
-            "`{0}://` needs one node of the cluster, or better some, as in `{0}://10.0.0.1:7000,10.0.0.2:7000`",
+            "`{0}://` needs one node of the cluster, or better some, as in \
+             `{0}://10.0.0.1:7000,10.0.0.2:7000`",
             config.scheme()
         )));
     }
@@ -235,8 +239,8 @@ impl Backend for ClusterBackend {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let nobody = Error::unavailable("no node of the cluster serves the lock's slot");
-        let mut renewals = vec![Err(Failure::NotSent(nobody)); batch.len()];
+        let no_owner = Error::unavailable("no node of the cluster serves the lock's slot");
+        let mut renewals = vec![Err(Failure::NotSent(no_owner)); batch.len()];
         let mut groups = Vec::new();
         for (place, one) in batch.iter().enumerate() {
             match self.router.0.look(self.format.slot(&one.acquisition.name)) {

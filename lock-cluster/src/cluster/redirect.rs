@@ -30,8 +30,8 @@ pub(crate) struct RoutedReply<T> {
 }
 
 impl<T> RoutedReply<T> {
-    /// The answer, if the node still owns the slot. A replaced master may have been isolated, and its
-    /// writes lost: the outcome is unknown then.
+    /// The answer, if the node still owns the slot. A replaced master may have been isolated, and
+    /// its writes lost: the outcome is unknown then.
     pub(crate) fn if_still_owner(self, slot: u16, state: &TopologyState) -> Result<T, Failure> {
         let is_owner = || state.look(slot).is_some_and(|owner| Arc::ptr_eq(&owner, &self.node));
         if self.mode == RequestMode::Asking || is_owner() {

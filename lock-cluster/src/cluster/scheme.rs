@@ -1,18 +1,21 @@
-//! [`ClusterScheme`]: what `redis+cluster://` and `rediss+cluster://` stand for.
+//! [`ClusterScheme`]: the URLs `redis+cluster://` and `rediss+cluster://`.
 
 use super::backend::ClusterBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use lock_redis::parts::{EVICTION, FORMAT};
 use std::sync::Arc;
 
-/// A Redis Cluster, reached by some of its nodes: `redis+cluster://[user[:password]@]host[:port],host[:port],..`. The others
-/// are found by asking these.
+/// A Redis Cluster with the addresses of some nodes:
+/// `redis+cluster://[user[:password]@]host[:port],host[:port],..`. These nodes list the others.
 ///
-/// - `address_map=ANNOUNCED=REAL,..`: nodes that are elsewhere than the cluster says; each side `host:port`, or both hosts
-/// - `channels=auto|plain|sharded`: how releases are told. `auto`, the default, takes sharded channels where the servers
-///   know them (Redis 7, Valkey), as Redisson does, but plain ones with `format=token,wakes=spring-integration`, whose
-///   waiters listen there; all who share a lock must do the same
-/// - superseded TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for `rediss://`
+/// - `address_map=ANNOUNCED=REAL,..`: addresses that replace announced ones; each side `host:port`,
+/// or both hosts
+/// - `channels=auto|plain|sharded`: the channels of releases. `auto`, the default, uses sharded
+///   channels if the servers support them (Redis 7, Valkey), as Redisson does, but plain ones with
+///   `format=token,wakes=spring-integration`, whose waiters use those; all clients of a lock must
+///   use the same kind
+/// - over TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for
+///   `rediss://`
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ClusterScheme {
@@ -26,7 +29,7 @@ impl ClusterScheme {
         Self { tls: false }
     }
 
-    /// `rediss+cluster://`: the same superseded TLS.
+    /// `rediss+cluster://`: the same over TLS.
     #[must_use]
     pub fn tls() -> Self {
         Self { tls: true }

@@ -1,4 +1,4 @@
-//! [`SlotMap`]: which node serves which slot.
+//! [`SlotMap`]: the slots and the nodes that serve them.
 
 use super::address_map::AddressMap;
 use lock_core::{Error, Moment};
@@ -8,18 +8,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A node that is a master, or was one when we last heard.
+/// A node that is a master, or was one.
 pub(crate) struct ClusterNode {
-    /// Its lane's. Two nodes never have the same, nor one the same redirect_queue after it was gone.
+    /// The number of its renewal worker, never used for another node.
     pub(crate) number: u64,
-    /// Where the cluster says that it is.
+    /// The address that the cluster announces.
     pub(crate) address: Address,
     pub(crate) node: Arc<Node>,
-    /// How many replicas are listed and not held for down.
+    /// The number of listed replicas that are not down.
     replicas: Arc<ReplicaCount>,
-    /// Something went wrong there that was not followed by an answer: others are asked for the cluster first.
+    /// Whether its last request failed: other nodes are asked for the slot map first.
     suspect: AtomicBool,
-    /// A node has listed it as a master of slots. Set under the lock of the map.
+    /// Whether a node has listed it as a master of slots. Set under the lock of the map.
     listed: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl ClusterNode {
     }
 }
 
-/// How many replicas a master has that are listed and not held for down.
+/// The number of listed replicas that are not down.
 #[derive(Debug, Default)]
 struct ReplicaCount(AtomicU32);
 
@@ -57,12 +57,12 @@ impl fmt::Debug for ClusterNode {
     }
 }
 
-/// Makes masters.
+/// Makes nodes.
 #[derive(Debug)]
 pub(crate) struct NodeFactory {
     pub(crate) settings: NodeSettings,
     pub(crate) addresses: AddressMap,
-    /// What is done when a node's subscriber has lost its connection, or finds none.
+    /// Called when a node's subscriber loses its connection, or gets none.
     pub(crate) trouble: RefreshHook,
 }
 
@@ -78,16 +78,16 @@ impl fmt::Debug for RefreshHook {
 /// The slots and the masters that serve them.
 #[derive(Debug)]
 pub(crate) struct SlotMap {
-    /// For each slot a place in `masters`.
+    /// For each slot an index of `masters`.
     owners: Vec<u16>,
     masters: Vec<Arc<ClusterNode>>,
-    /// Replicas that may be asked for the cluster.
+    /// Replicas that can be asked for the slot map.
     replicas: Vec<Address>,
-    /// The IDs and addresses of all nodes, by the word of nodes that were known before.
+    /// The IDs and addresses of all nodes that known nodes have listed.
     nodes: HashSet<(String, Address)>,
-    /// As the node said that told of all this.
+    /// The epoch of the last reply.
     epoch: u64,
-    /// Whether anybody has told yet.
+    /// Whether there was a reply.
     known: bool,
     last_number: u64,
 }
@@ -95,7 +95,7 @@ pub(crate) struct SlotMap {
 const NO_OWNER: u16 = u16::MAX;
 
 impl SlotMap {
-    /// The map of one who knows nothing yet.
+    /// A map without nodes.
     pub(crate) fn new() -> Self {
         let owners = vec![NO_OWNER; SLOTS.into()];
         Self {
@@ -117,7 +117,7 @@ impl SlotMap {
         self.epoch
     }
 
-    /// Who serves a slot.
+    /// The owner of a slot.
     pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<ClusterNode>> {
         self.masters.get(usize::from(*self.owners.get(usize::from(slot))?))
     }
@@ -132,7 +132,7 @@ impl SlotMap {
         &self.replicas
     }
 
-    /// Whether it is known which node belongs to this address.
+    /// Whether the ID of the node at this address is known.
     pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
         match self.ids_at(address) {
             0 => self.masters.iter().any(|node| node.address == *address),
@@ -140,19 +140,19 @@ impl SlotMap {
         }
     }
 
-    /// How many nodes are listed at this address.
+    /// The number of nodes listed at this address.
     pub(crate) fn ids_at(&self, address: &Address) -> usize {
         self.nodes.iter().filter(|(_, at)| at == address).count()
     }
 
-    /// The node that belongs to this address; `None` if none is listed there, or several are.
+    /// The ID of the node at this address; `None` if none or several are listed.
     fn id_at(&self, address: &Address) -> Option<&str> {
         let mut ids = self.nodes.iter().filter(|(_, at)| at == address).map(|(id, _)| id.as_str());
         ids.next().filter(|_| ids.next().is_none())
     }
 
-    /// Whether the node of this account is of the cluster that is known: it is known itself, and
-    /// knows one more at least. A node that was moved to another cluster keeps its ID.
+    /// Whether this account is of the known cluster: its node is known, and lists at least one more
+    /// known node. A node that was moved to another cluster keeps its ID.
     pub(crate) fn is_of(&self, account: &Account) -> bool {
         let known: BTreeSet<_> = self.nodes.iter().map(|(id, _)| id.as_str()).collect();
         let common = account.ids().filter(|id| known.contains(id)).count();
@@ -164,13 +164,13 @@ impl SlotMap {
         listed(self.nodes.iter().map(|(id, _)| id.as_str()))
     }
 
-    /// A node that is known lists these. They replace what was listed at their addresses before.
+    /// Adds nodes that a known node lists. They replace earlier ones at their addresses.
     pub(crate) fn note(&mut self, nodes: &[(String, Address)]) {
         self.nodes.retain(|(_, at)| !nodes.iter().any(|(_, address)| address == at));
         self.nodes.extend(nodes.iter().cloned());
     }
 
-    /// The node on this address, made if there is none.
+    /// The node at this address, made if there is none.
     pub(crate) fn node(
         &mut self,
         address: &Address,
@@ -181,7 +181,7 @@ impl SlotMap {
             .map(|place| Arc::clone(&self.masters[usize::from(place)]))
     }
 
-    /// The one of this ID, where that is known: another one at the same address is another node.
+    /// The node of this ID if it is known: another ID at the same address is another node.
     fn find_or_make(
         &mut self,
         address: &Address,
@@ -205,7 +205,7 @@ impl SlotMap {
         Ok(place)
     }
 
-    /// A node that serves nothing, to ask for the cluster. `None` if its address cannot be used.
+    /// A node to ask for the slot map only. `None` if its address cannot be used.
     pub(crate) fn query_node(
         &mut self,
         address: &Address,
@@ -231,7 +231,7 @@ impl SlotMap {
         })
     }
 
-    /// By a node's word, another one serves this slot.
+    /// Records a redirect: the node at this address serves the slot.
     pub(crate) fn moved(
         &mut self,
         slot: u16,
@@ -244,7 +244,7 @@ impl SlotMap {
         Ok(Arc::clone(&self.masters[usize::from(place)]))
     }
 
-    /// Takes superseded what a node says of the whole cluster. Who serves nothing any more is forgotten.
+    /// Replaces the map by the reply of a node. Masters without slots are removed.
     pub(crate) fn take_over(
         &mut self,
         told: &Shards,
@@ -265,11 +265,11 @@ impl SlotMap {
         let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
         self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
         self.nodes = told.nodes.iter().cloned().collect();
-        // One that has only been named by another, as the next node of a slot that is just moving, this one may not know of
-        // yet, and it may have no slot yet: that is no reason to end what is under way there.
+        // A node known from a redirect only may be importing its first slot, which the replying
+        // node may not know: it stays.
         let is_gone = |node: &ClusterNode| {
             let is_kept = masters.iter().any(|other| other.number == node.number);
-            // Another node is at its address by now.
+            // Another node is at its address.
             let is_replaced = masters.iter().any(|other| other.address == node.address);
             let is_left =
                 node.listed.load(Ordering::Relaxed) && !self.replicas.contains(&node.address);
@@ -284,7 +284,7 @@ impl SlotMap {
     }
 }
 
-/// IDs, for messages; the first of very many.
+/// IDs for messages, at most six.
 pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 6;
     let ids: BTreeSet<_> = ids.collect();
@@ -295,10 +295,10 @@ pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     shown.join(", ")
 }
 
-/// Members that the map has no more. To be dropped where it is not locked: what is told then to those who wait on their
-/// connections is not ours, and may look here.
+/// Nodes that the map no longer has. To be dropped after unlocking: the callbacks of their requests
+/// may read the map.
 pub(crate) struct RemovedNodes {
-    /// Those that are held for down, or unknown by now: no answer is to be expected of them.
+    /// Nodes that are down or unknown, of which no answer is expected.
     pub(crate) gone: Vec<Arc<ClusterNode>>,
     _forgotten: Vec<Arc<ClusterNode>>,
 }

@@ -1,12 +1,11 @@
-//! [`Topology`]: which node serves which slot, and the thread that asks for it.
+//! [`Topology`]: the slot map, and the thread that refreshes it.
 //!
-//! The thread asks one node, in the background from time to time while the cluster is in use, and at once when a request
-//! went wrong: then another node than that one. However many ask for it, and however often, it is asked for once at a time
-//! and with pauses between. What a node says who has heard of fewer elections than another is not if_still_owner as long as
-//! that may only be because it is cut off from the rest.
+//! The thread asks one node at a time: periodically while the cluster is in use, and at once after
+//! a failure, another node than the failed one. Concurrent requests share a refresh. The reply of a
+//! node with a smaller epoch is not used while the node may be isolated.
 //!
-//! A cluster is known by the IDs of its nodes: a node that answers is if_still_owner if its ID is one of
-//! those that were listed last, because the address may lead to a node of another cluster by now.
+//! A cluster is known by the IDs of its nodes: a reply counts if the last reply listed the ID of
+//! the node, because its address may lead to another cluster by now.
 
 use super::slot_map::{ClusterNode, NodeFactory, SlotMap, listed};
 use lock_core::backend::{Failure, no_thread};
@@ -26,21 +25,21 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// How often the cluster is asked for while it is in use and nothing is wrong.
+/// The refresh interval while the cluster is in use.
 const REFRESH: Duration = Duration::from_secs(5);
-/// The pause between two times when something is wrong; it doubles, and half of it is at random.
+/// The pause between refreshes after a failure; it doubles, and half of it is random.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// How long the first time a node may take to answer before the next one is asked; it doubles with each time that none did.
+/// The first time-out of a node before the next one is asked; it doubles while none answers.
 const SOURCE_TIMEOUT: Duration = Duration::from_millis(250);
-/// How many nodes are asked at a time.
+/// The most nodes that one refresh asks.
 const MOST_ASKED: usize = 8;
 
-/// The whole of it; ends the thread when it goes.
+/// The topology; its thread ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Topology(Arc<TopologyState>);
 
-/// What the thread and all who ask share.
+/// The state that the thread and the requests share.
 pub(crate) struct TopologyState {
     factory: NodeFactory,
     seeds: Vec<Address>,
@@ -48,55 +47,55 @@ pub(crate) struct TopologyState {
     connect_timeout: Duration,
     pub(crate) format: Arc<Format>,
     channels: Channels,
-    /// Whether it was settled on which kind of channels releases are told.
+    /// Set when the kind of channels is decided.
     settled: OnceLock<()>,
-    /// Read by every request; written when a node says that something has moved.
+    /// Read by every request; written after a redirect or a refresh.
     map: RwLock<SlotMap>,
-    /// Nodes that serve no slots, to ask for the cluster.
+    /// Nodes that serve no slots, to ask for the slot map.
     query_nodes: Mutex<Vec<Arc<ClusterNode>>>,
     refresh_state: Arc<RefreshState>,
-    /// Whether there was any request since the cluster was last asked for.
+    /// Whether there was a request since the last refresh.
     used: AtomicBool,
     pub(crate) watches: WatchRegistry,
-    /// Since when no node has answered that is known by its ID.
+    /// Since when no known node has answered.
     silent_since: Mutex<Option<Moment>>,
     pub(crate) granted: Granted,
-    /// The nodes of other clusters that were reported, and where they answer.
+    /// The nodes of other clusters that were reported, with their addresses.
     reported: Mutex<HashSet<(String, Address)>>,
 }
 
-/// Which kind of channels releases are told on.
+/// The kind of channels that releases are published on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Channels {
-    /// Sharded ones, if the node that is asked first knows them.
+    /// Sharded channels if the first node that answers supports them.
     Auto,
     Plain,
     Sharded,
 }
 
-/// Where the thread is told what to do.
+/// Requests to refresh.
 #[derive(Default)]
 pub(crate) struct RefreshState {
-    state: Mutex<RefreshQueue>,
+    state: Mutex<RefreshProgress>,
     signal: Arc<Signal>,
 }
 
 #[derive(Default)]
-struct RefreshQueue {
+struct RefreshProgress {
     asked: bool,
     closed: bool,
     running: bool,
-    /// How often it was begun, and how often it was done.
+    /// The number of refreshes begun, and done.
     begun: u64,
     done: u64,
-    /// Why it failed the last time.
+    /// The failure of the last refresh.
     trouble: Option<Failure>,
-    /// Who waits, and for which time.
+    /// The waiting threads, each with the refresh that it waits for.
     waiting: Vec<(u64, Arc<Signal>)>,
 }
 
 impl RefreshState {
-    /// Has the cluster asked for soon.
+    /// Requests a refresh soon.
     pub(crate) fn ask(&self) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.asked, true) {
@@ -151,7 +150,7 @@ impl TopologyState {
         &self.clock
     }
 
-    /// Who serves a slot, as far as we know.
+    /// The known owner of a slot.
     pub(crate) fn look(&self, slot: u16) -> Option<Arc<ClusterNode>> {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -160,7 +159,7 @@ impl TopologyState {
         self.map.read().owner(slot).map(Arc::clone)
     }
 
-    /// Who serves a slot. Asks for the cluster if we know of nobody, and waits for that until `by`.
+    /// The owner of a slot. Without a known one, waits for a refresh until `by`.
     pub(crate) fn owner(
         self: &Arc<Self>,
         slot: u16,
@@ -173,7 +172,7 @@ impl TopologyState {
             let began = self.clock.now();
             match self.refreshed(by) {
                 Ok(()) => break,
-                // Nodes that are slow are given more time the next time. Those that refuse say so at once.
+                // Slow nodes get more time in the next refresh. Refusals come at once.
                 Err(failure) => {
                     let now = self.clock.now();
                     if now >= by || now.since(began) < SOURCE_TIMEOUT {
@@ -189,7 +188,7 @@ impl TopologyState {
         })
     }
 
-    /// By the word of the node `from` another one serves this slot.
+    /// Records a redirect: this node serves the slot now.
     pub(crate) fn moved(
         &self,
         slot: u16,
@@ -200,12 +199,12 @@ impl TopologyState {
         self.learn(from, to, by)?;
         let node = self.map.write().moved(slot, to, &self.factory).map_err(Failure::Refused)?;
         self.follow();
-        // Where one slot has gone others may have.
+        // Other slots may have moved as well.
         self.refresh_state.ask();
         Ok(node)
     }
 
-    /// Moves the watches of slots that have another node now.
+    /// Moves the watches of slots that have another owner.
     pub(crate) fn follow(&self) {
         self.watches.relocate(&self.format, |name| {
             let map = self.map.read();
@@ -213,7 +212,7 @@ impl TopologyState {
         });
     }
 
-    /// Sees to it that the node at `to` is known by its ID: `from`, which is, has named it.
+    /// Learns the ID of the node at `to`, from the node that has named it.
     fn learn(&self, from: &ClusterNode, to: &Address, by: Moment) -> Result<(), Failure> {
         if self.map.read().knows_node_at(to) {
             return Ok(());
@@ -221,8 +220,7 @@ impl TopologyState {
         let told = from.node.shards(&from.address.host, self.factory.settings.is_tls(), by)?;
         let mut map = self.map.write();
         map.note(&told.nodes);
-        // Before Redis 7 a node without slots, as where the first one is just moving, is listed
-        // nowhere.
+        // Before Redis 7 a node without slots is not listed.
         let listed = map.ids_at(to);
         if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
             return Ok(());
@@ -235,7 +233,7 @@ impl TopologyState {
         ))))
     }
 
-    /// The node on this address, by the word of the node `from`.
+    /// The node at this address, which another node has named.
     pub(crate) fn node(
         &self,
         from: &ClusterNode,
@@ -246,14 +244,14 @@ impl TopologyState {
         self.map.write().node(address, &self.factory).map_err(Failure::Refused)
     }
 
-    /// Something went wrong there.
+    /// Notes a failure of this node, and requests a refresh.
     pub(crate) fn suspect(&self, node: &ClusterNode) {
         node.set_suspect(true);
         self.refresh_state.ask();
     }
 
-    /// Whether no replica could take superseded for this master: most of the masters, which would have to agree to its promotion,
-    /// list none of it, not even one that is held for down.
+    /// Whether no replica could replace this master: most masters, which would have to agree to its
+    /// promotion, list none, not even one that is down.
     pub(crate) fn has_no_replica(&self, of: &ClusterNode, by: Moment) -> bool {
         let (masters, tls) = (self.map.read().masters().to_vec(), self.factory.settings.is_tls());
         let agrees = |master: &Arc<ClusterNode>| {
@@ -267,16 +265,16 @@ impl TopologyState {
         agreed.take(masters.len() / 2 + 1).count() > masters.len() / 2
     }
 
-    /// What we know may be superseded: too few replicas have confirmed something, or nobody serves a slot. Does not wait.
+    /// Requests a refresh. Waits for nothing.
     pub(crate) fn ask(&self) {
         self.refresh_state.ask();
     }
 
-    /// Waits until the cluster was asked for once more, at most until `by`.
+    /// Waits for the next refresh, at most until `by`.
     ///
     /// # Errors
     ///
-    /// Why nobody could be asked; never because it took too long.
+    /// The failure of the refresh; never a time-out.
     pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();
@@ -289,7 +287,7 @@ impl TopologyState {
             })?;
             state.running = true;
         }
-        // One that is under way may have asked before whatever made us ask.
+        // A refresh under way may have asked before the event that led here.
         let awaited = state.begun + 1;
         state.asked = true;
         state.waiting.push((awaited, Arc::clone(&signal)));
@@ -298,7 +296,7 @@ impl TopologyState {
         loop {
             let mut state = self.refresh_state.state.lock();
             let is_done = state.done >= awaited;
-            // Where it is closed already nobody will tell us.
+            // A closed topology has no further refresh.
             if is_done || state.closed || self.clock.now() >= by {
                 state.waiting.retain(|(_, other)| !Arc::ptr_eq(other, &signal));
                 let trouble = state.trouble.clone();
@@ -309,7 +307,7 @@ impl TopologyState {
         }
     }
 
-    /// The node at `address` serves this slot, and its watches are left as they are.
+    /// Makes the node at `address` the owner of this slot.
     #[cfg(test)]
     pub(crate) fn place(&self, slot: u16, address: &Address) {
         self.map.write().moved(slot, address, &self.factory).unwrap();
@@ -330,7 +328,7 @@ impl TopologyState {
         Ok(())
     }
 
-    /// The thread: asks when it is to, until it is told to end.
+    /// The thread: refreshes when requested or due, until closed.
     fn run(self: Arc<Self>) {
         let (mut last, mut in_a_row, mut failures) = (None, 0, 0);
         while let Some(urgent) = self.wait_for_work(last, in_a_row) {
@@ -347,18 +345,18 @@ impl TopologyState {
             state.done = state.begun;
             state.trouble = outcome.err();
             let done = state.done;
-            // Those who came while it was under way wait for the next time, and must be told of that one.
+            // Threads that came during this refresh wait for the next one.
             let told: Vec<_> =
                 state.waiting.extract_if(.., |(awaited, _)| *awaited <= done).collect();
             drop(state);
             told.iter().for_each(|(_, signal)| signal.raise());
         }
-        // Whoever comes from now on sees that it is superseded; those who came before would wait for nobody.
+        // Later threads see that it is closed; the earlier ones are woken here.
         let left = std::mem::take(&mut self.refresh_state.state.lock().waiting);
         left.iter().for_each(|(_, signal)| signal.raise());
     }
 
-    /// Sleeps until the cluster is to be asked for. Whether somebody waits for it; `None`: never redirect_queue.
+    /// Sleeps until a refresh is due. Returns whether it was requested; `None` when closed.
     fn wait_for_work(&self, last: Option<Moment>, in_a_row: u32) -> Option<bool> {
         let pause = (FIRST_PAUSE * 2_u32.saturating_pow(in_a_row.min(10))).min(LONGEST_PAUSE);
         let pause = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
@@ -386,9 +384,8 @@ impl TopologyState {
         }
     }
 
-    /// Asks for the cluster, one node after the other until one says what can be if_still_owner: a node
-    /// that is known by its ID. Where none of those has answered for a lease, the configured
-    /// addresses are if_still_owner anew.
+    /// Asks one node after the other until a known node answers. If none has answered for a lease,
+    /// the configured addresses are used again.
     fn refresh(&self, patience: Duration) -> Result<(), Failure> {
         if !self.is_known() {
             let told = self.ask_configured(patience)?;
@@ -404,7 +401,7 @@ impl TopologyState {
         drop(silent_since);
         let ours = self.map.read().epoch();
         match (newest, trouble) {
-            // All could be asked, and none knows of what we know.
+            // All could be asked, and none has the known epoch.
             (Some(told), None) => self.take_over(&told),
             (Some(told), Some(_)) if told.epoch >= ours => self.take_over(&told),
             (Some(_), Some(trouble)) => Err(trouble),
@@ -420,8 +417,7 @@ impl TopologyState {
         }
     }
 
-    /// What the nodes say that are known by their IDs: the newest, and why others could not be
-    /// asked.
+    /// The newest reply of the known nodes, and the failure of others.
     fn ask_known(&self, patience: Duration) -> (Option<Shards>, Option<Failure>) {
         let (ours, tls) = (self.map.read().epoch(), self.factory.settings.is_tls());
         let (mut newest, mut trouble): (Option<Shards>, Option<Failure>) = (None, None);
@@ -431,7 +427,7 @@ impl TopologyState {
             }
             let by = self.clock.now() + patience;
             match node.node.shards(&node.address.host, tls, by) {
-                // One that was never told of the others.
+                // A node that has not joined yet.
                 Ok(told) if told.shards.is_empty() => {}
                 Ok(told) if !self.map.read().is_of(&told.account(node.address.clone())) => {
                     node.set_suspect(true);
@@ -456,7 +452,7 @@ impl TopologyState {
         (newest, trouble)
     }
 
-    /// A node has answered that no node lists which is known.
+    /// The failure of a node that no known node lists.
     fn foreign_node(&self, node: &ClusterNode, id: &str) -> Failure {
         let (address, known) = (&node.address, self.map.read().ids());
         if self.reported.lock().insert((id.to_owned(), address.clone())) {
@@ -464,12 +460,12 @@ impl TopologyState {
             notices.server_refused(&address.to_string(), &format!("one of {known}"), id);
         }
         Failure::NotSent(Error::unavailable(format!(
-            "another cluster's node answers at {address}: {id}, which none of the known nodes ({known}) lists"
+            "another cluster's node answers at {address}: {id}, which none of the known nodes \
+             ({known}) lists"
         )))
     }
 
-    /// None of the nodes that were known has answered for a lease: their cluster is gone, and what
-    /// was held there with it.
+    /// No known node has answered for a lease: the cluster is gone, and its locks with it.
     fn adopt_new_cluster(&self, patience: Duration) -> Result<(), Failure> {
         let was = self.map.read().ids();
         let told = self.ask_configured(patience)?;
@@ -485,8 +481,8 @@ impl TopologyState {
         self.seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What the cluster says that most of the configured addresses belong to. All are asked, unless
-    /// what was heard says where the others belong.
+    /// The reply of the cluster that most configured addresses lead to. Stops when the rest cannot
+    /// change that.
     fn ask_configured(&self, patience: Duration) -> Result<Shards, Failure> {
         let tls = self.factory.settings.is_tls();
         let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
@@ -508,7 +504,8 @@ impl TopologyState {
                 }
             }
             let found = deployments(&self.seeds, &accounts);
-            // One alone may be left superseded from another cluster, and list addresses that are others' by now.
+            // A single reply may be of a node that was removed from its cluster, and list outdated
+            // addresses.
             let is_enough = |first: &Deployment| {
                 first.covered == first.configured && first.accounts.len() * 2 > first.configured
             };
@@ -546,12 +543,12 @@ impl TopologyState {
         });
         let left = self.map.write().take_over(told, &self.factory).map_err(Failure::Refused)?;
         self.follow();
-        // Whoever waits there, as for one that hangs, has somebody else to ask now.
+        // Requests to removed nodes fail now, and go to other nodes.
         left.gone.iter().for_each(|node| node.node.retire());
         Ok(())
     }
 
-    /// Whom to ask, and in which order: first those with whom nothing is wrong.
+    /// The nodes to ask, in order: first those without a failure.
     fn topology_sources(&self) -> Vec<Arc<ClusterNode>> {
         let map = self.map.read();
         let mut topology_sources = map.masters().to_vec();
@@ -567,22 +564,21 @@ impl TopologyState {
         topology_sources
     }
 
-    /// The configured nodes, those first with whom nothing is wrong.
+    /// The configured nodes, first those without a failure.
     fn seeds(&self) -> Vec<Arc<ClusterNode>> {
         let mut seeds = self.query_nodes(&self.seeds);
         seeds.sort_by_key(|node| node.is_suspect());
         seeds
     }
 
-    /// The nodes at these addresses, to be asked for the cluster and nothing else. Others are
-    /// forgotten.
+    /// The nodes at these addresses, to ask for the slot map only. Others are dropped.
     fn query_nodes(&self, addresses: &[Address]) -> Vec<Arc<ClusterNode>> {
         let mut map = self.map.write();
         let mut query_nodes = self.query_nodes.lock();
         query_nodes.retain(|node| addresses.contains(&node.address));
         for address in addresses {
             let is_there = query_nodes.iter().any(|node| node.address == *address);
-            // An address that cannot be used at all is none to ask.
+            // An unusable address is skipped.
             if !is_there && let Some(node) = map.query_node(address, &self.factory) {
                 query_nodes.push(node);
             }

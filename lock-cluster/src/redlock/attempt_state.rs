@@ -1,4 +1,5 @@
-//! [`AttemptState`]: what is known of one owner on each node, from the first request to the release.
+//! [`AttemptState`]: what is known of one owner on each node, from the first request to the
+//! release.
 
 use super::majority::RoundTally;
 use super::membership::Membership;

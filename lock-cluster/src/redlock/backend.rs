@@ -25,11 +25,12 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 
 /// A lock on a majority of independent stores (Redlock).
 ///
-/// An attempt asks all nodes at once, each on a thread of its own, and wins with a majority of grants
-/// at the same token. Other grants are rolled back before the attempt returns, and late grants when
-/// they arrive; a node that does not answer gets a tombstone when it does. Releases and renewals go
-/// to every node, and return with a majority. So a minority of nodes may be dead, frozen or slow
-/// without delay, except that dropping the last handle waits up to 100 ms for their releases.
+/// An attempt asks all nodes at once, each on a thread of its own, and wins with a majority of
+/// grants at the same token. Other grants are rolled back before the attempt returns, and late
+/// grants when they arrive; a node that does not answer gets a tombstone when it does. Releases and
+/// renewals go to every node, and return with a majority. So a minority of nodes may be dead,
+/// frozen or slow without delay, except that dropping the last handle waits up to 100 ms for their
+/// releases.
 ///
 /// The outcome of a release:
 ///
@@ -62,16 +63,17 @@ type Batch = Result<Vec<Result<Response<Renewal>, Failure>>, Failure>;
 impl QuorumBackend {
     /// The fewest nodes: two of two, or one of one, are no better than one server.
     pub const FEWEST: usize = 3;
-    /// The default time-out of a node: longer than a message takes around the world, and far shorter
-    /// than a lease.
+    /// The default time-out of a node: longer than a message takes around the world, and far
+    /// shorter than a lease.
     pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// A quorum of these stores, each of which has `node_timeout` for every answer. Connects to none.
+    /// A quorum of these stores, each of which has `node_timeout` for every answer. Connects to
+    /// none.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there are fewer than three, or one of them cannot be a node: it
-    /// does not know its owners, does not publish releases, or is not independent.
+    /// [`Error::is_configuration`] if there are fewer than three, or one of them cannot be a node:
+    /// it does not know its owners, does not publish releases, or is not independent.
     pub fn new(
         stores: Vec<Arc<dyn Backend>>,
         node_timeout: Duration,
@@ -88,7 +90,8 @@ impl QuorumBackend {
     ) -> Result<Self, Error> {
         if nodes.len() < Self::FEWEST {
             return Err(Error::configuration(format!(
-                "a quorum needs at least {} nodes, so that one of them may be dead, and there are {}",
+                "a quorum needs at least {} nodes, so that one of them may be dead, and there are \
+                 {}",
                 Self::FEWEST,
                 nodes.len()
             )));
@@ -127,7 +130,8 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
         "is not independent: a replica of it may take over without the last writes, or it does not \
          grant by proposal"
     } else if !owned {
-        "does not know who holds a lock in this wire format: `format=redisson` and `format=token` do"
+        "does not know who holds a lock in this wire format: `format=redisson` and `format=token` \
+         do"
     } else if waking != Waking::Publishes {
         "does not tell of releases"
     } else {
@@ -179,8 +183,8 @@ impl Quorum {
         self.membership.counted(responses, self.clock.now())
     }
 
-    /// The failure of a request that the answers do not decide. Its outcome is unknown if that of any
-    /// node is.
+    /// The failure of a request that the answers do not decide. Its outcome is unknown if that of
+    /// any node is.
     fn undecided<T>(&self, what: &str, answers: &[Option<Result<T, Failure>>]) -> Failure {
         let outcomes = answers.iter().map(|answer| match answer {
             Some(Ok(_)) => Outcome::Done,
@@ -198,8 +202,8 @@ impl Quorum {
         }
     }
 
-    /// Sends a release to every node; `each` gets the outcomes. Without `waits` it is sent from this
-    /// thread where that is possible at once.
+    /// Sends a release to every node; `each` gets the outcomes. Without `waits` it is sent from
+    /// this thread where that is possible at once.
     fn send_release(
         &self,
         acquisition: &AcquisitionId,

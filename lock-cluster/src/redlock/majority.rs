@@ -35,8 +35,8 @@ pub(super) enum Decision {
 impl RoundTally {
     /// The decision; `None` while waiting can change it.
     ///
-    /// With rivals on some nodes, an attempt does not wait for nodes that seem dead: meanwhile its own
-    /// grants block the rivals.
+    /// With rivals on some nodes, an attempt does not wait for nodes that seem dead: meanwhile its
+    /// own grants block the rivals.
     pub(super) fn decision(&self) -> Option<Decision> {
         let needed = majority(self.nodes);
         let hopeful = self.granted + self.waiting - self.suspects;
@@ -76,8 +76,8 @@ pub(super) fn free_in(
     left.get(needed - 1).copied().flatten()
 }
 
-/// The outcome of a release: freed if a majority held the lock until then, gone if the nodes that did
-/// not leave no majority; `None` if undecided.
+/// The outcome of a release: freed if a majority held the lock until then, gone if the nodes that
+/// did not leave no majority; `None` if undecided.
 pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     let needed = majority(answers.len());
     let (mut freed, mut gone, mut notified) = (0, 0, None);

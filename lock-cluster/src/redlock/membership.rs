@@ -110,8 +110,8 @@ impl Membership {
         responses.iter().enumerate().map(counted).collect()
     }
 
-    /// For each node the reason why it does not count beside the others; `None` if it counts, or has
-    /// not responded.
+    /// For each node the reason why it does not count beside the others; `None` if it counts, or
+    /// has not responded.
     pub(super) fn exclusions(
         &self,
         views: &[Option<Arc<NodeView>>],
@@ -146,7 +146,8 @@ impl Membership {
         let (name, run_id) = (&self.names[at], &node.run_id);
         Some(if *node.quorum != *quorum {
             format!(
-                "{name} is a node of another quorum (run_id {run_id}, quorum {}), and this client's \
+                "{name} is a node of another quorum (run_id {run_id}, quorum {}), and this \
+                 client's \
                  is {quorum}: if that one is given up, {}",
                 node.quorum,
                 self.give_up(at)
@@ -261,8 +262,9 @@ fn is_same(one: &NodeView, other: &NodeView) -> bool {
 /// The `node` and the `run_id` of a server.
 pub(super) type Identity = (Arc<str>, Arc<str>);
 
-/// The position of a server to count instead of this one, where two addresses lead to one server, or
-/// a server has a copy of another one's data: the node itself rather than a copy, else the first.
+/// The position of a server to count instead of this one, where two addresses lead to one server,
+/// or a server has a copy of another one's data: the node itself rather than a copy, else the
+/// first.
 pub(super) fn preferred_twin(at: usize, identities: &[Option<Identity>]) -> Option<usize> {
     let (node, run_id) = identities[at].as_ref()?;
     let rank = |at: usize, (node, run_id): &Identity| (node != run_id, at);

@@ -1,7 +1,7 @@
 //! Changes of a quorum's members: servers that become nodes, or replace a missing member.
 //!
-//! The members of an epoch choose those of the next by single-decree Paxos, with the ballots in their
-//! markers. The reasons are in `docs/DESIGN.md`, section Quorum.
+//! The members of an epoch choose those of the next by single-decree Paxos, with the ballots in
+//! their markers. The reasons are in `docs/DESIGN.md`, section Quorum.
 
 use super::backend::Quorum;
 use super::majority::majority;
@@ -85,8 +85,8 @@ impl Quorum {
 
     /// Makes changes until none is left or one fails. Returns their number.
     ///
-    /// A member is replaced when it has been missing for this time: its address may lead this client
-    /// to another server for a moment.
+    /// A member is replaced when it has been missing for this time: its address may lead this
+    /// client to another server for a moment.
     pub(super) fn update_membership(&self, missing: Duration) -> Result<usize, Error> {
         let Some(terms) = self.terms else { return Ok(0) };
         let names = self.names();
@@ -316,8 +316,8 @@ impl Survey<'_> {
                     }
                 }
                 None if agreed.members.contain(&state.run_id) => {
-                    // A first member that accepted the choice and has not recorded it; or a majority
-                    // of the others refuses earlier votes.
+                    // A first member that accepted the choice and has not recorded it; or a
+                    // majority of the others refuses earlier votes.
                     let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
                     let chose = state.accepted.as_ref().is_some_and(chose);
                     if recorded.len() >= needed || chose {

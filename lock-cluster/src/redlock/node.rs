@@ -258,15 +258,17 @@ impl RedisNode {
     fn check(&self, info: &ServerInfo) -> Result<(), Failure> {
         let server = self.node.server();
         let why = if info.is_cluster {
-            "is a node of a Redis Cluster: its replica may take its place without the last writes, and a quorum is of \
-             servers that nobody replaces"
+            "is a node of a Redis Cluster: its replica may take its place without the last writes, \
+             and a quorum is of servers without failover"
         } else if !info.is_master {
             "is a replica, and a quorum is of masters that know nothing of each other"
         } else if info.has_sentinels {
-            "is watched by a Sentinel, which may put a replica in its place that lacks the last writes: a quorum is of \
-             servers that nobody replaces; use `redis+sentinel://`, or have it watched no more (`SENTINEL REMOVE`)"
+            "is watched by a Sentinel, which may put a replica in its place that lacks the last \
+             writes: a quorum is of servers without failover; use `redis+sentinel://`, or have it \
+             watched no more (`SENTINEL REMOVE`)"
         } else if info.eviction != "noeviction" {
-            "may throw keys away when its memory is full, locks among them: set `maxmemory-policy noeviction`"
+            "may throw keys away when its memory is full, locks among them: set \
+             `maxmemory-policy noeviction`"
         } else {
             return Ok(());
         };
@@ -304,7 +306,8 @@ impl RedisNode {
             return Ok(());
         }
         Err(Failure::Refused(Error::configuration(format!(
-            "{what} in this quorum is {theirs:?} on {}, and this client says {name}={ours:?}: all clients must say the same",
+            "{what} in this quorum is {theirs:?} on {}, and this client says {name}={ours:?}: all \
+             clients must say the same",
             self.node.server()
         ))))
     }
@@ -341,8 +344,9 @@ impl RedisNode {
 
     fn ahead(&self, ahead: Duration) -> Failure {
         Failure::Refused(Error::configuration(format!(
-            "this machine's clock, or the tokens that it has seen, are {ahead:.1?} ahead of the clock of {}, and max_lease={:?} is \
-             the most: set the clock that is wrong",
+            "this machine's clock, or the tokens that it has seen, are {ahead:.1?} ahead of the \
+             clock \
+             of {}, and max_lease={:?} is the most: set the clock that is wrong",
             self.node.server(),
             self.terms.max_lease
         )))

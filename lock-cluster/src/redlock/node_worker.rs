@@ -1,7 +1,7 @@
 //! [`NodeWorker`]: the threads of one quorum node, and its pending cleanups and watches.
 //!
-//! One thread sends attempts and releases in their order. Another one sends renewals, which must not
-//! wait behind those.
+//! One thread sends attempts and releases in their order. Another one sends renewals, which must
+//! not wait behind those.
 
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
@@ -132,8 +132,8 @@ impl NodeWorker {
         }
     }
 
-    /// Sends a request on the thread of the node and passes the outcome to `done`: on that thread, or
-    /// here if no thread can be started. A request whose turn comes after `by` is not sent.
+    /// Sends a request on the thread of the node and passes the outcome to `done`: on that thread,
+    /// or here if no thread can be started. A request whose turn comes after `by` is not sent.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -230,8 +230,8 @@ impl NodeContext {
         outcome
     }
 
-    /// Releases an acquisition when the node answers again, with a tombstone: a request may be under
-    /// way.
+    /// Releases an acquisition when the node answers again, with a tombstone: a request may be
+    /// under way.
     pub(super) fn release_later(&self, acquisition: AcquisitionId) {
         let until = self.clock.now() + acquisition.lease.duration() + self.node_timeout;
         let mut cleanups = self.cleanups.lock();

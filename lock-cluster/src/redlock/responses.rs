@@ -1,4 +1,5 @@
-//! [`Responses`]: the responses of all nodes to one request, for a thread that waits for a decision.
+//! [`Responses`]: the responses of all nodes to one request, for a thread that waits for a
+//! decision.
 
 use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;

@@ -8,11 +8,12 @@ use lock_redis::parts::{FORMAT, Format, NodeSettings};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A quorum of independent Redis servers: `redlock://[user[:password]@]host[:port],host[:port],host[:port][/database]`,
-/// and `redlocks://` for the same over TLS. User, password and database are the same on all of them.
+/// A quorum of independent Redis servers:
+/// `redlock://[user[:password]@]host[:port],host[:port],host[:port][/database]`, and `redlocks://`
+/// for the same over TLS. User, password and database are the same on all of them.
 ///
-/// - `max_lease=DURATION`: the longest lease, the same for all clients, and the pause of a restarted
-///   node. Default: a minute
+/// - `max_lease=DURATION`: the longest lease, the same for all clients, and the pause of a
+///   restarted node. Default: a minute
 /// - `node_timeout=DURATION`: the time-out of a node. Default: 500 ms
 /// - `durable=yes`: all nodes run with `appendfsync always`, and lose no data in a restart
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,13 +94,15 @@ impl UrlOptions {
         };
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
-                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the quorum grants",
+                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the \
+                 quorum grants",
                 config.watchdog()
             )));
         }
         if node_timeout > config.command_timeout() {
             return Err(Error::configuration(format!(
-                "node_timeout={node_timeout:?} is longer than command_timeout={:?}, which is for all nodes together",
+                "node_timeout={node_timeout:?} is longer than command_timeout={:?}, which is for \
+                 all nodes together",
                 config.command_timeout()
             )));
         }
@@ -142,7 +145,8 @@ pub(super) fn nodes(
     let hosts = config.hosts();
     if hosts.len() < QuorumBackend::FEWEST {
         return Err(Error::configuration(format!(
-            "`{0}://` means at least {1} independent servers, as in `{0}://a:6379,b:6379,c:6379`, and the URL has {2}",
+            "`{0}://` means at least {1} independent servers, as in `{0}://a:6379,b:6379,c:6379`, \
+             and the URL has {2}",
             config.scheme(),
             QuorumBackend::FEWEST,
             hosts.len()
@@ -163,7 +167,8 @@ pub(super) fn nodes(
     let format = Arc::new(Format::of(config, context)?);
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
-            "`wakes={library}` in `format=`: that library has each of its locks on one server, and so can share none with a quorum; leave `wakes=` out"
+            "`wakes={library}` in `format=`: that library has each of its locks on one server, \
+             and so can share none with a quorum; leave `wakes=` out"
         )));
     }
     let node = |host: &Host| {

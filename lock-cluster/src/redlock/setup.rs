@@ -28,8 +28,8 @@ use std::time::Duration;
 /// # Errors
 ///
 /// [`Error::is_configuration`] if the URL is invalid, or a server cannot be a node of this quorum;
-/// [`Error::is_unavailable`] if one cannot be asked. [`Error::members`] has the result of each server.
-/// Changes that were made stay, and it can be called again.
+/// [`Error::is_unavailable`] if one cannot be asked. [`Error::members`] has the result of each
+/// server. Changes that were made stay, and it can be called again.
 pub fn set_up(config: &Config) -> Result<(), Error> {
     let options = UrlOptions::read(config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -107,7 +107,8 @@ fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
             && let Some(before) = states[..at].iter().position(other)
         {
             return Err(Error::configuration(format!(
-                "{} and {} are nodes of different quorums: on those of a quorum that is given up, delete \
+                "{} and {} are nodes of different quorums: on those of a quorum that is given up, \
+                 delete \
                  the key `distlock_quorum` (behind the prefix)",
                 name(before),
                 name(at)

@@ -1,5 +1,5 @@
-//! [`TokenProposals`]: the token to propose, like a ballot of Paxos: the time of day in microseconds,
-//! or one more than the largest token seen for the name.
+//! [`TokenProposals`]: the token to propose, like a ballot of Paxos: the time of day in
+//! microseconds, or one more than the largest token seen for the name.
 
 use lock_core::{Clock, FencingToken, LockName, OwnerId};
 use parking_lot::Mutex;
@@ -13,8 +13,8 @@ pub(super) struct TokenProposals(Mutex<State>);
 struct State {
     /// The largest token seen of each name.
     seen: HashMap<LockName, u64>,
-    /// The grants that are not released yet. An owner whose answer was lost asks again, and must get
-    /// the same token.
+    /// The grants that are not released yet. An owner whose answer was lost asks again, and must
+    /// get the same token.
     won: HashMap<OwnerId, (u64, u32)>,
 }
 

@@ -1,26 +1,26 @@
-//! [`Redirect`]: what a node of a cluster answers instead of doing what it was asked. Nothing has happened there.
+//! [`Redirect`]: the reply of a cluster node that did nothing because of the slot.
 
 use crate::address::Address;
 use crate::reply::ServerError;
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
-/// What a node of a cluster answers instead.
+/// The reply of a cluster node that did nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
-    /// Another node serves the slot. Its host may be left open: see [`Address::said_by`].
+    /// Another node serves the slot. Its host may be empty: see [`Address::said_by`].
     Moved(Address),
-    /// The slot is just moving to another node, which has this key already, or will make it.
+    /// The slot is moving to another node, which has this key or will create it.
     Ask(Address),
-    /// The slot is just moving, and some keys of the request have gone and others have not.
+    /// The slot is moving, and the keys of the request are on two nodes.
     TryAgain,
-    /// Nobody serves the slot at the moment, or this node has become a replica, or is not ready yet.
+    /// No node serves the slot, or this node is a replica or not ready.
     Down,
 }
 
 impl Redirect {
-    /// What stands in a failure, if it is one of these.
+    /// The redirect in a failure, if there is one.
     #[must_use]
     pub fn of(failure: &Failure) -> Option<Self> {
         let Failure::Refused(error) = failure else { return None };
@@ -35,7 +35,7 @@ impl Redirect {
     }
 
     fn read(answer: &ServerError) -> Option<Self> {
-        // `MOVED slot host:port`, and what else there may be one day.
+        // `MOVED slot host:port`, and words that later versions may add.
         let to = || Address::parse(answer.detail.split(' ').nth(1)?);
         match answer.code.as_str() {
             "MOVED" => to().map(Self::Moved),

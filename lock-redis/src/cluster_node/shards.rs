@@ -1,8 +1,7 @@
-//! [`Shards`]: which node of a cluster serves which hash slots, as a node tells it.
+//! [`Shards`]: the slots and nodes of a cluster, as one of its nodes lists them.
 //!
-//! `CLUSTER SHARDS` (Redis 7, Valkey) lists the replicas that are just loading, too, and says which are well; where it is
-//! not known, `CLUSTER SLOTS` must do. Where it names two masters for the same slots, as it may in the middle of a
-//! failover, that one decides.
+//! `CLUSTER SHARDS` (Redis 7, Valkey) lists loading replicas too, with their health. Older servers,
+//! and replies with two masters of one slot, need `CLUSTER SLOTS`.
 
 use crate::address::Address;
 use crate::connection::{ConnectionLike, Request};
@@ -13,45 +12,45 @@ use lock_core::Moment;
 use lock_core::backend::Failure;
 use std::ops::RangeInclusive;
 
-/// How many hash slots a cluster has.
+/// The number of hash slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// A cluster, by the word of one of its nodes.
+/// A cluster as one of its nodes lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Shards {
-    /// The ID of the node that says so.
+    /// The ID of the replying node.
     pub id: String,
-    /// The newest epoch that the node has heard of: what others say who know of a newer one is newer.
+    /// The newest epoch that the node knows. A reply with a larger epoch is newer.
     pub epoch: u64,
     /// The masters that serve slots.
     pub shards: Vec<Shard>,
-    /// The IDs and addresses of all nodes that it knows. Before Redis 7, of those alone that serve
-    /// slots, or replicate one that does.
+    /// The IDs and addresses of all listed nodes. Before Redis 7 only masters with slots, and their
+    /// replicas.
     pub nodes: Vec<(String, Address)>,
-    /// Whether the server knows sharded channels.
+    /// Whether the server supports sharded channels.
     pub sharded_channels: bool,
 }
 
-/// One master, its slots and its replicas.
+/// A master, its slots and its replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Shard {
     /// The ID of the master.
     pub id: String,
-    /// What it serves.
+    /// Its slots.
     pub slots: Vec<RangeInclusive<u16>>,
-    /// The master.
+    /// The address of the master.
     pub master: Address,
-    /// The replicas that are not held for down.
+    /// The replicas that are not down.
     pub replicas: Vec<Address>,
-    /// Whether the node that tells lists no replica of it at all, not even one that is held for down. Never before Redis 7,
+    /// Whether the node lists no replica of it, not even one that is down. Never before Redis 7,
     /// which does not list those.
     pub has_no_replica: bool,
 }
 
 impl Shards {
-    /// A cluster of these, by the word of the first.
+    /// A cluster of these shards, listed by the first master.
     #[must_use]
     pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
         let nodes = shards.iter().map(|shard| (shard.id.clone(), shard.master.clone()));
@@ -59,7 +58,7 @@ impl Shards {
         Self { id, epoch, nodes: nodes.collect(), shards, sharded_channels: true }
     }
 
-    /// What the node at this address says of its cluster.
+    /// The account of the node at this address.
     #[must_use]
     pub fn account(&self, asked_at: Address) -> Account {
         Account { asked_at, id: self.id.clone(), listed: self.nodes.clone() }
@@ -67,7 +66,7 @@ impl Shards {
 }
 
 impl Shard {
-    /// A master of this ID that serves these slots, without replicas.
+    /// A master of this ID with these slots, without replicas.
     #[must_use]
     pub fn new(id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
         let (id, slots, replicas) = (id.to_owned(), vec![slots], Vec::new());
@@ -75,14 +74,14 @@ impl Shard {
     }
 }
 
-/// Which of a node's two ports is ours.
+/// Which of a node's two ports is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Port {
     Plain,
     Tls,
 }
 
-/// Asks a node of a cluster on `host`.
+/// Asks the cluster node on `host`.
 pub(crate) fn ask(
     link: &mut dyn ConnectionLike,
     host: &str,
@@ -122,18 +121,18 @@ fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
     Failure::Unknown(link.server().garbage("it does not describe a cluster"))
 }
 
-/// The epoch in the answer to `CLUSTER INFO`.
+/// The epoch in the reply to `CLUSTER INFO`.
 pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
     let text = std::str::from_utf8(reply.as_bytes()?).ok()?;
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(field, _)| *field == "cluster_current_epoch")?.1.trim().parse().ok()
 }
 
-/// The masters that serve slots, and all nodes that were listed.
+/// The masters that serve slots, and all listed nodes.
 type Read = (Vec<Shard>, Vec<(String, Address)>);
 
-/// Reads the answer to `CLUSTER SHARDS` of a node on `teller`. `None` if it is none, or does not say who is the master of
-/// some slots.
+/// Parses the reply to `CLUSTER SHARDS` of a node on `teller`. `None` if it is invalid, or names
+/// two masters of a slot.
 pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Read> {
     let (mut shards, mut all) = (Vec::new(), Vec::new());
     for shard in reply.as_array()? {
@@ -157,7 +156,7 @@ pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Rea
     Some((shards, all))
 }
 
-/// Reads the answer to `CLUSTER SLOTS`, which leaves out what is held for down, and gives the port of our kind.
+/// Parses the reply to `CLUSTER SLOTS`, which omits nodes that are down.
 pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
     let (mut shards, mut all): (Vec<Shard>, Vec<_>) = (Vec::new(), Vec::new());
     for range in reply.as_array()? {
@@ -197,7 +196,7 @@ impl Node {
             Port::Plain => field(reply, "port"),
             Port::Tls => field(reply, "tls-port"),
         };
-        // One that we cannot reach in our way is there all the same: it counts as a replica.
+        // A replica without a usable port counts all the same.
         let port = port.map_or(Some(0), number)?;
         Some(Self {
             id: self::word(field(reply, "id")?)?,
@@ -241,7 +240,7 @@ fn number(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// What follows a name in a list of names and values.
+/// The value of a name in a list of names and values.
 fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
     let mut pairs = reply.as_array()?.chunks(2);
     pairs.find_map(|pair| match pair {
@@ -297,7 +296,7 @@ mod tests {
             shard(&[], vec![node(5, bulk("e"), "master", "online")]),
         ]);
         let (shards, nodes) = read_shards(&reply, "teller", Port::Plain).unwrap();
-        assert_eq!(shards.len(), 1, "a master without slots serves nobody");
+        assert_eq!(shards.len(), 1, "a master without slots serves nothing");
         assert_eq!(nodes.len(), 5, "and is known all the same: {nodes:?}");
         assert_eq!((shards[0].id.as_str(), &nodes[4].1), ("0123", &Address::new("e", 5)));
         assert_eq!(shards[0].slots, [0..=1, 5..=5]);

@@ -143,8 +143,8 @@ pub struct ServerState {
     pub is_copy: bool,
     /// The version of the marker, for [`Admission::replaces`]; "" without one.
     pub version: Arc<str>,
-    /// The epoch in which it was admitted, or 0 for one of the first members. It may have forgotten a
-    /// promise of that epoch, and does not choose the next one.
+    /// The epoch in which it was admitted, or 0 for one of the first members. It may have forgotten
+    /// a promise of that epoch, and does not choose the next one.
     pub admitted: u64,
     /// Whether the server did what it was asked.
     pub is_done: bool,
@@ -191,7 +191,8 @@ impl ServerState {
 pub enum MarkerRequest<'a> {
     /// Reads it.
     Look,
-    /// Accept no smaller ballot for the epoch after this one; "" and 0 for a server without a marker.
+    /// Accept no smaller ballot for the epoch after this one; "" and 0 for a server without a
+    /// marker.
     Promise(&'a str, u64, u64),
     /// Accept this choice at this ballot.
     Accept(&'a str, u64, u64, &'a Agreement),
@@ -214,8 +215,8 @@ pub struct Admission {
 }
 
 impl Owned {
-    /// Asks the server of this `run_id`, or any if it is empty. A server of another `run_id` changes
-    /// nothing.
+    /// Asks the server of this `run_id`, or any if it is empty. A server of another `run_id`
+    /// changes nothing.
     pub(crate) fn mark(
         &self,
         link: &mut dyn ConnectionLike,

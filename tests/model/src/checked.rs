@@ -1,4 +1,5 @@
-//! All states of the model, one kind of trouble at a time; and the faults that it finds where a rule is left out.
+//! All states of the model, one kind of trouble at a time; and the faults that it finds where a
+//! rule is left out.
 
 use crate::node::{Flaw, Rules};
 use crate::quorum::{Action, Column, Event, Outsider, Protocol, Quorum, State};
@@ -7,7 +8,7 @@ use stateright::{Checker, DiscoveryClassification, HasDiscoveries, Model, Path};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How long something takes, for whoever reads it.
+/// The result of some work, and how long it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     #[allow(clippy::disallowed_methods, reason = "nothing hangs on it")]
     let began = Instant::now();
@@ -60,7 +61,8 @@ fn forgetful() -> Quorum {
     Quorum { rules, clocks: 3, latest: 4, skew: 0, mortals: 1, restarts: 1, rounds: 1, ..plain() }
 }
 
-/// An empty server takes a node's place, which may go on voting; and clients may be led to any of the four.
+/// An empty server takes a node's place, which may go on voting; and clients may be led to any of
+/// the four.
 fn replaced() -> Quorum {
     let rules = Rules { longest: Some(1), ..plain().rules };
     Quorum {
@@ -104,7 +106,7 @@ fn holds(what: &str, model: Quorum) {
     if let Some((property, path)) = fault(&checker) {
         panic!("{what}: not so that {property}: {:#?}", path.into_actions());
     }
-    assert_eq!(checker.discoveries().len(), 1, "{what}: everybody gets it");
+    assert_eq!(checker.discoveries().len(), 1, "{what}: every attempt wins");
 }
 
 /// The shortest way to a fault.

@@ -1,11 +1,12 @@
-//! The quorum's protocol as a model: what three nodes say, and everything that clients, the network, leases and restarts can
-//! do to it. The map:
+//! The quorum's protocol as a model: what three nodes say, and everything that clients, the
+//! network, leases and restarts can do to it. The map:
 //!
 //! - [`choice`]: how the members choose the next ones
 //! - [`node`]: one node, as a function of its state and a request
 //! - [`quorum`]: three of them, and the world
 //! - [`walk`]: one way through all that may happen
-//! - `checked`: all states, one kind of trouble at a time; and what is found where a rule is left out
+//! - `checked`: all states, one kind of trouble at a time; and what is found where a rule is left
+//!   out
 //!
 //! The traces of it that are replayed against the real stores are in `tests/quorum/replay`.
 
@@ -14,7 +15,8 @@
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
     missing_docs,
-    reason = "it is never published: made for the tests of this workspace, and what needs words has them"
+    reason = "it is never published: made for the tests of this workspace, and what needs words \
+    has them"
 )]
 
 pub mod choice;

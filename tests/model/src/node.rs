@@ -1,7 +1,8 @@
-//! One node of a quorum: what it says to each request, as plainly as it can be said. The scripts `propose.lua`, `mark.lua`
-//! and `close.lua`, and the store in memory, must say the same.
+//! One node of a quorum: what it says to each request, as plainly as it can be said. The scripts
+//! `propose.lua`, `mark.lua` and `close.lua`, and the store in memory, must say the same.
 //!
-//! Tokens and the node's clock are counted in the same small units, and so are the longest lease and for how long a counter is kept.
+//! Tokens and the node's clock are counted in the same small units, and so are the longest lease
+//! and for how long a counter is kept.
 
 /// What a node knows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -50,14 +51,15 @@ pub struct View {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Request {
-    /// `propose.lua`. `run` is the start that the client believes to speak to, `view` what it takes for the node's.
+    /// `propose.lua`. `run` is the start that the client believes to speak to, `view` what it takes
+    /// for the node's.
     Propose { owner: u8, first: u8, last: u8, run: u8, view: View },
     /// `close.lua`, with the last token used and the last one set aside.
     Close { owner: u8, tokens: Option<(u8, u8)>, tombstone: bool },
-    /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`, and votes one longest
-    /// lease later, counted from `not_before` at the earliest.
+    /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`,
+    /// and votes one longest lease later, counted from `not_before` at the earliest.
     Mark { run: u8, view: View, is_admitted: bool, not_before: u8 },
-    /// Of the naive protocol: one more than the last, for whoever comes.
+    /// Of the naive protocol: one more than the last.
     Count { owner: u8 },
     /// Of the naive protocol: the counter is at least this from now on.
     WriteBack { token: u8 },
@@ -103,7 +105,7 @@ pub enum Flaw {
     OwnLowers,
     /// The counter stands at the first token of a range.
     CountsFirst,
-    /// A release gives tokens back also where the lock is somebody else's.
+    /// A release gives tokens back also where the lock is another owner's.
     GivesBackLate,
     /// A node that was emptied votes at once.
     NoMarker,
@@ -121,7 +123,8 @@ pub enum Flaw {
     Minority,
     /// The client counts addresses, two of which may lead to one server.
     CountsAddresses,
-    /// The client counts grants of different views together, and those of servers that are no members.
+    /// The client counts grants of different views together, and those of servers that are no
+    /// members.
     CountsStrangers,
     /// A server becomes a node before a majority of the others has recorded it.
     Unrecorded,

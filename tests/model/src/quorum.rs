@@ -1,17 +1,20 @@
-//! [`Quorum`]: three nodes, and clients that want one lock, with a network that does what it likes. Beside the nodes there
-//! may be a server that is none: an empty one that takes a node's place, or a node of another quorum.
+//! [`Quorum`]: three nodes, and clients that want one lock, with a network that does what it likes.
+//! Beside the nodes there may be a server that is none: an empty one that takes a node's place, or
+//! a node of another quorum.
 //!
-//! An address may lead any client to any of these servers at any time: a request may arrive at each of them, and the client
-//! learns of the server, with its answer, under which view that was given.
+//! An address may lead any client to any of these servers at any time: a request may arrive at each
+//! of them, and the client learns of the server, with its answer, under which view that was given.
 //!
-//! The members agree on the next membership in one step here; how they do is in [`choice`](crate::choice).
+//! The members agree on the next membership in one step here; how they do is in
+//! [`choice`](crate::choice).
 //!
-//! Messages are not in the state. A request that was sent may arrive at any time, or never; and an answer is a fact
-//! from the moment that it is given, which its client may know or not when it goes on. So loss, delay and order of
-//! messages are all in what is chosen next. Nor is time: a lease is over at a moment of the model's choice, and from then on
-//! each node may let go of it, sooner or later. What is kept of time is only what the protocol takes from it: that no node
-//! lets go before the client's own deadline (which counts from before the request was sent), and that a node that was started
-//! again votes when all leases from before are over.
+//! Messages are not in the state. A request that was sent may arrive at any time, or never; and an
+//! answer is a fact from the moment that it is given, which its client may know or not when it goes
+//! on. So loss, delay and order of messages are all in what is chosen next. Nor is time: a lease is
+//! over at a moment of the model's choice, and from then on each node may let go of it, sooner or
+//! later. What is kept of time is only what the protocol takes from it: that no node lets go before
+//! the client's own deadline (which counts from before the request was sent), and that a node that
+//! was started again votes when all leases from before are over.
 
 use crate::node::{Answer, Flaw, Node, Request, Rules, View};
 
@@ -89,7 +92,7 @@ pub struct State {
     /// The members of each epoch, each a bit, and how many epochs there are.
     memberships: [u8; MOST_EPOCHS],
     epochs: u8,
-    /// The largest token that anybody who believed in his lock has used.
+    /// The largest token that a holder has used.
     last: u8,
     /// How many have ever believed in it.
     winners: u8,
@@ -144,9 +147,11 @@ pub struct Column {
     renewals: [Cell; MOST_ATTEMPTS],
     /// The attempts whose release is under way, each a bit.
     closing: u8,
-    /// Those that were begun when it was started again. It does not vote before all their leases are over.
+    /// Those that were begun when it was started again. It does not vote before all their leases
+    /// are over.
     awaits: u8,
-    /// Of those, whose renewal was sent after that: if it succeeds, the lease that is awaited is not the last one.
+    /// Of those, whose renewal was sent after that: if it succeeds, the lease that is awaited is
+    /// not the last one.
     renews: u8,
 }
 
@@ -247,7 +252,7 @@ pub enum Event {
 }
 
 impl Quorum {
-    /// Everything at once: more than anybody can go through.
+    /// Everything at once: too many states to visit all.
     #[must_use]
     pub fn everything() -> Self {
         Self {
@@ -500,8 +505,9 @@ impl Quorum {
         (state, event)
     }
 
-    /// From when at the earliest the pause of a newcomer counts: from the latest clock of those that have recorded it, so
-    /// that nothing which they granted before is beyond its end. Nodes that are never started again have no clock.
+    /// From when at the earliest the pause of a newcomer counts: from the latest clock of those
+    /// that have recorded it, so that nothing which they granted before is beyond its end. Nodes
+    /// that are never started again have no clock.
     fn not_before(&self, state: &State) -> u8 {
         let view = self.last_view(state);
         let has_clock = |column: &&Column| column.is_mortal || self.mortals == 0;
@@ -585,7 +591,7 @@ impl State {
         self.fault.is_none()
     }
 
-    /// Whether anybody ever got the lock.
+    /// Whether the lock was ever granted.
     pub fn was_won(&self) -> bool {
         self.winners > 0
     }

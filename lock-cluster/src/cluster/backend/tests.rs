@@ -60,7 +60,8 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
     });
 }
 
-/// What is still under way then, as a release that is sent on, would wait until its deadline for a thread that has ended.
+/// What is still under way then, as a release that is sent on, would wait until its deadline for a
+/// thread that has ended.
 #[test]
 fn refresh_ends_when_the_last_handle_is_dropped() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -88,7 +89,8 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
     });
 }
 
-/// With thousands that wait, each that comes would cost all of them a look, under a lock that every release needs.
+/// With thousands that wait, each that comes would cost all of them a look, under a lock that every
+/// release needs.
 #[test]
 fn new_watch_wakes_no_other_waiter() {
     #[derive(Default)]
@@ -133,7 +135,8 @@ fn new_backend_connects_nowhere_and_shows_no_secret() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
-/// Otherwise it would be asked for only when it is time redirect_queue, and the lock may not live until then.
+/// Otherwise it would be asked for only when it is time redirect_queue, and the lock may not live
+/// until then.
 #[test]
 fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();

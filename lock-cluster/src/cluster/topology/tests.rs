@@ -6,7 +6,7 @@ use crate::cluster::slot_map::RefreshHook;
 use lock_core::{ClientId, Config, Context, SystemClock};
 use lock_redis::parts::{NodeSettings, Shard};
 
-/// A topology that nobody has told of anything, and that dials nobody.
+/// A topology without a reply, which connects to no server.
 fn topology() -> Topology {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url("redis+cluster://127.0.0.1:1").unwrap();
@@ -41,7 +41,7 @@ fn suspect_node_is_asked_last_until_it_answers() {
     assert!((0..1_000).any(|_| last() != Some(masters[2].number)), "they take turns");
 }
 
-/// A slot on its way may go to a node that has none yet, or that whoever is asked has not heard of.
+/// A moving slot may go to a node without slots, or one that the asked node does not know.
 #[test]
 fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let topology = topology();

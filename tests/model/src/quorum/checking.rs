@@ -31,7 +31,8 @@ impl Model for Quorum {
                         column.node.now = if is_timeless { u8::MAX / 2 } else { 0 };
                     }
                     let beside = &mut columns[NODES];
-                    // Where one node's clock goes, that of the server which may take its place does.
+                    // Where one node's clock goes, that of the server which may take its place
+                    // does.
                     beside.is_mortal = self.mortals > 0;
                     if self.outsider == Outsider::Foreign {
                         beside.node.disk.marker =
@@ -76,8 +77,8 @@ impl Model for Quorum {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            // A model in which nobody gets anything would be sound, too.
-            Property::sometimes("everybody gets it", |model: &Self, state: &State| {
+            // A model without any grant would be sound, too.
+            Property::sometimes("every attempt wins", |model: &Self, state: &State| {
                 state.winners == model.attempts
             }),
             Property::always("one holder at a time", |_, state: &State| {

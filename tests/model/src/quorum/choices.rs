@@ -147,7 +147,8 @@ impl Quorum {
         if now < self.clocks && !is_stopped && (column.is_mortal || self.mortals == 0) {
             actions.push(Action::Tick { node });
         }
-        // It does not come back with what it had before another one was replaced, as an old snapshot would have it.
+        // It does not come back with what it had before another one was replaced, as an old
+        // snapshot would have it.
         let is_old = |marker: Marker| marker.view < self.last_view(state);
         let restarts = column.is_mortal && node < NODES && state.restarts < self.restarts;
         if restarts && !saved.marker.is_some_and(is_old) {
@@ -186,7 +187,7 @@ impl Quorum {
         let is_out = marker.is_none() && (node < NODES || self.outsider == Outsider::Empty);
         if is_out && state.epochs <= self.replacements && others(view) >= MAJORITY {
             let replaced = (0..state.columns.len()).filter(|other| is_member(view, *other));
-            // Whoever replaces another than itself was no member before.
+            // A server that replaces another one was no member before.
             let replaced = replaced.filter(|other| *other == node || !is_member(view, node));
             // Nodes that began alike are: it is enough to replace one of them.
             let most = if self.skew == 0 { 1 } else { NODES };
