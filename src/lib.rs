@@ -15,14 +15,18 @@
 //!
 //! # The map
 //!
-//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a store of your own
-//! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an [`OwnedMutex`], whose
-//!   guards can be sent to other threads
-//! - [`MultiLock`] makes several locks one, on whatever servers they are; [`MajorityLock`] needs most of them
-//! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the wait and the lease
+//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a
+//!   store of your own
+//! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an
+//!   [`OwnedMutex`], whose guards can be sent to other threads
+//! - [`MultiLock`] makes several locks one, on whatever servers they are; [`MajorityLock`] needs
+//!   most of them
+//! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the
+//!   wait and the lease
 //! - [`LockGuard`] is the holding: its [fencing token](LockGuard::fencing_token), what is
 //!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
-//! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is plugged into URLs
+//! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is
+//!   plugged into URLs
 
 #![forbid(unsafe_code)]
 
@@ -34,10 +38,10 @@ pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
     CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
     Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions,
-    Loss, LossCause, MajorityLock, ManualClock, MemberResult, MemoryBackend, MemoryScheme, Moment,
-    MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, Outcome, OwnedGuard,
-    OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret, Signal,
-    SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
+    Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend,
+    MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas,
+    OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret,
+    Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 
 // Their examples are compiled with those of the README.
@@ -62,11 +66,13 @@ struct Recipes;
 /// | `redlock://[user:password@]host[:port],host[:port],host[:port][/database]` | a quorum of independent Redis servers (feature `cluster`, on by default); see [`set_up_quorum`] |
 /// | `redlocks://..` | the same over TLS |
 ///
-/// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority that the system trusts.
-/// Options say otherwise: `tls_ca=FILE` (the authorities to trust instead), `tls_name=HOST` (whom the certificate is for),
-/// and `tls_cert=FILE&tls_key=FILE` (our own certificate, for servers that ask for one); the files are PEM.
+/// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority
+/// that the system trusts. Options say otherwise: `tls_ca=FILE` (the authorities to trust instead),
+/// `tls_name=HOST` (whom the certificate is for), and `tls_cert=FILE&tls_key=FILE` (our own
+/// certificate, for servers that ask for one); the files are PEM.
 ///
-/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for all of them.
+/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for
+/// all of them.
 ///
 /// # Blocking
 ///
@@ -91,8 +97,8 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     builder().url(url)?.connect()
 }
 
-/// Connects to the store that the environment variable `DISTLOCK_URL` names, with the settings that stand in variables
-/// of their own, as in `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
+/// Connects to the store that the environment variable `DISTLOCK_URL` names, with the settings that
+/// stand in variables of their own, as in `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
 ///
 /// # Errors
 ///
@@ -122,10 +128,11 @@ pub fn builder() -> ClientBuilder {
 #[cfg(feature = "cluster")]
 pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
 
-/// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the [`builder`].
+/// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the
+/// [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
-    let schemes = Schemes::none().with(MemoryScheme);
+    let schemes = Schemes::empty().with(MemoryScheme);
     #[cfg(feature = "redis")]
     let schemes = schemes
         .with(lock_redis::RedisScheme::new())

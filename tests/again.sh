@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 binary=${1:-standalone}
-name=${2:-faults::orphans::lost_answers_and_late_requests_leave_no_zombie_and_every_job_is_exact}
+name=${2:-faults::orphans::lost_answers_and_late_requests_leave_no_zombie}
 times=${3:-50}
 cargo test --quiet --workspace --all-features --no-run
 export DISTLOCK_TEST_BUILT=1

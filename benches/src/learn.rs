@@ -222,18 +222,18 @@ mod tests {
     use crate::server::Server;
 
     #[test]
-    fn the_raw_socket_sends_what_the_library_sends() {
+    fn raw_socket_sends_what_the_library_sends() {
         let words = check(Server::start().port);
         assert!(words.lines().all(|line| line.starts_with("EVALSHA ")), "{words}");
     }
 
     #[test]
-    fn the_raw_socket_renews_as_the_library_does() {
+    fn raw_socket_renews_as_the_library_does() {
         check_renewals(Server::start().port);
     }
 
     #[test]
-    fn the_reference_is_small_enough_to_be_read() {
+    fn raw_reference_has_at_most_80_lines() {
         assert!(include_str!("raw.rs").lines().count() <= 80);
     }
 }

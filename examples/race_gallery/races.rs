@@ -148,7 +148,7 @@ pub(crate) fn all() -> Vec<Race> {
             cured: Cast::of("redisson"),
         },
         Race {
-            title: "Whoever loses makes the winner's lease longer",
+            title: "A failed attempt extends the winner's lease",
             story: &[
                 "A takes the lock, and dies",
                 "B asks in vain, again and again: each time the lease begins anew",
@@ -158,7 +158,7 @@ pub(crate) fn all() -> Vec<Race> {
             cured: Cast::of("counter,lua"),
         },
         Race {
-            title: "Whoever loses with a shorter lease ends the winner's",
+            title: "A failed attempt with a shorter lease ends the winner's",
             story: &[
                 "A takes the lock for a minute",
                 "B wants it for a second, and asks in vain: now that is all that is left",

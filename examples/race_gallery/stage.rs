@@ -8,7 +8,7 @@ use distlock::{
     Replication, Signal, SystemClock, Woken,
 };
 use lock_redis::RedisBackend;
-use lock_redis::parts::Stops;
+use lock_redis::parts::{StepHook, bare_format};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -179,7 +179,7 @@ impl Hold {
     }
 }
 
-impl Stops for Hold {
+impl StepHook for Hold {
     fn at(&self, step: &'static str, _: &LockName) {
         let mut state = self.state.lock();
         if !state.at.contains(&step) {
@@ -244,8 +244,9 @@ impl Client {
         let (hold, id) = (Arc::<Hold>::default(), ClientId::random());
         let context = Context::new(Arc::new(time), id);
         let config = Config::from_url(url).expect("a good URL");
-        let backend = RedisBackend::new(&config, &context).expect("a good URL");
-        Self::on(Arc::new(backend.stopping(Arc::clone(&hold) as _)), id, hold)
+        let format = bare_format(&config, &context, Arc::clone(&hold) as _).expect("a good URL");
+        let backend = RedisBackend::with_format(&config, &context, format).expect("a good URL");
+        Self::on(Arc::new(backend), id, hold)
     }
 
     /// One of this store, which tells `hold` of its steps.

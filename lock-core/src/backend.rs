@@ -134,6 +134,20 @@ pub trait Backend: Send + Sync + fmt::Debug {
         self.inspect(name, by)
     }
 
+    /// The holder as in [`inspect`](Backend::inspect), if that is this acquisition's owner.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let holder = self.inspect(&acquisition.name, by)?.holder;
+        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+    }
+
     /// Frees the lock whoever holds it, wakes the waiters, and says whether anybody held it. A value in another format
     /// is left alone and reported as [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
     ///
@@ -482,6 +496,9 @@ pub enum Failure {
     NotSent(Error),
     /// It left, and no answer came: it may have happened, or happen yet.
     Unknown(Error),
+    /// The same, and it is neither to be repeated nor to be taken back, because the store cannot
+    /// tell this owner's lock from another's: the engine gives up.
+    Final(Error),
 }
 
 impl Failure {
@@ -489,7 +506,10 @@ impl Failure {
     #[must_use]
     pub fn error(&self) -> &Error {
         match self {
-            Self::Refused(error) | Self::NotSent(error) | Self::Unknown(error) => error,
+            Self::Refused(error)
+            | Self::NotSent(error)
+            | Self::Unknown(error)
+            | Self::Final(error) => error,
         }
     }
 
@@ -497,7 +517,10 @@ impl Failure {
     #[must_use]
     pub fn into_error(self) -> Error {
         match self {
-            Self::Refused(error) | Self::NotSent(error) | Self::Unknown(error) => error,
+            Self::Refused(error)
+            | Self::NotSent(error)
+            | Self::Unknown(error)
+            | Self::Final(error) => error,
         }
     }
 }
@@ -587,10 +610,8 @@ impl fmt::Debug for Watch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether the store knows who holds a lock. Where it does not, locks have a fixed lease only, requests without an
-    /// answer are not repeated, and a release is sent only before the local deadline: after it, it could free a
-    /// stranger's.
-    pub owned: bool,
+    /// Whether a lease can be renewed. Where not, locks have a fixed lease only.
+    pub renewable: bool,
     /// Whether grants carry fencing tokens.
     pub tokens: bool,
     /// How a waiter learns of a release.
@@ -608,12 +629,12 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// Owned, with tokens, and releases are published; without replicas, and not one of a quorum.
+    /// Renewable, with tokens, and releases are published; without replicas, and not one of a quorum.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
         Self {
-            owned: true,
+            renewable: true,
             tokens: true,
             waking,
             max_poll_interval: None,
@@ -630,10 +651,10 @@ impl Abilities {
         self
     }
 
-    /// The same with or without knowing the owner.
+    /// The same with leases that can be renewed, or not.
     #[must_use]
-    pub fn owned(mut self, owned: bool) -> Self {
-        self.owned = owned;
+    pub fn renewable(mut self, renewable: bool) -> Self {
+        self.renewable = renewable;
         self
     }
 

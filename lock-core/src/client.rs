@@ -1,4 +1,4 @@
-//! [`Client`]: a program's connection to a store, from which it gets its locks.
+//! [`Client`]: a program's access to a store; it makes the locks.
 
 mod kin;
 
@@ -6,7 +6,7 @@ use self::kin::Kin;
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
-use crate::engine::{Alive, Engine};
+use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
@@ -19,28 +19,28 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A program's connection to a store. Clones are one and the same client.
+/// A program's access to a store. Clones are the same client.
 ///
-/// Threads of one client queue for a lock inside the process; two clients are strangers to each other, also in one
-/// process. One for each program is enough. Its threads, a few for any number of locks, end when the last clone, handle
-/// and guard is gone.
+/// Threads of one client queue for a lock inside the process. Two clients exclude each other only
+/// through the store, also within one process. One client per program is enough. Its threads, a few
+/// for any number of locks, end when the last clone, handle and guard is dropped.
 ///
 /// # Forks
 ///
-/// A client and its locks belong to the process that made it: in a forked child they refuse
-/// everything, and the child makes a client of its own. Fork before the program has threads, this
-/// library's included: what another thread has locked at the fork, in any library, stays locked in
-/// the child for ever.
+/// A client and its locks belong to the process that made it. In a forked child every call fails
+/// with [`Error::is_misuse`]; the child makes a client of its own. Fork before the program starts
+/// threads, those of this library included: a mutex that another thread holds at the fork stays
+/// locked in the child for ever.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<Alive>, Kin);
+pub struct Client(pub(crate) Arc<EngineHandle>, Kin);
 
 impl Client {
-    /// A builder without a store.
+    /// Returns a builder without a store.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// The lock of this name, held by threads and reentrant. Asks no store.
+    /// Returns the lock of this name, held by threads and reentrant. Sends no request.
     ///
     /// # Errors
     ///
@@ -53,7 +53,8 @@ impl Client {
         Mutex::new(Arc::clone(&self.0), &name.try_into()?)
     }
 
-    /// The lock of this name, held by guards that can be sent to other threads, and not reentrant. Asks no store.
+    /// Returns the lock of this name, held by guards that can be sent to other threads, and not
+    /// reentrant. Sends no request.
     ///
     /// # Errors
     ///
@@ -66,12 +67,15 @@ impl Client {
         OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
     }
 
-    /// A client of the same store with another value for one option of the URL: for locks that need it otherwise than the
-    /// rest, such as one whose key programs in other languages have in another wire format. The rest of the settings, the
-    /// clock and the event handler are this one's.
+    /// Returns a client of the same store with another value for one option of the URL.
     ///
-    /// It is the same client each time while it is in use. It has connections and a watchdog of its own, and it and this one
-    /// are strangers to each other: use one of them for each lock.
+    /// For locks that need another setting than the rest, such as one whose key programs in other
+    /// languages use in another wire format. The other settings, the clock and the event handler
+    /// are those of this client.
+    ///
+    /// The same option and value return the same client while that client is in use. It has
+    /// connections and a watchdog of its own, and excludes this client only through the store: use
+    /// one of the two for each lock.
     ///
     /// # Examples
     ///
@@ -86,31 +90,32 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there is no such option, if its value makes no sense, or if this client was given a
-    /// backend instead of a URL. [`Error::is_misuse`] in a forked child.
+    /// [`Error::is_configuration`] if there is no such option, if its value is invalid, or if this
+    /// client was given a backend instead of a URL. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
         self.0.refuse_if_forked()?;
         self.1.differing_in(option, value)
     }
 
-    /// What this client calls itself in the store.
+    /// Returns the identity of this client in the store.
     #[must_use]
     pub fn id(&self) -> ClientId {
         self.0.client
     }
 
-    /// What its store can do.
+    /// Returns what the store supports.
     #[must_use]
     pub fn abilities(&self) -> Abilities {
         self.0.abilities
     }
 
-    /// How many threads of this client wait for the lock of this name now (Java's `getQueueLength`).
+    /// Returns how many threads of this client wait for the lock of this name (Java's
+    /// `getQueueLength`).
     ///
     /// # Errors
     ///
     /// [`Error::is_misuse`] if the name is not one.
-    pub fn waiting<N>(&self, name: N) -> Result<usize, Error>
+    pub fn queue_length<N>(&self, name: N) -> Result<usize, Error>
     where
         N: TryInto<LockName>,
         Error: From<N::Error>,
@@ -118,38 +123,45 @@ impl Client {
         Ok(self.0.waiting(&name.try_into()?))
     }
 
-    /// Waits until everything that is in doubt is cleaned up: attempts and releases that were sent and never answered,
-    /// which may have taken a lock, or not have freed it. Call it before the program ends and after an error that says
-    /// that the store could not be asked; otherwise such a lock may stay taken for as long as its lease.
+    /// Waits until the client has cleaned up every request whose outcome is unknown.
     ///
-    /// When the last clone, handle and guard of a client goes, each doubt is tried once more, for at most the command
-    /// time-out; this waits for longer, and says what came of it. It does not wait for guards. Servers of a quorum that a
-    /// release did not wait for are none of its doubts: they are waited for when the client goes.
+    /// Such a request was sent and never answered: an acquisition that may have taken a lock, or a
+    /// release that may not have freed it. Call this before the program ends and after an error
+    /// that says that the store is unavailable; otherwise such a lock may stay taken until its
+    /// lease ends.
+    ///
+    /// Dropping the last clone, handle and guard of a client tries each cleanup once more, for at
+    /// most the command timeout; this call waits longer and reports the result. It does not wait
+    /// for guards, nor for quorum servers that a release did not wait for.
     ///
     /// # Blocking
     ///
-    /// Until nothing is in doubt, at most for `wait`. At once if nothing is, which is the rule.
+    /// Until nothing is pending, at most for `wait`. Returns at once if nothing is pending, which
+    /// is the rule.
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if something is still in doubt then. It is tried on in the background, and leases end
-    /// whatever may be left. [`Error::is_misuse`] in a forked child.
-    pub fn settle(&self, wait: Duration) -> Result<(), Error> {
+    /// [`Error::is_unavailable`] if a cleanup is still pending then. The client continues in the
+    /// background, and each lease ends in any case. [`Error::is_misuse`] in a forked child.
+    pub fn wait_for_cleanup(&self, wait: Duration) -> Result<(), Error> {
         self.0.settle(wait)
     }
 
-    /// Whether the store can be asked, and answers: for a program that is to say whether it is ready. Looks at the lock
-    /// `distlock:ping`, which a user with rights to some keys only must be allowed to read; takes nothing.
+    /// Checks that the store answers: for readiness probes.
+    ///
+    /// Reads the lock `distlock:ping`, which a user with rights to some keys only must be allowed
+    /// to read; takes nothing.
     ///
     /// # Blocking
     ///
-    /// Until the store answers, at most for `wait`. A quorum answers when most of its servers do.
+    /// Until the store answers, at most for `wait`. A quorum answers when a majority of its servers
+    /// does.
     ///
     /// # Errors
     ///
-    /// As those of an attempt to lock, at once and not after the outage limit: [`Error::is_unavailable`] with what keeps
-    /// the store from an answer, [`Error::is_configuration`] if it turns this client away. [`Error::is_misuse`] in a
-    /// forked child.
+    /// Those of an attempt to lock, at once and not after the outage limit:
+    /// [`Error::is_unavailable`] with the cause, [`Error::is_configuration`] if the store refuses
+    /// this client. [`Error::is_misuse`] in a forked child.
     ///
     /// # Examples
     ///
@@ -165,15 +177,17 @@ impl Client {
         self.0.ping(wait)
     }
 
-    /// How many lock names are in use here: held, waited for, or with a handle, or released within the last third of a
-    /// lease, ten seconds at most. A name that is not used any more leaves nothing behind.
+    /// Returns how many lock names are in use in this client.
+    ///
+    /// A name is in use while it is held, waited for or has a handle, and for a third of a lease
+    /// after its release, at most ten seconds. Unused names occupy no memory.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()
     }
 }
 
-/// A name that is one already cannot fail to be one.
+/// For [`LockName`], whose conversion into itself cannot fail.
 impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
@@ -224,55 +238,59 @@ impl ClientBuilder {
         Ok(self.config(Config::from_url(url)?))
     }
 
-    /// Takes the store and the settings from here.
+    /// Takes the store and the settings from a configuration.
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// Changes settings that were taken from a URL or a file; what is set here wins.
+    /// Changes settings that came from a URL or a file; the change wins.
     pub fn configure(mut self, change: impl FnOnce(Config) -> Config) -> Self {
         self.config = Some(change(self.config.unwrap_or_default()));
         self
     }
 
-    /// The schemes that the URL is looked up in. Default: `memory` alone here, and all that are built in where the
-    /// builder comes from the `distlock` crate.
+    /// Sets the schemes that the URL may name. Default: `memory` alone here, and all built-in ones
+    /// for the builder of the `distlock` crate.
     pub fn schemes(mut self, schemes: Schemes) -> Self {
         self.schemes = Some(schemes);
         self
     }
 
-    /// Uses this store, whatever the URL says.
+    /// Uses this backend and ignores the URL.
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Uses this clock. For tests; a backend that is given must be on the same one.
+    /// Uses this clock. For tests; a given backend must be on the same clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Tells this handler what happens to the client's locks, on a thread of its own.
+    /// Sends the client's events to this handler, on a thread of its own.
     pub fn events(mut self, handler: Arc<dyn EventHandler>) -> Self {
         self.events = Some(handler);
         self
     }
 
-    /// Makes the client. Does not wait for the store: one that is down is reported when it is first asked.
+    /// Makes the client.
+    ///
+    /// # Blocking
+    ///
+    /// Not at all. An unreachable store is reported by the first request.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme or option, and where
-    /// there is neither a URL nor a backend.
+    /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme
+    /// or option, and if there is neither a URL nor a backend.
     pub fn connect(self) -> Result<Client, Error> {
         let kin = Kin::none(self.clone());
         Ok(Client(self.open()?, kin))
     }
 
-    fn open(self) -> Result<Arc<Alive>, Error> {
+    fn open(self) -> Result<Arc<EngineHandle>, Error> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         #[cfg(feature = "tracing")]
         let told: Option<Arc<dyn EventHandler>> =
@@ -290,7 +308,7 @@ impl ClientBuilder {
                 (config, backend)
             }
             (Some(config), None) => {
-                let schemes = self.schemes.unwrap_or_else(|| Schemes::none().with(MemoryScheme));
+                let schemes = self.schemes.unwrap_or_else(|| Schemes::empty().with(MemoryScheme));
                 let backend = schemes.open(&config, &context)?;
                 (config, backend)
             }

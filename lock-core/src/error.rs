@@ -1,45 +1,45 @@
-//! [`Error`]: one opaque error for the whole house.
+//! [`Error`]: the error type of all crates of this library.
 //!
-//! Four families, never mixed: *busy* is no error at all but a value (`Ok(None)`), *lost* is news about safety,
-//! *unavailable* means that the store could not be asked (and *lack of acknowledgements* that its replicas could not), and *misuse* and *configuration* are to be mended in the
-//! caller's code and settings.
+//! A busy lock is no error but a value (`Ok(None)`). *Lost* is news about safety. *Unavailable*
+//! means that the store could not be asked, *insufficient replicas* that too few replicas
+//! confirmed. *Misuse* and *configuration* are mended in the caller's code and settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What kind of failure an [`Error`] is.
+/// The kind of an [`Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lease ended while the caller thought it held the lock. Another holder may have been inside meanwhile.
+    /// The lease ended while the caller held a guard. Another holder may have entered meanwhile.
     Lost,
-    /// The lock is still ours, but less is left of its lease than the caller needs.
-    Ending,
-    /// This thread holds nothing that could be released: misuse, Java's `IllegalMonitorStateException`.
+    /// The lock is held, but less is left of its lease than the caller needs.
+    LeaseTooShort,
+    /// This thread has no hold to release: misuse, Java's `IllegalMonitorStateException`.
     NotHeld,
-    /// An [`Interrupt`](crate::Interrupt) fired while waiting.
+    /// An [`Interrupt`](crate::Interrupt) ended the wait.
     Interrupted,
-    /// The store could not be asked, or not in time. Nothing is known about the lock; this never means "busy".
+    /// The store did not answer in time. The state of the lock is unknown; this never means "busy".
     Unavailable,
-    /// The store granted it, and too few replicas confirmed that in time ([`Replication`](crate::Replication)). It was taken
-    /// back.
+    /// The store granted the lock, but too few replicas confirmed it in time
+    /// ([`Replication`](crate::Replication)). The grant was rolled back.
     InsufficientReplicas,
-    /// Something under the key is not a lock in this wire format.
+    /// The value under the key is not a lock in this wire format.
     ForeignFormat,
-    /// The call itself is wrong: a bug in the caller.
+    /// The call is wrong: a bug in the caller.
     Misuse,
-    /// A setting is wrong, or the store refuses us (password, permissions) until one is changed.
+    /// A setting is wrong, or the store refuses the client (password, permissions).
     Configuration,
-    /// The store or its wire format cannot do this.
+    /// The store or its wire format does not support this.
     Unsupported,
 }
 
-/// Why a call of this library failed.
+/// The error of every call of this library.
 ///
-/// Cheap to clone. The text says what was attempted, on which lock, and what is known now; the source, if there is
-/// one, says what the operating system or the server answered. No password ever stands in it.
+/// Cheap to clone. The text says what was attempted, on which lock, and what is known; the source,
+/// if there is one, is the error of the operating system or the server. It contains no password.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -52,60 +52,60 @@ struct Inner {
     members: Vec<MemberResult>,
 }
 
-/// What one of several came to that were asked together: a lock among those of a [`MultiLock`](crate::MultiLock), or a node
-/// of a quorum.
+/// The result of one member: a lock of a [`MultiLock`](crate::MultiLock) or
+/// [`MajorityLock`](crate::MajorityLock), or a node of a quorum.
 #[derive(Clone, Debug)]
 pub struct MemberResult {
     name: String,
-    outcome: Outcome,
+    outcome: MemberOutcome,
 }
 
-/// What it came to.
+/// The outcome of a request to one member.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Outcome {
-    /// It did what was asked. Where the whole failed, it was undone.
+pub enum MemberOutcome {
+    /// It succeeded. If the whole failed, it was undone.
     Done,
-    /// Somebody else had it.
+    /// Another holder had it.
     Busy,
-    /// It was not asked, because the whole had failed before.
+    /// It was not asked, because the whole had already failed.
     NotAsked,
     /// It failed.
     Failed(Error),
 }
 
 impl MemberResult {
-    /// What the one of this name came to.
+    /// Makes the result of the member of this name.
     #[must_use]
-    pub fn new(name: impl Into<String>, outcome: Outcome) -> Self {
+    pub fn new(name: impl Into<String>, outcome: MemberOutcome) -> Self {
         Self { name: name.into(), outcome }
     }
 
-    /// What the member is called.
+    /// Returns the name of the member.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it came to.
+    /// Returns the outcome.
     #[must_use]
-    pub fn outcome(&self) -> &Outcome {
+    pub fn outcome(&self) -> &MemberOutcome {
         &self.outcome
     }
 
-    /// Why it failed, if it did.
+    /// Returns the error, if it failed.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match &self.outcome {
-            Outcome::Failed(error) => Some(error),
-            Outcome::Done | Outcome::Busy | Outcome::NotAsked => None,
+            MemberOutcome::Failed(error) => Some(error),
+            MemberOutcome::Done | MemberOutcome::Busy | MemberOutcome::NotAsked => None,
         }
     }
 }
 
 impl Error {
-    /// An error of this kind. `message` is lower case, without a full stop, and says what to do about it where that
-    /// is known.
+    /// Makes an error of this kind. `message` is lower case, without a full stop, and names the
+    /// remedy where one is known.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
@@ -117,64 +117,70 @@ impl Error {
         }))
     }
 
-    /// [`ErrorKind::Misuse`].
+    /// Makes an error of [`ErrorKind::Misuse`].
     #[must_use]
     pub fn misuse(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Misuse, message)
     }
 
-    /// [`ErrorKind::Configuration`].
+    /// Makes an error of [`ErrorKind::Configuration`].
     #[must_use]
     pub fn configuration(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Configuration, message)
     }
 
-    /// [`ErrorKind::Unavailable`].
+    /// Makes an error of [`ErrorKind::Unavailable`].
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, message)
     }
 
-    /// An error of something that several were asked for: `what`, and what each of them came to. `done` says what it
-    /// means that one did as it was asked.
+    /// Makes an error of a request to several members: `what` failed, and the result of each.
+    /// `done` describes a member that succeeded.
     #[must_use]
-    pub fn of_several(kind: ErrorKind, what: &str, done: &str, members: Vec<MemberResult>) -> Self {
+    pub fn from_members(
+        kind: ErrorKind,
+        what: &str,
+        done: &str,
+        members: Vec<MemberResult>,
+    ) -> Self {
         let each = members.iter().map(|member| {
             let name = member.name();
             match member.outcome() {
-                Outcome::Done => format!("\"{name}\" {done}"),
-                Outcome::Busy => format!("\"{name}\" was busy"),
-                Outcome::NotAsked => format!("\"{name}\" was not asked"),
-                Outcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
+                MemberOutcome::Done => format!("\"{name}\" {done}"),
+                MemberOutcome::Busy => format!("\"{name}\" was busy"),
+                MemberOutcome::NotAsked => format!("\"{name}\" was not asked"),
+                MemberOutcome::Failed(error) => format!("\"{name}\" failed: {}", error.0.message),
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
-        // What the failures themselves say stands in the text already; their cause goes on the chain.
+        // The text contains the messages of the members, so the source is that of the first
+        // failure.
         let source =
             members.iter().filter_map(MemberResult::error).find_map(|it| it.0.source.clone());
         Self(Arc::new(Inner { kind, lock: None, message, source, members }))
     }
 
-    /// The same error with what caused it.
+    /// Sets the source.
     ///
-    /// `Debug` shows the text of the cause, so give it none that quotes what may be a password. The errors of `toml` do:
-    /// take only their `message()`.
+    /// `Debug` shows the text of the source, which must not contain a password. The errors of
+    /// `toml` quote the input: use only their `message()`.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.0).source = Some(Arc::new(source));
         self
     }
 
-    /// The same error with more at the end of its text, behind a semicolon: what follows from it, or what to do.
+    /// Appends a hint to the text, behind a semicolon: a consequence, or what to do.
     #[must_use]
-    pub fn adding(mut self, more: &str) -> Self {
+    pub fn with_hint(mut self, more: &str) -> Self {
         let message = &mut Arc::make_mut(&mut self.0).message;
         message.push_str("; ");
         message.push_str(more);
         self
     }
 
-    /// The same error, said of this lock.
+    /// Names the lock that the error is about.
     #[must_use]
     pub fn on(mut self, lock: &LockName) -> Self {
         if self.0.lock.is_none() {
@@ -183,85 +189,85 @@ impl Error {
         self
     }
 
-    /// What kind of failure this is.
+    /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What it says, but for the lock.
+    /// The text without the lock.
     pub(crate) fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The lock it is about, if it is about one.
+    /// Returns the lock that the error is about, if there is one.
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {
         self.0.lock.as_ref()
     }
 
-    /// Of an error of several locks, or nodes of a quorum, that were asked as one, what each of them came to, in the order in which they were
-    /// given. Empty for all other errors.
+    /// Returns the result of each member, for an error of several locks or of a quorum, in the
+    /// order in which they were given. Empty for all other errors.
     #[must_use]
     pub fn members(&self) -> &[MemberResult] {
         &self.0.members
     }
 
-    /// The lease ended while we thought we held it.
+    /// Returns whether the lease ended while the caller held a guard.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
     }
 
-    /// The lock is still ours, but too little is left of its lease.
+    /// Returns whether too little is left of the lease of a held lock.
     #[must_use]
-    pub fn is_ending(&self) -> bool {
-        self.kind() == ErrorKind::Ending
+    pub fn is_lease_too_short(&self) -> bool {
+        self.kind() == ErrorKind::LeaseTooShort
     }
 
-    /// This thread holds nothing to release.
+    /// Returns whether this thread had no hold to release.
     #[must_use]
     pub fn is_not_held(&self) -> bool {
         self.kind() == ErrorKind::NotHeld
     }
 
-    /// An interrupt ended the wait.
+    /// Returns whether an interrupt ended the wait.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.kind() == ErrorKind::Interrupted
     }
 
-    /// The store could not be asked.
+    /// Returns whether the store did not answer.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.kind() == ErrorKind::Unavailable
     }
 
-    /// Too few replicas confirmed it in time.
+    /// Returns whether too few replicas confirmed the grant in time.
     #[must_use]
     pub fn is_insufficient_replicas(&self) -> bool {
         self.kind() == ErrorKind::InsufficientReplicas
     }
 
-    /// Something else lives under the key.
+    /// Returns whether the value under the key is not a lock in this wire format.
     #[must_use]
     pub fn is_foreign_format(&self) -> bool {
         self.kind() == ErrorKind::ForeignFormat
     }
 
-    /// The caller's code is wrong. [`ErrorKind::NotHeld`] is misuse, too.
+    /// Returns whether the caller's code is wrong. [`ErrorKind::NotHeld`] is misuse, too.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
         matches!(self.kind(), ErrorKind::Misuse | ErrorKind::NotHeld)
     }
 
-    /// A setting is wrong.
+    /// Returns whether a setting is wrong.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         self.kind() == ErrorKind::Configuration
     }
 
-    /// The store cannot do this.
+    /// Returns whether the store does not support this.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.kind() == ErrorKind::Unsupported

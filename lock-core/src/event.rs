@@ -4,13 +4,13 @@ use crate::backend::no_thread;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::name::LockName;
+use crate::panics::contain;
 use crate::replication::InsufficientReplicas;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::thread;
 use crate::token::FencingToken;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -291,7 +291,7 @@ impl Events {
 fn deliver(events: &Receiver<Event>, backlog: &Backlog, handler: &dyn EventHandler) {
     let tell = |event: &Event| {
         // A panic was reported by the panic hook already; the other events must still come.
-        let _caught = catch_unwind(AssertUnwindSafe(|| handler.on_event(event)));
+        contain(|| handler.on_event(event));
     };
     for event in events.iter() {
         backlog.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -1,13 +1,12 @@
-//! [`LockGuard`] and [`OwnedGuard`]: what a holder has in its hand.
+//! [`LockGuard`] and [`OwnedGuard`]: the guards of held locks.
 
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
-use crate::engine::entry::Entry;
-use crate::engine::{Alive, Whole};
+use crate::engine::local_queue::LocalLock;
+use crate::engine::{CompositeHold, EngineHandle};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
 use crate::lease::LeaseTime;
 use crate::loss::Loss;
-use crate::multi::Several;
 use crate::name::LockName;
 use crate::notification::{Notification, notification};
 use crate::sync::mutant;
@@ -17,19 +16,42 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One hold on a holding.
+/// One hold on the acquisition of a single lock.
 pub(crate) struct Hold {
-    engine: Arc<Alive>,
-    entry: Arc<Entry>,
+    engine: Arc<EngineHandle>,
+    entry: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    /// Ended by `unlock` or left with the thread: nothing is left for `Drop`.
+    /// Unlocked or detached: `Drop` does nothing.
     done: bool,
+}
+
+/// The holds on several locks that were taken as one, with the methods of [`Hold`].
+pub(crate) trait CompositeGuard: fmt::Debug + Sync {
+    fn unlock(self: Box<Self>) -> Result<(), Error>;
+    fn detach(self: Box<Self>, whole: Option<CompositeHold>);
+    fn name(&self) -> &LockName;
+    fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)>;
+    /// None: the grants of several locks have no common order.
+    fn fencing_token(&self) -> Option<FencingToken> {
+        None
+    }
+    fn is_valid(&self) -> bool;
+    fn remaining(&self) -> Duration;
+    fn ensure(&self, time: Duration) -> Result<(), Error>;
+    fn extend(&self, time: Duration) -> Result<(), Error>;
+    fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error>;
+    fn verify(&self) -> Result<Duration, Error>;
+    fn state(&self) -> GuardState;
+    fn loss(&self) -> Option<Loss>;
+    fn listen(&self, listener: Listener);
+    #[cfg(test)]
+    fn listeners(&self) -> usize;
 }
 
 impl Hold {
     pub(crate) fn new(
-        engine: Arc<Alive>,
-        entry: Arc<Entry>,
+        engine: Arc<EngineHandle>,
+        entry: Arc<LocalLock>,
         acquisition: Arc<Acquisition>,
     ) -> Self {
         Self { engine, entry, acquisition, done: false }
@@ -40,7 +62,7 @@ impl Hold {
         self.engine.end_hold(&self.entry, &self.acquisition)
     }
 
-    fn detach(mut self, whole: Option<Whole>) {
+    fn detach(mut self, whole: Option<CompositeHold>) {
         self.done = true;
         self.engine.detach(thread_id(), &self.entry, &self.acquisition, whole);
     }
@@ -63,7 +85,7 @@ impl Hold {
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.engine.must_hold(&self.entry, &self.acquisition)?;
-        must_be_left(self.remaining(), time, &self.acquisition.name)
+        require_remaining(self.remaining(), time, &self.acquisition.name)
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
@@ -71,14 +93,15 @@ impl Hold {
         if self.remaining() >= time {
             return Ok(());
         }
-        // What is asked for is what shall be left when this returns, so the lease is a little longer.
+        // What is asked for is what shall be left when this returns, so the lease is a little
+        // longer.
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
         let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition.name))?;
-        self.lease_again(lease)
+        self.restart_lease(lease)
     }
 
-    /// Makes the lease a full one from now.
-    fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
+    /// Extends the lease to its full length from now.
+    fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
         self.engine.extend(&self.entry, &self.acquisition, lease)
     }
 
@@ -87,23 +110,23 @@ impl Hold {
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.look()?;
+        self.current_state()?;
         self.acquisition.loss()
     }
 
     fn listen(&self, listener: Listener) {
-        if self.look().is_some() {
+        if self.current_state().is_some() {
             self.acquisition.listen(listener);
         }
     }
 
     fn state(&self) -> GuardState {
-        self.look().unwrap_or(GuardState::Lost)
+        self.current_state().unwrap_or(GuardState::Lost)
     }
 
-    /// How it stands: a deadline that has passed is a loss, also before the watchdog comes by. `None` in a forked child:
-    /// the parent holds it, and the child may ask it nothing, because a thread that is not there may have its lock.
-    fn look(&self) -> Option<GuardState> {
+    /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in a
+    /// forked child, which must not lock a mutex that a thread of the parent may hold.
+    fn current_state(&self) -> Option<GuardState> {
         match self.engine.must_hold(&self.entry, &self.acquisition) {
             Err(error) if error.is_misuse() => None,
             _ => Some(self.acquisition.recorded_state()),
@@ -117,7 +140,7 @@ impl Drop for Hold {
             return;
         }
         if !self.done {
-            self.engine.drop_hold(&self.entry, &self.acquisition);
+            self.engine.end_hold_async(&self.entry, &self.acquisition);
         }
     }
 }
@@ -133,235 +156,206 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// What a thread's guard has: a hold on one lock, or those on several that were taken as one.
-///
-/// One lock needs no memory of its own for it, and its guard is no larger for there being others.
+/// The hold of a thread's guard. A single lock needs no allocation.
 enum Held {
-    One(Hold),
-    Several(Box<Several>),
+    Single(Hold),
+    Composite(Box<dyn CompositeGuard>),
 }
 
-/// Asks whichever of the two it is.
+/// Calls the method of whichever of the two it is.
 macro_rules! either {
-    ($held:expr, $it:ident => $asked:expr) => {
+    ($held:expr, $hold:ident => $call:expr) => {
         match $held {
-            Held::One($it) => $asked,
-            Held::Several($it) => $asked,
+            Held::Single($hold) => $call,
+            Held::Composite($hold) => $call,
         }
     };
 }
 
-impl Held {
-    fn unlock(self) -> Result<(), Error> {
-        either!(self, it => it.unlock())
-    }
-
-    fn detach(self, whole: Option<Whole>) {
-        either!(self, it => it.detach(whole));
-    }
-
-    fn name(&self) -> &LockName {
-        either!(self, it => it.name())
-    }
-
-    fn fencing_token(&self) -> Option<FencingToken> {
-        either!(self, it => it.fencing_token())
-    }
-
-    fn is_valid(&self) -> bool {
-        either!(self, it => it.is_valid())
-    }
-
-    fn remaining(&self) -> Duration {
-        either!(self, it => it.remaining())
-    }
-
-    fn ensure(&self, time: Duration) -> Result<(), Error> {
-        either!(self, it => it.ensure(time))
-    }
-
-    fn extend(&self, time: Duration) -> Result<(), Error> {
-        either!(self, it => it.extend(time))
-    }
-
-    fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
-        either!(self, it => it.lease_again(lease))
-    }
-
-    fn verify(&self) -> Result<Duration, Error> {
-        either!(self, it => it.verify())
-    }
-
-    fn state(&self) -> GuardState {
-        either!(self, it => it.state())
-    }
-
-    fn loss(&self) -> Option<Loss> {
-        either!(self, it => it.loss())
-    }
-
-    fn listen(&self, listener: Listener) {
-        either!(self, it => it.listen(listener));
-    }
+/// The same for a guard that has a single hold only.
+macro_rules! single {
+    ($held:expr, $hold:ident => $call:expr) => {{
+        let $hold = $held;
+        $call
+    }};
 }
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        either!(self, it => it.fmt(f))
+        either!(self, hold => hold.fmt(f))
     }
 }
 
-/// Refuses where less than `time` is left.
-pub(crate) fn must_be_left(left: Duration, time: Duration, lock: &LockName) -> Result<(), Error> {
-    if left < time {
-        return Err(Error::new(
-            ErrorKind::Ending,
-            format!("{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"),
-        )
-        .on(lock));
+/// Fails if less than `time` is left of the lease.
+pub(crate) fn require_remaining(
+    left: Duration,
+    time: Duration,
+    lock: &LockName,
+) -> Result<(), Error> {
+    if left >= time {
+        return Ok(());
     }
-    Ok(())
+    let message = format!(
+        "{left:.1?} are left of the lease, and {time:.1?} are needed: extend it, or stop here"
+    );
+    Err(Error::new(ErrorKind::LeaseTooShort, message).on(lock))
 }
 
-/// The methods that both guards have.
+/// The methods of both guards; `$dispatch` calls those of their holds.
 macro_rules! guard_methods {
-    () => {
-        /// Ends this hold; the last one gives the lock back to the store.
+    ($dispatch:ident) => {
+        /// Ends this hold; the last one releases the lock in the store.
         ///
         /// # Blocking
         ///
-        /// Until the store has answered, at most for the command time-out. A nested hold ends without asking it.
+        /// Until the store has answered, at most for the command timeout. A nested hold sends no
+        /// request.
         ///
         /// # Errors
         ///
-        /// - [`Error::is_lost`]: the lock was lost before. Others may have been inside while this guard was held; treat
-        ///   what was done under it as suspect.
-        /// - [`Error::is_unavailable`]: the release was not confirmed. It is tried on in the background, and the lease
-        ///   ends the lock in any case.
+        /// - [`Error::is_lost`]: the lock was lost before. Another holder may have entered while
+        ///   this guard was held; treat what was done under it as suspect.
+        /// - [`Error::is_unavailable`]: the release was not confirmed. The client retries it in the
+        ///   background, and the lease ends the lock in any case.
         pub fn unlock(self) -> Result<(), Error> {
-            self.0.unlock()
+            $dispatch!(self.0, hold => hold.unlock())
         }
 
-        /// The name of the lock.
+        /// Returns the name of the lock.
         #[must_use]
         pub fn name(&self) -> &LockName {
-            self.0.name()
+            $dispatch!(&self.0, hold => hold.name())
         }
 
-        /// This grant's own token, also after the lock was lost; nested guards have the same one. `None` where the
-        /// store or its wire format has none, they are switched off, or this is the guard of several locks.
+        /// Returns the token of this acquisition, also after the lock was lost.
         ///
-        /// Give it to what the lock protects, and let that refuse smaller ones than it has seen.
+        /// Nested guards have the same token. `None` if the store or its wire format has no tokens,
+        /// if they are switched off, or for the guard of several locks.
+        ///
+        /// Pass it to the protected resource, and let the resource refuse smaller tokens than it
+        /// has seen.
         #[must_use]
         pub fn fencing_token(&self) -> Option<FencingToken> {
-            self.0.fencing_token()
+            $dispatch!(&self.0, hold => hold.fencing_token())
         }
 
-        /// Whether the lock is still ours, by a look at the clock alone: no request, and right also at the first
-        /// call after this process was paused past its lease.
+        /// Returns whether the lock is still held, by the local clock: without a request, and
+        /// correct also at the first call after this process was paused past its lease.
         #[must_use]
         pub fn is_valid(&self) -> bool {
-            self.0.is_valid()
+            $dispatch!(&self.0, hold => hold.is_valid())
         }
 
-        /// A span for what is done under the lock, level debug, with its name and its token. Each call makes a new one; it
-        /// lasts for as long as it is kept, as in `let _held = guard.span().entered();`.
+        /// Returns a `tracing` span for the work under the lock, of level debug, with its name and
+        /// its token. Each call makes a new one; enter it as in
+        /// `let _entered = guard.span().entered();`.
         #[cfg(feature = "tracing")]
         #[must_use]
         pub fn span(&self) -> tracing::Span {
             crate::trace::held(self.name(), self.fencing_token())
         }
 
-        /// For how long the lock is still ours if it is not renewed; zero if it is lost. Local.
+        /// Returns how long the lock is held if it is not renewed; zero if it is lost. Sends no
+        /// request.
         #[must_use]
         pub fn remaining(&self) -> Duration {
-            self.0.remaining()
+            $dispatch!(&self.0, hold => hold.remaining())
         }
 
-        /// Refuses to go on unless at least `time` is left. Local. Call it before a step that takes that long.
+        /// Fails unless at least `time` is left of the lease. Sends no request. Call it before a
+        /// step that takes that long.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_ending`] if less is left.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_lease_too_short`] if less is left.
         pub fn ensure(&self, time: Duration) -> Result<(), Error> {
-            self.0.ensure(time)
+            $dispatch!(&self.0, hold => hold.ensure(time))
         }
 
-        /// Asks the store whether the lock is still ours, and says what is left of the lease there
-        /// when this returns, at least ([`Duration::MAX`] if it has no end). If it is not ours, or
-        /// the answer comes after the guard's own deadline, the guard is lost from here on.
+        /// Asks the store whether the lock is still held, and returns at least how much of the
+        /// lease is left there ([`Duration::MAX`] if it has no end).
         ///
-        /// Never by the word of a replica. With Sentinel the sentinels are asked, too, whether the master that answered is
-        /// still the last one. What cannot be known is what no sentinel that we reach has heard of: then a master that was
-        /// cut off and replaced is believed. And what was true when the store answered may be over when this returns: the
-        /// fencing token is for that.
+        /// If another holder or none has it, or the answer comes after the guard's own deadline,
+        /// the guard is lost from here on.
+        ///
+        /// The answer never comes from a replica. With Sentinel, the sentinels are also asked
+        /// whether the server that answered is still the master. An isolated master is believed if
+        /// no reachable sentinel knows of its successor, and the state may change after the answer:
+        /// use the fencing token against both.
         ///
         /// # Blocking
         ///
-        /// One request, at most for the command time-out; with Sentinel another one to the sentinels, within it.
+        /// One request, at most for the command timeout; with Sentinel a second one to the
+        /// sentinels, within it.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if it is not ours, [`Error::is_unavailable`] if the store could not be asked.
+        /// [`Error::is_lost`] if it is not held, [`Error::is_unavailable`] if the store did not
+        /// answer.
         pub fn verify(&self) -> Result<Duration, Error> {
-            self.0.verify()
+            $dispatch!(&self.0, hold => hold.verify())
         }
 
-        /// Makes the lock last for at least `time` from now. A lock that lasts that long anyway is left as it is; it
-        /// is never shortened.
+        /// Extends the lease to at least `time` from now. Sends no request if as much is left;
+        /// never shortens the lease.
         ///
         /// # Blocking
         ///
-        /// One request, at most for twice the command time-out.
+        /// One request, at most for twice the command timeout.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not confirm (the old
-        /// deadline stands then), [`Error::is_misuse`] for a time that no lease can have.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not
+        /// confirm (the old deadline then remains), [`Error::is_misuse`] for an invalid lease.
         pub fn extend(&self, time: Duration) -> Result<(), Error> {
-            self.0.extend(time)
+            $dispatch!(&self.0, hold => hold.extend(time))
         }
 
-        /// How the lock stands. Local.
+        /// Returns the state of the lock. Sends no request.
         #[must_use]
         pub fn state(&self) -> GuardState {
-            self.0.state()
+            $dispatch!(&self.0, hold => hold.state())
         }
 
-        /// Why the lock was lost, or will be when its lease ends because the renewals are used up. Local.
+        /// Returns why the lock was lost, or will be lost because no renewals are left. Sends no
+        /// request.
         #[must_use]
         pub fn loss(&self) -> Option<Loss> {
-            self.0.loss()
+            $dispatch!(&self.0, hold => hold.loss())
         }
 
-        /// A channel that gets one message when the lock is lost or will not be renewed any more, at once if that was
-        /// before; it is closed without one when the lock is given back. Any thread may wait on it.
-        /// Each call makes a channel of its own, which is forgotten when it is dropped.
+        /// Returns a channel that gets one message when the lock is lost or will not be renewed any
+        /// more, at once if that has happened.
+        ///
+        /// It is closed without a message when the lock is released. Any thread may receive from
+        /// it. Each call makes a channel of its own.
         #[must_use]
         pub fn losses(&self) -> Notification<Loss> {
             let (sender, wanted, notification) = notification();
-            self.0.listen(Listener::new(wanted, move |loss| {
-                // The channel may be gone.
-                let _told = sender.try_send(loss);
-            }));
+            let listener = Listener::new(wanted, move |loss| {
+                // The receiver may be gone.
+                let _sent = sender.try_send(loss);
+            });
+            $dispatch!(&self.0, hold => hold.listen(listener));
             notification
         }
     };
 }
 
-/// A hold on a lock, of the thread that took it. Dropping it unlocks.
+/// A hold on a lock that belongs to the thread that took it. Dropping it unlocks.
 ///
-/// `Drop` stops the renewal first, so that the lease ends by itself whatever follows; then it sends the release, where
-/// the store can, without waiting for the answer: the request has left when it returns, but another client that asks at
-/// that very moment may still find the lock held. [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command
-/// time-out, if the store takes no requests. It never panics, also not during a panic; that a release failed is told as
-/// an event only, and what is not confirmed is tried on in the background. There is no poisoning: a panic releases.
+/// `Drop` stops the renewal first, so that the lease ends in any case. Then it sends the release
+/// without waiting for the answer, where the store supports that: the request has left when `drop`
+/// returns, but another client may still find the lock held at that moment.
+/// [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command timeout, if the store
+/// takes no requests. It never panics. A failed release is reported as an event and retried in the
+/// background. There is no poisoning: a panic releases.
 ///
-/// A guard that is leaked ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the program
-/// ends.
+/// A leaked guard ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the
+/// program ends.
 ///
-/// The thread that locked must unlock, as in Java: the guard cannot leave it. For a guard that can, see
-/// [`OwnedMutex`](crate::OwnedMutex).
+/// The thread that locked must unlock, as in Java: the guard is not `Send`. For a guard that is,
+/// see [`OwnedMutex`](crate::OwnedMutex).
 ///
 /// ```compile_fail,E0277
 /// # extern crate lock_core as distlock;
@@ -371,7 +365,7 @@ macro_rules! guard_methods {
 /// }
 /// ```
 ///
-/// And it unlocks once:
+/// It unlocks once:
 ///
 /// ```compile_fail,E0382
 /// # extern crate lock_core as distlock;
@@ -386,57 +380,57 @@ pub struct LockGuard(Held, PhantomData<std::sync::MutexGuard<'static, ()>>);
 
 impl LockGuard {
     pub(crate) fn new(hold: Hold) -> Self {
-        Self(Held::One(hold), PhantomData)
+        Self(Held::Single(hold), PhantomData)
     }
 
     /// The guard of several locks as one.
-    pub(crate) fn several(several: Several) -> Self {
-        Self(Held::Several(Box::new(several)), PhantomData)
+    pub(crate) fn composite(composite: impl CompositeGuard + 'static) -> Self {
+        Self(Held::Composite(Box::new(composite)), PhantomData)
     }
 
-    guard_methods!();
+    guard_methods!(either);
 
-    /// The tokens of all locks that this guard stands for, each with the name of its lock, in the order in which they
-    /// were given. For a single lock that is the one of [`fencing_token`](Self::fencing_token).
+    /// Returns the token of each lock of this guard with the name of the lock, in the order in
+    /// which they were given. For a single lock that is [`fencing_token`](Self::fencing_token).
     ///
-    /// Several locks that were taken as one have no token together: each protects something of its own, and that
-    /// compares the token of *its* lock with those it has seen. A lock that a [`MajorityLock`](crate::MajorityLock)
-    /// has not got stands there with `None`.
+    /// Several locks have no common token: each protected resource compares the token of *its* lock
+    /// with those that it has seen. A lock that a [`MajorityLock`](crate::MajorityLock) did not get
+    /// is listed with `None`.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
         match &self.0 {
-            Held::One(hold) => vec![(hold.name().clone(), hold.fencing_token())],
-            Held::Several(several) => several.fencing_tokens(),
+            Held::Single(hold) => vec![(hold.name().clone(), hold.acquisition.token)],
+            Held::Composite(composite) => composite.fencing_tokens(),
         }
     }
 
-    pub(crate) fn lease_again(&self, lease: LeaseTime) -> Result<(), Error> {
-        self.0.lease_again(lease)
+    pub(crate) fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
+        either!(&self.0, hold => hold.restart_lease(lease))
     }
 
     pub(crate) fn listen(&self, listener: Listener) {
-        self.0.listen(listener);
+        either!(&self.0, hold => hold.listen(listener));
     }
 
-    pub(crate) fn detach_as(self, whole: Option<Whole>) {
-        self.0.detach(whole);
+    pub(crate) fn detach_as(self, whole: Option<CompositeHold>) {
+        either!(self.0, hold => hold.detach(whole));
     }
 
-    /// How many are to be told of a loss, as far as they are not forgotten.
+    /// How many listeners wait for a loss.
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
         match &self.0 {
-            Held::One(hold) => hold.acquisition.listeners(),
-            Held::Several(several) => several.listeners(),
+            Held::Single(hold) => hold.acquisition.listeners(),
+            Held::Composite(composite) => composite.listeners(),
         }
     }
 
-    /// Leaves the hold with this thread, without a guard: [`DistLock::unlock`](crate::DistLock::unlock) ends it. For
-    /// code that locks in one place and unlocks in another.
+    /// Leaves the hold with this thread, without a guard:
+    /// [`DistLock::unlock`](crate::DistLock::unlock) ends it. For code that locks in one place and
+    /// unlocks in another.
     ///
-    /// The watchdog goes on renewing it for as long as the thread lives. A fixed lease lasts until
-    /// its end, also where the thread ends before. If every handle of the client is dropped before,
-    /// the lock is released.
+    /// The watchdog renews it for as long as the thread lives. A fixed lease lasts until its end,
+    /// even if the thread ends before. Dropping the last handle of the client releases the lock.
     pub fn detach(self) {
         self.detach_as(None);
     }
@@ -448,10 +442,10 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// A hold on a lock that belongs to no thread: it can be sent to another one. Dropping it unlocks.
+/// A hold on a lock that belongs to no thread and can be sent to another one. Dropping it unlocks.
 ///
-/// Everything said of [`LockGuard`] holds, but it is never reentrant. If the thread that took it ends, the guard, and
-/// with it the lock, lives on wherever it was sent.
+/// It behaves as [`LockGuard`] does, but is never reentrant. If the thread that took it ends, the
+/// guard and its lock continue.
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
 pub struct OwnedGuard(Hold);
@@ -461,7 +455,7 @@ impl OwnedGuard {
         Self(hold)
     }
 
-    guard_methods!();
+    guard_methods!(single);
 }
 
 impl fmt::Debug for OwnedGuard {

@@ -1,22 +1,22 @@
-//! [`Holder`]: which thread holds a lock here, and whether it still lives.
+//! [`Holder`]: which thread of this process holds a lock, and whether it still runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Who holds a lock inside this process.
+/// The holder of a lock inside this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Holder {
     /// A thread: it may lock again.
     Thread(ThreadMark),
-    /// A guard of its own: nobody may lock again on its behalf.
-    Own,
+    /// A guard that no thread owns: not reentrant.
+    Guard,
 }
 
 impl Holder {
-    /// This thread, which has this number, or a guard of its own.
+    /// The thread of this number, which must be the current one; without a number, a guard.
     pub(crate) fn of(thread: Option<u64>) -> Self {
-        let Some(id) = thread else { return Self::Own };
-        let alive = OWN.try_with(|own| Arc::downgrade(&own.alive)).unwrap_or_default();
+        let Some(id) = thread else { return Self::Guard };
+        let alive = CURRENT.try_with(|thread| Arc::downgrade(&thread.alive)).unwrap_or_default();
         Self::Thread(ThreadMark { id, alive })
     }
 
@@ -25,21 +25,22 @@ impl Holder {
         matches!(self, Self::Thread(mark) if mark.id == id)
     }
 
-    /// Whether it was a thread that has ended since. Its guards cannot have left it, so nobody will release.
+    /// Whether it is a thread that has ended: its guards could not leave it, so no guard will
+    /// release.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Self::Thread(mark) if mark.alive.strong_count() == 0)
     }
 }
 
-/// A thread of this process, told from all others that ever were.
+/// The identity of a thread of this process, never reused.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadMark {
     id: u64,
     alive: Weak<()>,
 }
 
-/// What a thread keeps for as long as it lives.
-struct Own {
+/// Thread-local state, dropped when the thread ends.
+struct CurrentThread {
     id: u64,
     alive: Arc<()>,
 }
@@ -47,12 +48,12 @@ struct Own {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 crate::sync::thread_local! {
-    static OWN: Own = Own { id: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) };
+    static CURRENT: CurrentThread = CurrentThread { id: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) };
 }
 
-/// This thread's number; 0 in a thread that is ending, which holds nothing and gets nothing.
+/// This thread's number; 0 in a thread that is ending, which cannot hold a lock.
 pub(crate) fn thread_id() -> u64 {
-    OWN.try_with(|own| own.id).unwrap_or(0)
+    CURRENT.try_with(|thread| thread.id).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -66,6 +67,6 @@ mod tests {
         let there = std::thread::spawn(this_thread).join().unwrap();
         assert!(here.is_thread(thread_id()) && !there.is_thread(thread_id()));
         assert!(!here.has_ended() && there.has_ended());
-        assert!(!Holder::Own.is_thread(thread_id()) && !Holder::Own.has_ended());
+        assert!(!Holder::Guard.is_thread(thread_id()) && !Holder::Guard.has_ended());
     }
 }

@@ -1,4 +1,4 @@
-//! [`Interrupt`]: how to end another thread's wait for a lock.
+//! [`Interrupt`]: ends another thread's wait for a lock.
 
 use crate::clock::Signal;
 use crate::error::{Error, ErrorKind};
@@ -10,11 +10,12 @@ use crate::sync::mutant;
 use std::fmt;
 use std::sync::Arc;
 
-/// Ends waits: Rust threads cannot be interrupted, so whoever waits interruptibly brings one of these.
+/// Ends waits for locks from another thread, as Java's `Thread.interrupt` does.
 ///
-/// Clones are one and the same interrupt. Any number of waits, on any locks, may share one; [`fire`](Self::fire) wakes
-/// them all at once, and every later wait with it ends immediately, until [`reset`](Self::reset). A request that is just
-/// under way is waited for first, at most for the command time-out: breaking it off would leave its outcome unknown.
+/// Clones are the same interrupt. Any number of waits, on any locks, may share one;
+/// [`fire`](Self::fire) ends them all, and every later wait ends at once, until
+/// [`reset`](Self::reset). A request that is under way is completed first, at most for the command
+/// timeout: cancelling it would leave its outcome unknown.
 ///
 /// # Examples
 ///
@@ -32,42 +33,44 @@ pub struct Interrupt(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Written by `fire` and `reset`; read by waiters after they have registered, so that none is missed.
+    /// Written by `fire` and `reset`; waiters read it after they registered, so that none misses
+    /// it.
     fired: AtomicBool,
-    /// How often it fired: a wait that was there ends also if it was reset before the waiter could look.
+    /// How often it fired: a registered wait ends even if it was reset before the waiter looked.
     times: AtomicU64,
-    /// Those who wait now.
+    /// The waits under way.
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// For a lock.
+    /// Of waits for a lock.
     signals: Vec<Arc<Signal>>,
-    /// For the interrupt itself.
+    /// Of [`Interrupt::fired`].
     channels: Vec<(Sender<()>, Wanted)>,
 }
 
 impl Interrupt {
-    /// An interrupt that has not fired.
+    /// Makes an interrupt that has not fired.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
+    /// Makes an interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
     ///
-    /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals then no longer end
-    /// the program: look at [`is_fired`](Self::is_fired) between jobs, and wait for locks with this interrupt. That holds
-    /// also where the program was started with them ignored, as by `nohup`, or with `&` in a script: to outlive its
-    /// terminal a program is better started with `setsid`.
+    /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals
+    /// no longer end the program: check [`is_fired`](Self::is_fired) between jobs, and wait for
+    /// locks with this interrupt. This also applies to a program that was started with the signals
+    /// ignored, as by `nohup`, or with `&` in a script; start such a program with `setsid` instead.
     ///
-    /// Needs the feature `ctrlc`. Cargo unites the features of all who depend on a crate: with it, a handler that the
-    /// program itself sets with the crate `ctrlc` runs on SIGTERM and SIGHUP, too, and they no longer end the program.
+    /// Needs the feature `ctrlc`. Cargo unifies features: with it, a handler that the program
+    /// itself sets with the crate `ctrlc` also runs on SIGTERM and SIGHUP, and they no longer end
+    /// the program.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the program has a handler for these signals already.
+    /// [`Error::is_misuse`] if the program already has a handler for these signals.
     #[cfg(feature = "ctrlc")]
     pub fn on_ctrl_c() -> Result<Self, Error> {
         let interrupt = Self::new();
@@ -76,7 +79,7 @@ impl Interrupt {
             move || fired_by_handler.fire()
         };
         let set = match ctrlc::try_set_handler(handler()) {
-            // It takes a signal that is ignored for one that has a handler.
+            // `ctrlc` takes an ignored signal for one with a handler.
             Err(ctrlc::Error::MultipleHandlers) if !signals_have_handlers() => {
                 ctrlc::set_handler(handler())
             }
@@ -84,14 +87,15 @@ impl Interrupt {
         };
         set.map_err(|source| {
             Error::misuse(
-                "the program already handles Ctrl-C: make an `Interrupt::new()` and fire it from that handler",
+                "the program already handles Ctrl-C: make an `Interrupt::new()` and fire it from \
+                that handler",
             )
             .with_source(source)
         })?;
         Ok(interrupt)
     }
 
-    /// Ends all waits that carry this interrupt, now and until [`reset`](Self::reset). Does not block.
+    /// Ends all waits with this interrupt, now and until [`reset`](Self::reset). Does not block.
     pub fn fire(&self) {
         self.0.fired.store(true, Ordering::SeqCst);
         self.0.times.fetch_add(1, Ordering::SeqCst);
@@ -103,20 +107,22 @@ impl Interrupt {
             signal.raise();
         }
         for (channel, _) in channels {
-            // Full or gone: a channel for one message that nobody reads any more.
+            // Full, or the receiver is gone.
             let _told = channel.try_send(());
         }
     }
 
-    /// A channel that gets one message when this fires, at once if it has. For a program that waits for other things
-    /// than locks, too. Each call makes a channel of its own, which is forgotten when it is
-    /// dropped.
+    /// Returns a channel that gets one message when this fires, at once if it has fired.
+    ///
+    /// For programs that also wait for other things than locks. Each call makes a channel of its
+    /// own.
     #[must_use]
     pub fn fired(&self) -> Notification<()> {
         let (sender, wanted, notification) = notification();
         let was_fired = mutant("fired_checked_before_lock").then(|| self.is_fired());
         let mut waiting = self.0.waiting.lock();
-        // Under the lock: `fire` sets the flag first, so either we see it here, or it sees us there.
+        // Under the mutex: `fire` sets the flag first, so either the flag is seen here, or `fire`
+        // sees this channel.
         if was_fired.unwrap_or_else(|| self.is_fired()) {
             let _told = sender.try_send(());
         } else {
@@ -125,13 +131,13 @@ impl Interrupt {
         notification
     }
 
-    /// Whether it has fired.
+    /// Returns whether it has fired.
     #[must_use]
     pub fn is_fired(&self) -> bool {
         self.0.fired.load(Ordering::SeqCst)
     }
 
-    /// Makes it usable again after it has fired.
+    /// Makes it usable again after it fired.
     pub fn reset(&self) {
         self.0.fired.store(false, Ordering::SeqCst);
     }
@@ -144,7 +150,7 @@ impl Interrupt {
     }
 }
 
-/// Whether anybody handles SIGHUP, SIGINT or SIGTERM in this process, as far as the system says it.
+/// Whether this process handles SIGHUP, SIGINT or SIGTERM, as far as the system tells.
 #[cfg(feature = "ctrlc")]
 fn signals_have_handlers() -> bool {
     const HUP_INT_TERM: u64 = 1 | 1 << 1 | 1 << 14;
@@ -160,16 +166,16 @@ impl fmt::Debug for Interrupt {
     }
 }
 
-/// A waiter's place in an interrupt's list.
+/// A wait's registration with an interrupt, removed on drop.
 pub(crate) struct Registration<'a> {
     interrupt: &'a Interrupt,
     signal: Arc<Signal>,
-    /// How often it had fired when the wait began.
+    /// How often the interrupt had fired when the wait began.
     times: u64,
 }
 
 impl Registration<'_> {
-    /// The error of the wait, if the interrupt has ended it.
+    /// Fails if the interrupt has ended the wait.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let times = self.interrupt.0.times.load(Ordering::SeqCst);
         if self.interrupt.is_fired() || times != self.times {

@@ -1,12 +1,12 @@
-//! [`Lease`] and [`LeaseTime`]: how long the store keeps a lock without hearing from us.
+//! [`Lease`] and [`LeaseTime`]: how long the store keeps a lock without a renewal.
 
 use crate::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// A lease as the store counts it: whole milliseconds, at least 1 and at most 2^53 - 1.
+/// A lease in whole milliseconds, at least 1 and at most 2^53 - 1.
 ///
-/// Zero is no lease (on Redis it would delete the key), and above 2^53 - 1 a Lua number is no longer exact.
+/// Zero would delete the key on Redis, and above 2^53 - 1 a Lua number is not exact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTime(u64);
 
@@ -17,7 +17,7 @@ impl LeaseTime {
     /// The shortest lease that leaves any validity after the drift allowance.
     pub const SHORTEST: Duration = Duration::from_millis(5);
 
-    /// Checks a duration and rounds it up to whole milliseconds.
+    /// Validates a duration and rounds it up to whole milliseconds.
     ///
     /// # Errors
     ///
@@ -25,7 +25,8 @@ impl LeaseTime {
     pub fn new(lease: Duration) -> Result<Self, Error> {
         if lease < Self::SHORTEST {
             return Err(Error::misuse(format!(
-                "a lease of {lease:?} is too short: at least {:?} is needed to be of any use after the allowance for clock drift",
+                "a lease of {lease:?} is too short: at least {:?} is needed to be of any use after \
+                the allowance for clock drift",
                 Self::SHORTEST
             )));
         }
@@ -39,21 +40,22 @@ impl LeaseTime {
         }
     }
 
-    /// The lease in milliseconds.
+    /// Returns the lease in milliseconds.
     #[must_use]
     pub fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// The lease as a duration.
+    /// Returns the lease as a duration.
     #[must_use]
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
 
-    /// How much of the lease *we* may trust, counted from before the request was sent: the lease less an allowance of
-    /// one part in a hundred for clocks that run at different speeds and 2 ms for the store's rounding of expiry (the
-    /// allowance of the Redlock specification).
+    /// Returns how long the holder may trust the lease, counted from before the request was sent.
+    ///
+    /// That is the lease less one part in a hundred for clock drift and 2 ms for the store's
+    /// rounding of expiry, the allowance of the Redlock specification.
     #[must_use]
     pub fn validity(self) -> Duration {
         let lease = self.duration();
@@ -73,32 +75,33 @@ impl fmt::Display for LeaseTime {
     }
 }
 
-/// Who ends a lease: the watchdog keeps it alive, or it ends by itself.
+/// Whether the watchdog renews a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lease {
-    /// The watchdog renews the lease at a third of `ttl` until the guard goes.
+    /// The watchdog renews the lease every third of `ttl` until the guard is dropped.
     Watched {
         /// The lease that each renewal asks for. At least [`Lease::SHORTEST_WATCHED`].
         ttl: Duration,
-        /// How often at most: after that many renewals the lock is given up and the holder told. `None`: no limit.
+        /// The maximum number of renewals; after it the lock is given up and the holder informed.
+        /// `None`: no limit.
         renewals: Option<u32>,
     },
-    /// The lock ends by itself after this time, whatever the holder does.
+    /// The lease ends after this time, without renewals.
     Fixed(Duration),
 }
 
 impl Lease {
-    /// The shortest lease that the watchdog can keep: below it a renewal has no time for a second try.
+    /// The shortest lease that the watchdog renews: below it there is no time for a second attempt.
     pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
 
-    /// Kept by the watchdog, with a lease of `ttl`, without a limit.
+    /// A lease of `ttl` that the watchdog renews without a limit.
     #[must_use]
     pub fn watched(ttl: Duration) -> Self {
         Self::Watched { ttl, renewals: None }
     }
 
-    /// The lease to ask the store for.
+    /// Returns the lease to request from the store.
     ///
     /// # Errors
     ///

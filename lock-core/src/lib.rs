@@ -4,11 +4,12 @@
 //!
 //! - names: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards)
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] most of them
-//! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and [`OwnedGuard`] are the holding,
-//!   [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the news, [`Notification`] brings them,
-//!   [`Error`] is the one error
-//! - policy: the engine and the watchdog, private here
-//! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's memory
+//! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and
+//!   [`OwnedGuard`] are the holding, [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the
+//!   news, [`Notification`] brings them, [`Error`] is the one error
+//! - policy: the engine, private here
+//! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's
+//!   memory
 //! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
 //! - time: [`Clock`], which all waiting goes through
 //! - the tests for stores: `conformance`, with the feature of that name
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod backoff;
 mod client;
 mod clock;
 mod config;
@@ -40,8 +42,11 @@ mod mutex;
 mod name;
 mod notices;
 mod notification;
+mod on_demand;
 mod options;
 mod owner;
+mod panics;
+mod parts;
 mod process;
 mod replication;
 mod scheme;
@@ -52,7 +57,6 @@ pub mod sync;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;
-mod watchdog;
 
 pub use backend::Backend;
 pub use client::{Client, ClientBuilder};
@@ -60,7 +64,7 @@ pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, TokenPolicy};
 pub use counters::Counters;
 pub use engine::acquisition::GuardState;
-pub use error::{Error, ErrorKind, MemberResult, Outcome};
+pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
 pub use event::{Event, EventHandler, WarningKind};
 pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;
@@ -79,7 +83,7 @@ pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Re
 pub use scheme::{Context, Scheme, Schemes};
 pub use token::{FencingToken, TokenRange};
 
-/// News come by its channels: of a [loss](LockGuard::losses), of an [interrupt](Interrupt::fired). Its `select!` waits for them
-/// beside other channels.
+/// News come by its channels: of a [loss](LockGuard::losses), of an [interrupt](Interrupt::fired).
+/// Its `select!` waits for them beside other channels.
 #[cfg(not(shuttle))]
 pub use crossbeam_channel;

@@ -1,4 +1,4 @@
-//! [`DistLock`]: the verbs of a lock.
+//! [`DistLock`]: the methods of a lock.
 
 use crate::backend::LockInfo;
 use crate::error::Error;
@@ -10,102 +10,107 @@ use std::fmt;
 use std::time::Duration;
 
 pub(crate) mod sealed {
-    use crate::multi::Parts;
+    use crate::parts::Parts;
 
-    /// New kinds of stores implement [`Backend`](crate::Backend); new kinds of locks are made here.
+    /// Only this crate implements [`DistLock`](crate::DistLock); a new store implements
+    /// [`Backend`](crate::Backend).
     pub trait Sealed {
-        /// What it is made of.
+        /// The single locks that it consists of.
         fn parts(&self) -> Parts;
     }
 }
 
-/// A lock that several threads, processes and machines share.
+/// A lock that threads, processes and machines share.
 ///
-/// It mirrors Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that holds it may lock it again, which
-/// costs no request, and each guard ends one hold.
+/// It has the methods of Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that
+/// holds it may lock it again, without a request, and each guard ends one hold.
 ///
 /// | Java | here |
 /// |---|---|
 /// | `lock()` | [`lock()`](Self::lock) |
 /// | `lock(lease, unit)` | [`lock_with(&LockOptions::new().lease(l))`](Self::lock_with) |
 /// | `lockInterruptibly()` | [`lock_interruptibly(&interrupt)`](Self::lock_interruptibly) |
-/// | `lockInterruptibly(lease, unit)` | [`lock_with(&LockOptions::new().lease(l).interrupt(&i))`](Self::lock_with) |
+/// | `lockInterruptibly(lease, unit)` | [`lock_with`](Self::lock_with) with a lease and an interrupt |
 /// | `tryLock()` | [`try_lock()`](Self::try_lock) |
 /// | `tryLock(wait, unit)` | [`try_lock_for(w)`](Self::try_lock_for) |
-/// | `tryLock(wait, lease, unit)` | [`try_lock_with(&LockOptions::new().wait(w).lease(l))`](Self::try_lock_with) |
-/// | `unlock()` | drop the guard, [`LockGuard::unlock`], or [`unlock()`](Self::unlock) after [`LockGuard::detach`] |
+/// | `tryLock(wait, lease, unit)` | [`try_lock_with`](Self::try_lock_with) with a wait and a lease |
+/// | `unlock()` | [`LockGuard::unlock`], or [`unlock()`](Self::unlock) of a detached hold |
 /// | `forceUnlock()` | [`force_unlock()`](Self::force_unlock) |
 /// | `isLocked()` | [`is_locked()`](Self::is_locked) |
 /// | `isHeldByCurrentThread()` | [`is_held_by_current_thread()`](Self::is_held_by_current_thread) |
-/// | `isHeldByThread(id)` | none: a thread's own question is the one above, [`inspect()`](Self::inspect) tells the store's holder |
+/// | `isHeldByThread(id)` | none; [`inspect()`](Self::inspect) returns the holder in the store |
 /// | `getHoldCount()` | [`hold_count()`](Self::hold_count) |
 /// | `remainTimeToLive()` | [`time_to_live()`](Self::time_to_live) |
 /// | `getName()` | [`name()`](Self::name) |
-/// | `newCondition()` | none yet; Redisson has none either |
+/// | `newCondition()` | none; Redisson has none either |
 /// | `RedissonClient.getLock(name)` | [`client.mutex(name)`](crate::Client::mutex) |
 ///
-/// The verbs that begin with `lock` wait for ever and return a guard. Those that begin with `try_` return `None` when
-/// the lock was busy until the end of the wait: that is an answer, not an error. An error never means "busy", and
-/// "could not ask" is never "no".
+/// The methods that begin with `lock` wait for ever and return a guard. Those that begin with
+/// `try_` return `None` if the lock was busy until the end of the wait: that is a result, not an
+/// error. An error never means "busy".
 ///
 /// # Errors
 ///
-/// Of everything that takes the lock:
-/// - [`Error::is_unavailable`]: the store could not be asked: for the whole wait, or, where the wait has no end, for the
-///   outage limit.
+/// Errors of each method that takes the lock:
+/// - [`Error::is_unavailable`]: the store did not answer for the whole wait or, without a deadline,
+///   for the outage limit.
 /// - [`Error::is_interrupted`]: the interrupt in the options fired.
-/// - [`Error::is_lost`]: this thread held the lock, lost it, and still has guards of it: drop them first.
-/// - [`Error::is_foreign_format`]: something that is not such a lock lives under the name.
-/// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: to be mended in settings or code.
+/// - [`Error::is_lost`]: this thread lost the lock and still has guards of it: drop them first.
+/// - [`Error::is_foreign_format`]: the value under the key is not a lock in this wire format.
+/// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: settings or code
+///   must be changed.
 pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
-    /// Takes the lock as `options` say; `None` if it was busy until the end of the wait. Without a wait in the options
-    /// it waits for ever. All other verbs that take the lock are made of this one.
+    /// Takes the lock with these options; `None` if it was busy until the end of the wait. Without
+    /// a wait it waits for ever. All other methods that take the lock call this one.
     ///
     /// # Blocking
     ///
-    /// At most for the wait and one command time-out more; for a lock of several, one for each of them, and for a nested
-    /// hold that needs a longer lease, two. The lock is not asked for again while others of this client hold it or came
-    /// before.
+    /// At most for the wait and one command timeout; for several locks, one timeout for each; for a
+    /// nested hold that needs a longer lease, two. No request is sent while other threads of this
+    /// client hold the lock or wait before this one.
     ///
     /// # Errors
     ///
     /// See [the trait](Self).
     fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error>;
 
-    /// Ends this thread's newest hold that was [detached](LockGuard::detach).
+    /// Ends this thread's newest [detached](LockGuard::detach) hold.
     ///
     /// # Errors
     ///
-    /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and those of
-    /// [`LockGuard::unlock`].
+    /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and those
+    /// of [`LockGuard::unlock`].
     fn unlock(&self) -> Result<(), Error>;
 
-    /// What the store says of the lock. Never from a replica; with Sentinel, the sentinels are asked as well whether the
-    /// server that answered is still the master.
+    /// Returns the state of the lock in the store. The answer never comes from a replica; with
+    /// Sentinel, the sentinels are also asked whether the server that answered is still the master.
     ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
     fn inspect(&self) -> Result<LockInfo, Error>;
 
-    /// Frees the lock, whoever holds it, and says whether anybody did. A holder of this library learns of it at its next
-    /// renewal, at its next [`LockGuard::verify`], or when it unlocks. For operators: it breaks the lock's promise.
+    /// Releases the lock of any holder, and returns whether it was held.
+    ///
+    /// For operators: it breaks mutual exclusion. A holder of this library learns of it at its next
+    /// renewal, at its next [`LockGuard::verify`], or when it unlocks.
     ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
     fn force_unlock(&self) -> Result<bool, Error>;
 
-    /// How many holds this thread has, detached ones and those of a lost lock too. Local.
+    /// Returns how many holds this thread has, including detached ones and those of a lost lock.
+    /// Sends no request.
     fn hold_count(&self) -> u32;
 
-    /// Whether this thread holds the lock and may trust it. Local.
+    /// Returns whether this thread holds the lock and its lease is valid. Sends no request.
     fn is_held_by_current_thread(&self) -> bool;
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     fn name(&self) -> &LockName;
 
-    /// Waits until the lock is ours. The watchdog keeps it until the guard goes.
+    /// Waits for the lock. The watchdog renews it until the guard is dropped.
     ///
     /// # Errors
     ///
@@ -114,17 +119,17 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         self.lock_with(&LockOptions::new())
     }
 
-    /// Waits until the lock is ours, with a lease or an interrupt of its own.
+    /// Waits for the lock, with the lease, replication and interrupt of the options.
     ///
     /// # Errors
     ///
-    /// See [the trait](Self); [`Error::is_misuse`] if there is a wait in the options.
+    /// See [the trait](Self); [`Error::is_misuse`] if the options have a wait.
     fn lock_with(&self, options: &LockOptions) -> Result<LockGuard, Error> {
-        let guard = self.acquire(options.for_ever()?)?;
-        Ok(guard.expect("a wait without an end ends with the lock or an error"))
+        let guard = self.acquire(options.without_deadline()?)?;
+        Ok(guard.expect("a wait without a deadline ends with the lock or an error"))
     }
 
-    /// Waits until the lock is ours or `interrupt` fires.
+    /// Waits for the lock until `interrupt` fires.
     ///
     /// # Errors
     ///
@@ -133,7 +138,7 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         self.lock_with(&LockOptions::new().interrupt(interrupt))
     }
 
-    /// Takes the lock if it is free now. Does not overtake threads of this client that wait for it: then it is busy.
+    /// Takes the lock if it is free now. It is busy while threads of this client wait for it.
     ///
     /// # Errors
     ///
@@ -151,16 +156,16 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         self.try_lock_with(&LockOptions::new().wait(wait))
     }
 
-    /// Waits for the lock as long as the options say, and not at all if they do not.
+    /// Waits for the lock for the wait of the options, by default not at all.
     ///
     /// # Errors
     ///
     /// See [the trait](Self).
     fn try_lock_with(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-        self.acquire(&options.for_a_while())
+        self.acquire(&options.with_deadline())
     }
 
-    /// Whether anybody holds the lock, by the store's word.
+    /// Returns whether the lock is held in the store.
     ///
     /// # Errors
     ///
@@ -169,9 +174,9 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         Ok(self.inspect()?.holder.is_some())
     }
 
-    /// What is left of the holder's lease, by the store's word, which is not what its holder may trust
-    /// ([`LockGuard::remaining`]): `None` if nobody holds it, [`Duration::MAX`] if it does
-    /// not end by itself.
+    /// Returns what is left of the holder's lease in the store: `None` if the lock is free,
+    /// [`Duration::MAX`] if the lease has no end. The holder itself may trust
+    /// [`LockGuard::remaining`] only.
     ///
     /// # Errors
     ///
@@ -186,8 +191,8 @@ impl dyn DistLock {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](DistLock::lock), before `work` runs, and of [`LockGuard::unlock`], after it has run: then its
-    /// result is dropped, because others may have been inside meanwhile.
+    /// Those of [`lock`](DistLock::lock), before `work` runs, and of [`LockGuard::unlock`], after
+    /// it has run: then its result is dropped, because another holder may have entered meanwhile.
     pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let guard = self.lock()?;
         let result = work(&guard);

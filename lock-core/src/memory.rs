@@ -1,7 +1,7 @@
 //! The in-memory store: complete, and so plain that it can judge the others.
 //!
-//! It is the embedded default (`memory://`), and the oracle of the conformance suite. Everything happens under one
-//! mutex; leases end when somebody looks and finds them over.
+//! It is the embedded default (`memory://`), and the oracle of the conformance suite. Everything
+//! happens under one mutex; leases end when somebody looks and finds them over.
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
@@ -34,9 +34,11 @@ struct Store {
 #[derive(Default)]
 struct State {
     locks: HashMap<LockName, Held>,
-    /// The last token of each name. Names that nobody used for [`KEEP`] are forgotten, and `forgotten` covers them.
+    /// The last token of each name. Names that nobody used for [`KEEP`] are forgotten, and
+    /// `forgotten` covers them.
     tokens: HashMap<LockName, Counter>,
-    /// The largest token that was ever forgotten: new counters begin above it, so tokens grow whatever the clock does.
+    /// The largest token that was ever forgotten: new counters begin above it, so tokens grow
+    /// whatever the clock does.
     forgotten: u64,
     /// Owners that get nothing any more, and until when that is remembered.
     closed: HashMap<(LockName, OwnerId), Moment>,
@@ -60,9 +62,10 @@ struct Counter {
 }
 
 /// How long an unused name's counter is kept.
-const KEEP: Duration = Config::DEFAULT_KEEP;
+const KEEP: Duration = Config::DEFAULT_TOKEN_RETENTION;
 
-/// The fewest names between two searches for what is over; the search is spread over as many insertions.
+/// The fewest names between two searches for what is over; the search is spread over as many
+/// insertions.
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {
@@ -75,12 +78,14 @@ impl MemoryBackend {
         }))
     }
 
-    /// Deletes a lock behind its holder's back, as an operator could in a real store, and wakes nobody. For tests.
+    /// Deletes a lock behind its holder's back, as an operator could in a real store, and wakes
+    /// nobody. For tests.
     pub fn lose(&self, name: &LockName) {
         self.0.state.lock().locks.remove(name);
     }
 
-    /// Wakes everybody who watches a name, and says how many that are. Outside the mutex: they take locks of their own.
+    /// Wakes everybody who watches a name, and says how many that are. Outside the mutex: they take
+    /// locks of their own.
     fn wake(&self, name: &LockName) -> u32 {
         let wakes: Vec<_> = match self.0.state.lock().watches.get(name) {
             Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
@@ -312,9 +317,9 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there for as long as a client
-/// of it is, and its clients must have the same clock. A forked child has stores of its own, which
-/// begin empty.
+/// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there
+/// for as long as a client of it is, and its clients must have the same clock. A forked child has
+/// stores of its own, which begin empty.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct MemoryScheme;
@@ -380,7 +385,8 @@ impl Scheme for MemoryScheme {
         if let Some(store) = stores.get(&name).and_then(Weak::upgrade) {
             if !is_same(&*store.clock, &*context.clock) {
                 return Err(Error::configuration(format!(
-                    "`memory://{name}` has clients on another clock, by which its leases end: give this client the same clock, or the store another name"
+                    "`memory://{name}` has clients on another clock, by which its leases end: give \
+                    this client the same clock, or the store another name"
                 )));
             }
             return Ok(Arc::new(MemoryBackend(store)));

@@ -1,24 +1,23 @@
 //! [`Mutex`] and [`OwnedMutex`]: a lock on one name, held by threads or by guards.
 
-use crate::backend::{Backend, Failure, LockInfo};
-use crate::engine::Alive;
-use crate::engine::acquisition::Acquisition;
-use crate::engine::entry::Entry;
+use crate::backend::LockInfo;
+use crate::engine::EngineHandle;
 use crate::error::{Error, ErrorKind};
-use crate::guard::{Hold, LockGuard, OwnedGuard};
+use crate::guard::{LockGuard, OwnedGuard};
 use crate::holder::thread_id;
 use crate::interrupt::Interrupt;
 use crate::lock::{DistLock, sealed};
-use crate::multi::{Leaf, Parts};
 use crate::name::LockName;
 use crate::options::LockOptions;
+use crate::parts::{Parts, SingleLock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A reentrant lock on one name, held by threads. Cheap to clone; all handles of one client on one name are one lock.
+/// A reentrant lock on one name, held by threads. Clones, and all handles of one client for one
+/// name, are the same lock.
 ///
-/// See [`DistLock`] for what it can do.
+/// See [`DistLock`] for its methods.
 ///
 /// # Examples
 ///
@@ -37,14 +36,15 @@ use std::time::Duration;
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Mutex(Handle);
+pub struct Mutex(SingleLock);
 
-/// A lock on one name whose guards own it, not threads: a guard can be sent to another thread. Never reentrant: who
-/// locks it twice waits for itself, as with [`std::sync::Mutex`].
+/// A lock on one name that its guards own: a guard can be sent to another thread. Not reentrant: a
+/// thread that locks it twice waits for itself, as with [`std::sync::Mutex`].
 ///
-/// It has the verbs of [`DistLock`], and is none: those return guards that stay with their thread. As a part of a
-/// [`MultiLock`](crate::MultiLock), or wherever a `DistLock` is asked for, it becomes the [`Mutex`] of its name, which is
-/// the same lock, held by threads.
+/// It has the methods of [`DistLock`] but does not implement it, because the guards of a `DistLock`
+/// stay with their thread. Converted into a `DistLock`, as a member of a
+/// [`MultiLock`](crate::MultiLock), it becomes the [`Mutex`] of its name: the same lock, held by
+/// threads.
 ///
 /// # Examples
 ///
@@ -60,60 +60,19 @@ pub struct Mutex(Handle);
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct OwnedMutex(Handle);
-
-/// A client and one of its names.
-#[derive(Clone)]
-struct Handle {
-    engine: Arc<Alive>,
-    entry: Arc<Entry>,
-}
-
-impl Handle {
-    fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
-        let entry = engine.entry(name)?;
-        Ok(Self { engine, entry })
-    }
-
-    fn acquire(&self, thread: Option<u64>, options: &LockOptions) -> Result<Option<Hold>, Error> {
-        let acquisition = self.engine.acquire(&self.entry, thread, options)?;
-        Ok(acquisition.map(|acquisition| {
-            Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), acquisition)
-        }))
-    }
-
-    fn ask<T>(
-        &self,
-        question: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
-    ) -> Result<T, Error> {
-        self.engine.ask(question).map_err(|failure| failure.into_error().on(&self.entry.name))
-    }
-
-    fn inspect(&self) -> Result<LockInfo, Error> {
-        self.ask(|backend| backend.inspect(&self.entry.name, self.engine.command_deadline()))
-    }
-
-    /// How many holds this thread has, and on which holding. None in a forked child: the parent has them.
-    fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
-        if self.engine.is_forked() { None } else { self.entry.holds_of(thread_id()) }
-    }
-
-    fn force_unlock(&self) -> Result<bool, Error> {
-        self.ask(|backend| backend.force_release(&self.entry.name, self.engine.command_deadline()))
-    }
-}
+pub struct OwnedMutex(SingleLock);
 
 impl Mutex {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
-        Ok(Self(Handle::new(engine, name)?))
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        Ok(Self(SingleLock::new(engine, name)?))
     }
 
     /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
     ///
     /// # Errors
     ///
-    /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after it has run: then its result
-    /// is dropped, because others may have been inside meanwhile.
+    /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after it has
+    /// run: then its result is dropped, because another holder may have entered meanwhile.
     pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let lock: &dyn DistLock = self;
         lock.run(work)
@@ -122,8 +81,7 @@ impl Mutex {
 
 impl sealed::Sealed for Mutex {
     fn parts(&self) -> Parts {
-        let Handle { engine, entry } = &self.0;
-        Parts::One(Leaf { engine: Arc::clone(engine), entry: Arc::clone(entry) })
+        Parts::Single(self.0.clone())
     }
 }
 
@@ -131,21 +89,19 @@ impl DistLock for Mutex {
     fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
         let thread = thread_id();
         if thread == 0 {
-            return Err(Error::misuse(
-                "a thread that is ending cannot take a lock: it could not be held by it",
-            )
-            .on(self.name()));
+            return Err(Error::misuse("a thread that is ending cannot hold a lock").on(self.name()));
         }
         Ok(self.0.acquire(Some(thread), options)?.map(LockGuard::new))
     }
 
     fn unlock(&self) -> Result<(), Error> {
-        let Handle { engine, entry } = &self.0;
+        let SingleLock { engine, entry } = &self.0;
         engine.refuse_if_forked().map_err(|error| error.on(&entry.name))?;
         let acquisition = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
-                "this thread has no detached hold to unlock: a guard unlocks its own, and only the thread that locked can unlock",
+                "this thread has no detached hold to unlock: a guard unlocks its own, and only the \
+                thread that locked can unlock",
             )
             .on(&entry.name)
         })?;
@@ -194,8 +150,8 @@ impl From<&OwnedMutex> for Arc<dyn DistLock> {
 }
 
 impl OwnedMutex {
-    pub(crate) fn new(engine: Arc<Alive>, name: &LockName) -> Result<Self, Error> {
-        Ok(Self(Handle::new(engine, name)?))
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        Ok(Self(SingleLock::new(engine, name)?))
     }
 
     /// See [`DistLock::acquire`].
@@ -222,8 +178,8 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn lock_with(&self, options: &LockOptions) -> Result<OwnedGuard, Error> {
-        let guard = self.acquire(options.for_ever()?)?;
-        Ok(guard.expect("a wait without an end ends with the lock or an error"))
+        let guard = self.acquire(options.without_deadline()?)?;
+        Ok(guard.expect("a wait without a deadline ends with the lock or an error"))
     }
 
     /// See [`DistLock::lock_interruptibly`].
@@ -259,14 +215,15 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn try_lock_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        self.acquire(&options.for_a_while())
+        self.acquire(&options.with_deadline())
     }
 
     /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), before `work` runs, and of [`OwnedGuard::unlock`], after it has run.
+    /// Those of [`lock`](Self::lock), before `work` runs, and of [`OwnedGuard::unlock`], after it
+    /// has run.
     pub fn run<R>(&self, work: impl FnOnce(&OwnedGuard) -> R) -> Result<R, Error> {
         let guard = self.lock()?;
         let result = work(&guard);

@@ -1,18 +1,19 @@
-//! [`LockName`]: what a lock is called, checked once at the door.
+//! [`LockName`]: the validated name of a lock.
 
 use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a lock, as it is agreed between all who share it.
+/// The name of a lock, the same for all programs that share it.
 ///
-/// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and control characters are
-/// taken as they are (and escaped when printed). Upper and lower case differ.
+/// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and
+/// control characters are kept (and escaped when printed). Names are case-sensitive.
 ///
-/// Braces are the one exception. Stores keep further keys beside a lock (its token, its channel), and on Redis Cluster
-/// all of them must live in the lock's hash slot. A name may therefore carry one well-formed *hash tag*, as in
-/// `stock:{item-7}:lock`; names whose braces would send the further keys elsewhere (`{}x`, `a{b`, `a}b`) are refused on
-/// every store, so that a program that runs on one store runs on all of them.
+/// Braces are the one exception. Stores keep further keys beside a lock (its token, its channel),
+/// and on Redis Cluster all of them must be in the lock's hash slot. A name may therefore have one
+/// well-formed *hash tag*, as in `stock:{item-7}:lock`. Names whose braces would put the further
+/// keys into another slot (`{}x`, `a{b`, `a}b`) are refused on every store, so that a program runs
+/// unchanged on all of them.
 ///
 /// # Examples
 ///
@@ -33,11 +34,12 @@ impl LockName {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is empty, too long, or has braces that are not one well-formed hash tag.
+    /// [`Error::is_misuse`] if the name is empty, too long, or has braces that are not one
+    /// well-formed hash tag.
     pub fn new(name: &str) -> Result<Self, Error> {
         if name.is_empty() {
             return Err(Error::misuse("the lock name is empty: give it at least one character"));
@@ -49,26 +51,28 @@ impl LockName {
                 Self::MAX_BYTES
             )));
         }
-        if !braces_are_sound(name) {
+        if !has_valid_braces(name) {
             return Err(Error::misuse(format!(
-                "the lock name {name:?} has braces that are not a hash tag: write `{{tag}}` with something inside, once, or no braces"
+                "the lock name {name:?} has braces that are not a hash tag: write `{{tag}}` with \
+                something inside, once, or no braces"
             )));
         }
         Ok(Self(name.into()))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag in it) share the name's slot.
+/// Whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag in it)
+/// share the name's slot.
 ///
-/// Redis hashes what stands between the first `{` and the first `}` after it, if that is not empty, and otherwise the
-/// whole key (Redis Cluster specification, "Hash tags").
-fn braces_are_sound(name: &str) -> bool {
+/// Redis hashes the text between the first `{` and the first `}` after it, if it is not empty, and
+/// otherwise the whole key (Redis Cluster specification, "Hash tags").
+fn has_valid_braces(name: &str) -> bool {
     match name.find('{') {
         None => !name.contains('}'),
         Some(open) => name[open + 1..].find('}').is_some_and(|length| length > 0),

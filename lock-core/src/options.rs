@@ -1,4 +1,4 @@
-//! [`LockOptions`]: how long to wait, for how long to hold, and what may end the wait.
+//! [`LockOptions`]: wait, lease, replication and interrupt of one acquisition.
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -6,7 +6,7 @@ use crate::lease::Lease;
 use crate::replication::Replication;
 use std::time::Duration;
 
-/// What an acquire is to do. Everything has a default; a duration is never taken for another, because each has a name.
+/// The options of one acquisition.
 ///
 /// # Examples
 ///
@@ -27,72 +27,76 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// Wait for ever (`lock_with`) or not at all (`try_lock_with`), keep the lock by the watchdog, not interruptible.
+    /// Makes the default options: wait for ever (`lock_with`) or not at all (`try_lock_with`), a
+    /// lease that the watchdog renews, no interrupt.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long to wait for the lock. Zero is one attempt. For the `try_` verbs only.
+    /// Sets how long to wait for the lock. Zero is one attempt. For the `try_` methods only.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Hold the lock for at most this long: it ends by itself, and the watchdog leaves it alone.
+    /// Sets a fixed lease: it ends after this time, and the watchdog does not renew it.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(Lease::Fixed(lease));
         self
     }
 
-    /// Let the watchdog keep the lock, with a lease of `ttl` instead of the client's default.
+    /// Sets a lease of `ttl` that the watchdog renews, instead of the client's default.
     #[must_use]
     pub fn watched(mut self, ttl: Duration) -> Self {
         self.lease = Some(Lease::watched(ttl));
         self
     }
 
-    /// Let the watchdog keep the lock with a lease of `ttl`, but renew it `renewals` times at most. After that the lock
-    /// is given up: the holder is told while two thirds of the last lease are still left, to roll its work back.
+    /// Sets a lease of `ttl` that the watchdog renews at most `renewals` times.
+    ///
+    /// After that the lock is given up: the holder is informed while two thirds of the last lease
+    /// are left, to roll its work back.
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched { ttl, renewals: Some(renewals) });
         self
     }
 
-    /// How many replicas must confirm the lock, instead of the client's setting. It is the holding's: a hold inside another
-    /// one cannot ask for more than that has.
+    /// Sets how many replicas must confirm the lock, instead of the client's setting. A nested hold
+    /// cannot ask for more than the outermost one has.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self
     }
 
-    /// Ends the wait with [`Error::is_interrupted`](crate::Error::is_interrupted) when `interrupt` fires.
+    /// Lets `interrupt` end the wait with [`Error::is_interrupted`](crate::Error::is_interrupted).
     #[must_use]
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
         self
     }
 
-    /// The same for a verb that waits for ever.
+    /// These options, for a method that waits for ever.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if there is a wait in it.
-    pub(crate) fn for_ever(&self) -> Result<&Self, Error> {
+    /// [`Error::is_misuse`] if a wait is set.
+    pub(crate) fn without_deadline(&self) -> Result<&Self, Error> {
         match self.wait {
             None => Ok(self),
             Some(wait) => Err(Error::misuse(format!(
-                "`lock` waits for ever and takes no wait ({wait:?}): use `try_lock_with`, which says when it was busy"
+                "`lock` waits for ever and takes no wait ({wait:?}): use `try_lock_with`, which \
+                says when it was busy"
             ))),
         }
     }
 
-    /// The same for a verb that does not wait unless it is told to.
-    pub(crate) fn for_a_while(&self) -> Self {
+    /// These options, for a method that does not wait by default.
+    pub(crate) fn with_deadline(&self) -> Self {
         Self { wait: Some(self.wait.unwrap_or_default()), ..self.clone() }
     }
 }

@@ -1,27 +1,26 @@
-//! [`OwnerId`]: who holds a lock, as the store sees it.
+//! [`ClientId`] and [`OwnerId`]: the identity of a lock's holder in the store.
 
 use std::fmt;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// One client: a random UUID, made once when the client is built.
+/// The identity of a client: a random UUID, made when the client is built.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientId(Uuid);
 
 impl ClientId {
-    /// A new random identity (122 random bits from the operating system).
+    /// Makes a new random identity (122 random bits from the operating system).
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// Writes what [`Display`](fmt::Display) prints, without the machinery for all kinds of printing: owners stand in every
-    /// request.
+    /// Writes what [`Display`](fmt::Display) prints, faster: every request contains it.
     pub fn encode(self, into: &mut [u8; Self::LENGTH]) {
         self.0.as_hyphenated().encode_lower(into);
     }
 
-    /// The length of its text, in bytes.
+    /// The length of the text, in bytes.
     pub const LENGTH: usize = uuid::fmt::Hyphenated::LENGTH;
 }
 
@@ -37,13 +36,14 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// Who holds a lock: a client and a number that is new for every wait.
+/// The owner of a lock: a client and a number that is new for every acquisition.
 ///
-/// On the wire it is `UUID:number`, as Redisson writes it (which puts the thread id there; any number is valid). The
-/// number is the same for every re-send within one wait, so that an acquire that is repeated after a lost answer is
-/// recognised as our own, and is never used again after it.
+/// On the wire it is `UUID:number`, as in Redisson, whose number is the thread ID. Repeated
+/// requests of one acquisition use the same number, so that the store recognises them; no later
+/// acquisition uses it again.
 ///
-/// Whoever knows an owner can release its lock, so [`fmt::Debug`] shows only the first characters.
+/// Any program that knows an owner can release its lock, so [`fmt::Debug`] shows only the first
+/// characters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId {
     client: ClientId,
@@ -51,32 +51,32 @@ pub struct OwnerId {
 }
 
 impl OwnerId {
-    /// The owner `number` of `client`.
+    /// Makes the owner `number` of `client`.
     #[must_use]
     pub fn new(client: ClientId, number: u64) -> Self {
         Self { client, number }
     }
 
-    /// The client.
+    /// Returns the client.
     #[must_use]
     pub fn client(&self) -> ClientId {
         self.client
     }
 
-    /// The number of the wait.
+    /// Returns the number of the acquisition.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether this is the owner that a store wrote as `text`.
+    /// Returns whether a store wrote this owner as `text`.
     #[must_use]
-    pub fn is(&self, text: &OwnerText) -> bool {
+    pub fn matches(&self, text: &OwnerText) -> bool {
         self.to_string() == text.as_str()
     }
 }
 
-/// Prints the owner as it stands on the wire: `UUID:number`.
+/// Prints the owner as on the wire: `UUID:number`.
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.client, self.number)
@@ -89,18 +89,18 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// An owner as a store wrote it: ours, or another library's in whatever form it has there.
+/// An owner as a store wrote it, of this library or of a foreign client.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OwnerText(Arc<str>);
 
 impl OwnerText {
-    /// Takes the text over.
+    /// Makes an owner of this text.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The whole text. Whoever has it can release the lock: keep it out of logs.
+    /// Returns the whole text. Any program that has it can release the lock: keep it out of logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -113,7 +113,7 @@ impl fmt::Debug for OwnerText {
     }
 }
 
-/// The first eight characters of something that should not be printed whole.
+/// Prints the first eight characters.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {
@@ -136,6 +136,6 @@ mod tests {
         assert_eq!(whole.len(), 36 + 2);
         assert!(!format!("{owner:?}").contains(&whole[..36]));
         assert!(!format!("{:?}", OwnerText::new(&whole)).contains(&whole[..36]));
-        assert!(owner.is(&OwnerText::new(&whole)));
+        assert!(owner.matches(&OwnerText::new(&whole)));
     }
 }

@@ -1,10 +1,11 @@
-//! [`Origin`]: whether this is still the process that made a client, or a forked child that has a copy of its memory.
+//! [`Origin`]: tells a forked child from the process that made a client.
 
-/// The process that made a client. A forked child has our memory, but neither our threads nor a right to our locks.
+/// The process that made a client. A forked child has its memory, but neither its threads nor its
+/// locks.
 #[derive(Debug)]
 pub(crate) struct Origin {
     process: u32,
-    /// Sees the C library's `fork`; `None` if the library would not have it.
+    /// Detects the C library's `fork`; `None` if it could not be registered.
     #[cfg(unix)]
     mark: Option<forkguard::atfork::Guard>,
 }
@@ -19,20 +20,20 @@ impl Origin {
         }
     }
 
-    /// Whether this is another process. A system call, which takes longer than all the rest of a nested lock.
+    /// Whether this is another process. Makes a system call, which takes longer than a nested lock.
     ///
-    /// The mark is asked, too: a child in a room of its own for process numbers (a container's) may have our number.
+    /// Checks the mark as well: a child in another PID namespace may have the same process number.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != std::process::id() || self.is_marked().unwrap_or(false)
     }
 
-    /// The same by a look at memory: of children that were made past the C library, by a system call of their own, it knows
-    /// nothing. For what can do no harm there: whatever reaches the store asks [`is_elsewhere`](Self::is_elsewhere).
+    /// Whether this is most likely another process, without a system call. It misses children that
+    /// were made by a raw system call, so each request checks [`is_elsewhere`](Self::is_elsewhere).
     pub(crate) fn seems_elsewhere(&self) -> bool {
         self.is_marked().unwrap_or_else(|| self.is_elsewhere())
     }
 
-    /// Whether the C library has left its mark; `None` where it leaves none.
+    /// Whether the C library marked a fork; `None` if it does not mark forks.
     fn is_marked(&self) -> Option<bool> {
         #[cfg(unix)]
         return self.mark.as_ref().map(|mark| mark.clone().detected_fork());

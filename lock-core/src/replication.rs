@@ -1,33 +1,37 @@
-//! [`Replication`]: how many replicas must have a write before it counts, and [`InsufficientReplicas`]: that they have not.
+//! [`Replication`]: how many replicas must confirm a grant and its renewals.
 
 use crate::lease::LeaseTime;
 use std::fmt;
 use std::time::Duration;
 
-/// How many replicas must have confirmed a grant, and every renewal, before it counts.
+/// How many replicas must confirm a grant, and every renewal, before it counts.
 ///
-/// A store with replicas answers before they have the write. If it fails then, one that has not got it takes its place,
-/// and grants the lock again. Under a policy a grant counts only when so many replicas have said that they have it, and a
-/// renewal extends the [validity](crate::LockGuard::remaining) only then.
+/// A Redis master replies before its replicas have the write. If it fails then, a replica without
+/// the write may be promoted and grant the lock again. Under a policy a grant counts only when so
+/// many replicas have confirmed it, and a renewal extends the
+/// [validity](crate::LockGuard::remaining) only then.
 ///
 /// | policy | what survives the loss of the master |
 /// |---|---|
-/// | [`off`](Self::off) | what the replica that takes over happened to have |
-/// | [`replicas(k)`](Self::replicas) | every grant, if one of those that confirmed takes over. Nobody sees to it that it is one of them: of more than `k` replicas another may |
-/// | [`all`](Self::all) | every grant, whichever takes over of those that were not held for down. One that was, comes back and takes over before it has caught up, has not got it: a number has no such gap, and grants nothing while one is away |
+/// | [`off`](Self::off) | what the promoted replica happened to have |
+/// | [`replicas(k)`](Self::replicas) | every grant, if a replica that confirmed it is promoted |
+/// | [`all`](Self::all) | every grant, if a replica that was listed as up is promoted |
 ///
-/// "All" means every replica that Sentinel (or the slot map of a cluster) lists and does not hold for down, at the time of
-/// the attempt; none at all is too few acknowledgements. One server on its own does not know how many it should have, and a replica
-/// that is gone is one that it forgets: there a number is needed, and `all` is refused.
+/// With more than `k` replicas, one that did not confirm may be promoted. `all` means every replica
+/// that Sentinel (or the slot map of a cluster) lists and does not mark as down at the time of the
+/// attempt; none at all is too few. A replica that was down, returns and is promoted before it has
+/// caught up lacks the grant; a number equal to all replicas has no such gap, and grants nothing
+/// while one is down. A single server does not know how many replicas it should have, so there
+/// `all` is refused.
 ///
-/// What is waited for is Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/): it says how many replicas have
-/// everything that this connection wrote so far, in their memory, not on their disks. It makes the loss of a lock less
-/// likely, and does not make a master and its replicas one consistent store. A release is not confirmed: losing one
-/// delays the next holder, by a lease at most.
+/// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many
+/// replicas have all writes of this connection, in memory and not on disk. That makes the loss of a
+/// lock less likely; it does not make a master and its replicas one consistent store. A release is
+/// not confirmed: losing one delays the next holder, by a lease at most.
 ///
-/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for as many as are connected and is content with *one* of them, takes none
-/// connected for all, and repeats a `WAIT` whose answer was lost on another connection, where it says nothing about the
-/// write.
+/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and accepts *one*,
+/// accepts none if none is connected, and repeats a `WAIT` without a reply on another connection,
+/// where it tells nothing about the write.
 ///
 /// # Examples
 ///
@@ -45,46 +49,47 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replication {
     pub(crate) replicas: Replicas,
-    /// Whole milliseconds, which is what a store counts in; and so a policy is small enough to be copied into every holding.
+    /// Whole milliseconds, as the store counts; a `u32` keeps the policy small enough to copy.
     pub(crate) millis: u32,
     pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
     keeps_unconfirmed: bool,
 }
 
-/// How many replicas.
+/// How many replicas must confirm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Replicas {
-    /// None: nobody is waited for.
+    /// None: no replica is awaited.
     Off,
-    /// At least so many.
+    /// At least this number.
     AtLeast(u32),
-    /// Every one that the store lists and does not hold for down, and at least one.
+    /// Every replica that the store lists and does not mark as down, and at least one.
     All,
 }
 
 /// What to do when too few replicas confirmed in time.
 ///
-/// Whatever it is, a grant that does not count is taken back first: the store has said that the lock is free again, or, if
-/// it cannot be asked, that is tried on in the background.
+/// A grant that does not count is rolled back first. If the store cannot be reached for that, the
+/// client continues in the background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnInsufficientReplicas {
-    /// Take it back, and try again for as long as the wait goes on; then an error. The default, because a wait says how
-    /// long the caller can do without the lock, whatever keeps it away: a replica that restarts is put up with like a
-    /// server that does. Without a wait (`try_lock`) there is one attempt; `lock()`, which waits for ever, gives up after
-    /// the `outage_limit`.
+    /// Roll the grant back, and retry until the wait ends; then fail. The default: a replica that
+    /// restarts is tolerated like a server that does. Without a wait (`try_lock`) there is one
+    /// attempt; `lock()` gives up after the `outage_limit`.
     #[default]
     Retry,
-    /// Take it back, and say so at once: [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
+    /// Roll the grant back and fail at once with
+    /// [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
     Fail,
-    /// Keep it, and tell it as an event ([`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted)): the lock is held
-    /// like one without a policy. The same for renewals.
+    /// Keep the grant and emit
+    /// [`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted): the
+    /// lock is held as without a policy. The same for renewals.
     Accept,
 }
 
 impl Replication {
-    /// How long replicas are given by default: Redisson's `slavesSyncTimeout`.
+    /// The default timeout of replicas: Redisson's `slavesSyncTimeout`.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
     const fn new(replicas: Replicas) -> Self {
@@ -97,30 +102,30 @@ impl Replication {
         }
     }
 
-    /// Nobody is waited for.
+    /// No replica is awaited.
     #[must_use]
     pub const fn off() -> Self {
         Self::new(Replicas::Off)
     }
 
-    /// At least `count` replicas must confirm. Zero is refused when the lock is asked for.
+    /// At least `count` replicas must confirm. Zero is refused by the acquisition.
     #[must_use]
     pub const fn replicas(count: u32) -> Self {
         Self::new(Replicas::AtLeast(count))
     }
 
-    /// Every replica must confirm that the store lists and does not hold for down, and at least one.
+    /// Every replica that the store lists and does not mark as down must confirm, and at least one.
     #[must_use]
     pub const fn all() -> Self {
         Self::new(Replicas::All)
     }
 
-    /// How long they are given, in whole milliseconds. Never more than a third of the lease, so that most of it is left
-    /// when it is confirmed. Default: 1 s.
+    /// Sets how long replicas are awaited, in whole milliseconds. At most a third of the lease, so
+    /// that most of it is left after the confirmation. Default: 1 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        // Rounded up, but for what is less than one: zero milliseconds are "for ever" to Redis, and refused, as is what does
-        // not fit.
+        // Rounded up, except below 1 ms: zero means "for ever" to Redis, and is refused, as is an
+        // overflow.
         let millis = match timeout.as_nanos() {
             0..1_000_000 => 0,
             nanos => nanos.div_ceil(1_000_000),
@@ -129,7 +134,7 @@ impl Replication {
         self
     }
 
-    /// What to do when too few confirmed. Default: [`OnInsufficientReplicas::Retry`].
+    /// Sets what to do when too few confirmed. Default: [`OnInsufficientReplicas::Retry`].
     #[must_use]
     pub const fn on_insufficient_replicas(
         mut self,
@@ -139,55 +144,56 @@ impl Replication {
         self
     }
 
-    /// Whether a lock that was granted with its replicas stays valid by renewals that they do not confirm. Default: no; it
-    /// is lost when the lease ends that they confirmed last.
+    /// Sets whether renewals without enough confirmations extend the validity of a confirmed grant.
+    /// Default: no; the lock is lost when the last confirmed lease ends.
     ///
-    /// Where it does, a replica that was away may be promoted without the renewals, and grant the lock again while it is
-    /// held. On Redis Cluster no setting is needed while the master has no replica at all: then none can be promoted.
+    /// If they do, a replica that was down may be promoted without the renewals, and grant the lock
+    /// again while it is held. On Redis Cluster a master without any replica needs no such setting:
+    /// none can be promoted.
     #[must_use]
     pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
         self.keeps_unconfirmed = keep;
         self
     }
 
-    /// Whether unconfirmed renewals count.
+    /// Returns whether unconfirmed renewals count.
     #[must_use]
     pub const fn keeps_unconfirmed_renewals(&self) -> bool {
         self.keeps_unconfirmed
     }
 
-    /// How many must confirm.
+    /// Returns how many must confirm.
     #[must_use]
     pub const fn count(&self) -> Replicas {
         self.replicas
     }
 
-    /// How long they are given.
+    /// Returns how long replicas are awaited.
     #[must_use]
     pub const fn time(&self) -> Duration {
         Duration::from_millis(self.millis as u64)
     }
 
-    /// What is done when too few confirmed.
+    /// Returns what to do when too few confirmed.
     #[must_use]
     pub const fn insufficient(&self) -> OnInsufficientReplicas {
         self.on_insufficient_replicas
     }
 
-    /// Whether nobody is waited for.
+    /// Returns whether no replica is awaited.
     #[must_use]
     pub const fn is_off(&self) -> bool {
         matches!(self.replicas, Replicas::Off)
     }
 
-    /// What is wrong with the number, if anything.
+    /// The complaint about the number, if it is invalid.
     pub(crate) fn wrong_count(&self) -> Option<String> {
         (self.replicas == Replicas::AtLeast(0)).then(|| {
             "replicas 0 would confirm nothing: give it at least 1, or say `off`".to_owned()
         })
     }
 
-    /// What is wrong with the time, if anything.
+    /// The complaint about the timeout, if it is invalid.
     pub(crate) fn wrong_time(&self) -> Option<String> {
         let longest = crate::Config::LONGEST_TIMEOUT;
         let is_good = (Duration::from_millis(1)..=longest).contains(&self.time());
@@ -208,7 +214,7 @@ impl Replication {
         self
     }
 
-    /// Whether a holding under this policy is one that `inner` may be content with.
+    /// Whether an acquisition under this policy satisfies a nested hold under `inner`.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         let enough = match (self.replicas, inner.replicas) {
             (_, Replicas::Off) => return true,
@@ -239,7 +245,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// That too few replicas confirmed a write in time.
+/// How many replicas confirmed a write, when those are too few.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InsufficientReplicas {
     acknowledged: Option<u32>,
@@ -247,25 +253,25 @@ pub struct InsufficientReplicas {
 }
 
 impl InsufficientReplicas {
-    /// So many of those that were needed.
+    /// `acknowledged` of the `needed` replicas confirmed.
     #[must_use]
     pub fn new(acknowledged: u32, needed: u32) -> Self {
         Self { acknowledged: Some(acknowledged), needed }
     }
 
-    /// The store granted it, and did not say in time how many replicas have it.
+    /// The store did not report in time how many of the `needed` replicas confirmed.
     #[must_use]
     pub fn unanswered(needed: u32) -> Self {
         Self { acknowledged: None, needed }
     }
 
-    /// How many confirmed; `None` if the store did not say in time.
+    /// Returns how many confirmed; `None` if the store did not report it in time.
     #[must_use]
     pub fn acknowledged(&self) -> Option<u32> {
         self.acknowledged
     }
 
-    /// How many were needed; zero if all were, and there is none.
+    /// Returns how many were needed; zero if all were, and there is none.
     #[must_use]
     pub fn needed(&self) -> u32 {
         self.needed

@@ -1,4 +1,4 @@
-//! [`Scheme`] and [`Schemes`]: which store a URL's `scheme://` stands for.
+//! [`Scheme`] and [`Schemes`]: the kinds of stores that a URL can name.
 
 use crate::backend::Backend;
 use crate::clock::Clock;
@@ -9,74 +9,76 @@ use crate::owner::ClientId;
 use std::fmt;
 use std::sync::Arc;
 
-/// A kind of store that a URL can name. Implement it to make your own [`Backend`] reachable by URL.
+/// A kind of store that a URL can name. Implement it to make a [`Backend`] reachable by URL.
 pub trait Scheme: Send + Sync {
-    /// What stands before `://`; several names may lead to one kind of store.
+    /// Returns the names before `://`; several names may lead to one kind of store.
     fn names(&self) -> &[&str];
 
-    /// The options this scheme takes beyond those that [`Config`] has settings for. All others are refused by name.
+    /// Returns the options of this scheme beyond the settings of [`Config`]. Unknown options are
+    /// refused.
     fn options(&self) -> &[&str] {
         &[]
     }
 
-    /// Makes the backend. Must not wait for the store: one that is down is reported when it is first asked.
+    /// Makes the backend. Must not wait for the store: the first request reports an unreachable
+    /// one.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the address or a setting makes no sense for this kind of store.
+    /// [`Error::is_configuration`] if the address or a setting is invalid for this kind of store.
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error>;
 }
 
-/// What a backend is given beyond its configuration.
+/// What a backend gets beyond its configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Context {
-    /// The clock that every `by` is on. All waiting goes through it.
+    /// The clock of every deadline. All waits go through it.
     pub clock: Arc<dyn Clock>,
     /// The client that opens the backend.
     pub client: ClientId,
-    /// Where the backend reports what is no answer to a request.
+    /// Where the backend reports what is not a reply to a request.
     pub notices: Notices,
 }
 
 impl Context {
-    /// A context whose notices reach no handler.
+    /// Makes a context whose notices reach no handler.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, client: ClientId) -> Self {
         Self { clock, client, notices: Notices::default() }
     }
 
-    /// The same with these notices.
+    /// Sets the notices.
     #[must_use]
     pub fn with_notices(self, notices: Notices) -> Self {
         Self { notices, ..self }
     }
 }
 
-/// The schemes that a program knows: a value, not a global.
+/// The schemes that a program knows.
 #[derive(Clone, Default)]
 pub struct Schemes(Vec<Arc<dyn Scheme>>);
 
 impl Schemes {
-    /// None at all.
+    /// Makes an empty set.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 
-    /// These and one more. A name that is there already is taken over by the newcomer.
+    /// Adds a scheme, which replaces earlier ones of the same name.
     #[must_use]
     pub fn with(mut self, scheme: impl Scheme + 'static) -> Self {
         self.0.insert(0, Arc::new(scheme));
         self
     }
 
-    /// Makes the backend that a configuration names.
+    /// Opens the backend that a configuration names.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] for unknown schemes and options, with what would be accepted, and for whatever the
-    /// scheme itself refuses.
+    /// [`Error::is_configuration`] for unknown schemes and options, with the accepted ones, and for
+    /// whatever the scheme refuses.
     pub fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         config.check()?;
         let Some(scheme) = self.0.iter().find(|scheme| scheme.names().contains(&config.scheme()))

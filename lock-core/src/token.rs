@@ -2,24 +2,25 @@
 
 use std::fmt;
 
-/// A number that is greater than every token handed out before for the same lock name.
+/// A number that is greater than every token granted before for the same lock name.
 ///
-/// Give it to whatever the lock protects, and let that refuse every token smaller than the largest it has seen: then a
-/// holder that was paused past its lease can do no harm when it wakes (Martin Kleppmann, "How to do distributed
-/// locking", 2016). Equal tokens are one and the same holding; nested guards carry the same token.
+/// Pass it to the protected resource, and let the resource refuse every token smaller than the
+/// largest it has seen: then a holder that was paused past its lease does no harm when it resumes
+/// (Martin Kleppmann, "How to do distributed locking", 2016). Equal tokens belong to the same
+/// acquisition; nested guards have the same token.
 ///
-/// Tokens stay below 2^53, so they survive a trip through JSON, Lua and JavaScript.
+/// Tokens stay below 2^53, so JSON, Lua and JavaScript represent them exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token of this value.
+    /// Makes a token of this value.
     #[must_use]
     pub fn new(value: u64) -> Self {
         Self(value)
     }
 
-    /// The value.
+    /// Returns the value.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -38,7 +39,7 @@ impl fmt::Debug for FencingToken {
     }
 }
 
-/// The tokens that a grant came with: one, or a range of them for hand-offs inside the client.
+/// The tokens of a grant: one, or a range for hand-offs inside the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenRange {
     first: FencingToken,
@@ -46,19 +47,19 @@ pub struct TokenRange {
 }
 
 impl TokenRange {
-    /// The tokens from `first` to `last`, both included; `None` if they stand the wrong way round.
+    /// Makes the range from `first` to `last`, both included; `None` if `first` is larger.
     #[must_use]
     pub fn new(first: FencingToken, last: FencingToken) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
     }
 
-    /// The smallest, which the grant itself carries.
+    /// Returns the smallest token, that of the grant itself.
     #[must_use]
     pub fn first(&self) -> FencingToken {
         self.first
     }
 
-    /// The largest that the store set aside.
+    /// Returns the largest token that the store reserved.
     #[must_use]
     pub fn last(&self) -> FencingToken {
         self.last

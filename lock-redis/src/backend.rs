@@ -1,6 +1,6 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
-use crate::format::{Format, Stops};
+use crate::format::Format;
 use crate::node::{Node, NodeSettings};
 use crate::scheme;
 use lock_core::backend::{
@@ -34,18 +34,20 @@ impl RedisBackend {
     /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database number, or a setting
     /// contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        Self::with_format(config, context, Format::of(config)?)
+    }
+
+    /// The same with a format that was read already.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    #[doc(hidden)]
+    pub fn with_format(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = scheme::address(config)?;
         let node = NodeSettings::new(config, database, context)?.followed(place)?;
-        Ok(Self { format: Format::of(config, context)?, node })
-    }
-
-    /// The same, with somebody who is told of every step between two commands of a format that has several: for showing
-    /// what can happen in between, and no more.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn stopping(self, stops: Arc<dyn Stops>) -> Self {
-        Self { format: self.format.stopping(stops), ..self }
+        Ok(Self { format, node })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::connection::{
     CallError, CallbackRequest, ConnectionLike, Dialer, ReplyCheck, Request, Server,
     SharedConnection,
 };
-use crate::refusal::{self, Asked};
+use crate::error_mapping::{self, Asked};
 use crate::reply::Reply;
 use lock_core::backend::Failure;
 use lock_core::{Config, Error, Moment, WarningKind};
@@ -39,10 +39,10 @@ impl OnEviction {
         if config.scheme().starts_with("redlock") {
             return Ok(Self::SeenTo);
         }
-        match config.extra().find(|(option, _)| *option == OPTION) {
-            None | Some((_, "warn")) => Ok(Self::Warn),
-            Some((_, "refuse")) => Ok(Self::Refuse),
-            Some((_, other)) => Err(Error::configuration(format!(
+        match config.scheme_option(OPTION) {
+            None | Some("warn") => Ok(Self::Warn),
+            Some("refuse") => Ok(Self::Refuse),
+            Some(other) => Err(Error::configuration(format!(
                 "`{OPTION}={}` is not one of `warn` and `refuse`",
                 other.escape_debug()
             ))),
@@ -185,8 +185,8 @@ fn said(reply: &Reply) -> Option<Memory> {
 /// With `refuse` a server must say what it does.
 fn untold(server: &Server, reply: &Reply) -> Error {
     if let Reply::Error(answer) = reply {
-        return refusal::explain(server, answer, &Asked::Introduction)
-            .adding("`eviction=refuse` needs to ask for `INFO memory`");
+        return error_mapping::explain(server, answer, &Asked::Introduction)
+            .with_hint("`eviction=refuse` needs to ask for `INFO memory`");
     }
     Error::configuration(format!(
         "{server} does not say what it does when its memory is full, which `eviction=refuse` needs to know"

@@ -23,23 +23,24 @@
 
 mod address;
 mod backend;
+mod classic;
 mod cluster_node;
-mod confirm;
 mod connection;
 mod deployment;
+mod error_mapping;
 mod eviction;
+mod foreign_client;
 mod format;
 mod keys;
-mod kind;
-mod neighbour;
 mod node;
 mod pubsub;
 mod quorum_node;
-mod refusal;
+mod replica_ack;
 mod reply;
 mod scheme;
 mod script;
 mod sentinel;
+mod server_kind;
 mod single_flight;
 mod text;
 mod watch_registry;
@@ -54,15 +55,16 @@ pub use sentinel::SentinelBackend;
 #[doc(hidden)]
 pub mod parts {
     pub use crate::address::Address;
+    pub use crate::classic::{StepHook, bare_format, open};
     pub use crate::cluster_node::{Redirect, SLOTS, Shard, Shards};
-    pub use crate::confirm::Listing;
     pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
-    pub use crate::format::{Format, OPTION as FORMAT, Progress, Stops};
+    pub use crate::format::{Format, OPTION as FORMAT};
     pub use crate::node::{Node, NodeRequest, NodeSettings, RequestMode, WithView};
     pub use crate::quorum_node::{
         Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, ServerInfo,
         ServerState, VoteTerms,
     };
+    pub use crate::replica_ack::Listing;
     pub use crate::watch_registry::{RelocatableWatch, WatchRegistry};
 }

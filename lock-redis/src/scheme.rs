@@ -2,6 +2,7 @@
 //! and `rediss+sentinel://`.
 
 use crate::backend::RedisBackend;
+use crate::classic;
 use crate::connection::{CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings};
 use crate::eviction::OPTION as EVICTION;
 use crate::format::OPTION as FORMAT;
@@ -103,7 +104,9 @@ impl Scheme for RedisScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        Ok(Arc::new(RedisBackend::new(config, context)?))
+        classic::open(config, context, None, |format| {
+            RedisBackend::with_format(config, context, format)
+        })
     }
 }
 
@@ -150,7 +153,9 @@ impl Scheme for SentinelScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        Ok(Arc::new(SentinelBackend::new(config, context)?))
+        classic::open(config, context, None, |format| {
+            SentinelBackend::with_format(config, context, format)
+        })
     }
 }
 
@@ -279,5 +284,5 @@ fn database_option(config: &Config) -> Result<u32, Error> {
 
 /// What a URL says to an option of ours.
 fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.extra().find(|(option, _)| *option == name).map(|(_, value)| value)
+    config.scheme_option(name)
 }

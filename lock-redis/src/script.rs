@@ -3,7 +3,7 @@
 use crate::connection::{
     CallError, CallbackRequest, ConnectionLike, ReplyCheck, Request, SharedConnection, script_hash,
 };
-use crate::neighbour::Neighbour;
+use crate::foreign_client::ForeignClient;
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::Moment;
@@ -18,7 +18,7 @@ pub(crate) struct Script {
     /// What the channels are called on which it tells of releases; nothing where it tells of none.
     channel: &'static str,
     /// Whose waiters its format wakes besides our own.
-    wakes: Option<Neighbour>,
+    wakes: Option<ForeignClient>,
     hash: OnceLock<String>,
     /// Its own, of those of all scripts.
     bit: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Run<'a> {
     pub(crate) arguments: &'a [&'a [u8]],
 }
 
-/// What a format with owners is made of: each script with the words of its [shape](crate::format::Shape) before it.
+/// What a format with owners is made of: each script with the words of its [dialect](crate::format::Dialect) before it.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
@@ -88,7 +88,7 @@ impl Script {
     }
 
     /// The same of a format that wakes others' waiters, too.
-    pub(crate) const fn waking(mut self, wakes: Option<Neighbour>) -> Self {
+    pub(crate) const fn waking(mut self, wakes: Option<ForeignClient>) -> Self {
         self.wakes = wakes;
         self
     }
@@ -99,7 +99,7 @@ impl Script {
     }
 
     /// Whose waiters its format wakes besides our own.
-    pub(crate) fn wakes(&self) -> Option<Neighbour> {
+    pub(crate) fn wakes(&self) -> Option<ForeignClient> {
         self.wakes
     }
 

@@ -193,7 +193,7 @@ mod tests {
         let config = Config::from_url("redis://127.0.0.1").unwrap();
         let settings = NodeSettings::new(&config, 0, &context).unwrap();
         let nodes = [(); 2].map(|()| Arc::new(settings.guest_on("127.0.0.1", port, None).unwrap()));
-        let (format, watches) = (Format::of(&config, &context).unwrap(), WatchRegistry::default());
+        let (format, watches) = (Format::of(&config).unwrap(), WatchRegistry::default());
         let (name, calls) = (LockName::new("a").unwrap(), Arc::<Calls>::default());
         let _moving = watches.register(&name, Arc::clone(&calls) as _);
         for (home, woken) in [(0, 1), (0, 1), (1, 2), (0, 3)] {

@@ -175,7 +175,7 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
     }
     cluster.node(frozen).resume();
     drop(guards);
-    client.settle(LONG).unwrap();
+    client.wait_for_cleanup(LONG).unwrap();
     // Due at two thirds.
     let due = lease.mul_f64(2.0 / 3.0).saturating_sub(tolerance);
     let tenths = (due.as_secs_f64() / lease.as_secs_f64() * 10.0) as usize;

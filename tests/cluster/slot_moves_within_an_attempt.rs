@@ -7,6 +7,7 @@ use distlock::{ClientId, Config, Context, SystemClock};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use lock_cluster::ClusterBackend;
+use lock_redis::parts::open;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -83,8 +84,9 @@ impl<'a> Place<'a> {
         let (hold, id) = (Arc::<Hold>::default(), ClientId::random());
         let context = Context::new(Arc::new(SystemClock), id);
         let config = Config::from_url(&url).unwrap();
-        let backend = ClusterBackend::stopping(&config, &context, Arc::clone(&hold) as _).unwrap();
-        Client::on(Arc::new(backend), id, hold)
+        let build = |format| ClusterBackend::with_format(&config, &context, format);
+        let backend = open(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
+        Client::on(backend, id, hold)
     }
 
     fn move_away(&self, way: Way) {
@@ -272,7 +274,7 @@ fn attempt_that_cannot_continue_has_an_unknown_outcome() {
         place.move_away(Way::All);
         place.probe().command(&["ACL", "SETUSER", "limited", "-expire"]);
         let outcome = attempt.go_on();
-        assert!(matches!(outcome, Err(Failure::Unknown(_))), "{format}: {outcome:?}");
+        assert!(matches!(outcome, Err(Failure::Final(_))), "{format}: {outcome:?}");
         assert_eq!(place.calls(command) - before, 1, "{format}");
         assert_eq!(place.stored().1, None, "{format}");
     }

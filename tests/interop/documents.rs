@@ -5,7 +5,7 @@ use crate::suite::{Suite, case};
 use std::collections::BTreeSet;
 
 pub(crate) fn mount(suite: &mut Suite) {
-    suite.alone(case!(the_docs_name_the_versions_that_are_tested));
+    suite.alone(case!(documents_name_the_tested_versions));
 }
 
 /// The cells of the rows of this document's table of libraries.
@@ -32,6 +32,6 @@ fn pinned() -> BTreeSet<String> {
     NEIGHBOURS.into_iter().map(Pin::says).chain(redissons).collect()
 }
 
-fn the_docs_name_the_versions_that_are_tested() {
+fn documents_name_the_tested_versions() {
     assert_eq!(documented(), pinned());
 }

@@ -3,19 +3,20 @@
 
 use crate::built;
 use crate::cases::exact::{
-    both_sides_get_their_share_of_the_lock, no_increment_is_lost_between_their_threads_and_ours,
+    both_sides_get_a_share_of_the_lock, no_increment_is_lost_between_both_sides,
 };
 use crate::cases::holding::{
-    a_late_unlock_leaves_the_other_sides_lock_alone, a_lock_freed_by_force_is_lost_to_its_holder,
-    nested_holds_are_held_until_the_last, their_unlock_of_our_lock_is_refused,
+    foreign_unlock_of_our_lock_is_refused, late_unlock_leaves_the_next_holders_lock,
+    lock_freed_by_force_is_lost_to_its_holder, nested_holds_are_held_until_the_last,
 };
 use crate::cases::leases::{
-    a_fixed_lease_ends_for_both_sides, the_watchdogs_of_both_keep_their_locks,
-    what_a_killed_program_of_ours_held_is_theirs_after_its_lease,
-    what_a_killed_program_of_theirs_held_is_ours_after_its_lease,
-    what_they_extend_is_theirs_and_ours_they_cannot_extend,
+    fixed_lease_ends_for_both_sides, foreign_client_extends_its_own_lock_only,
+    lock_of_a_killed_foreign_program_is_free_after_its_lease,
+    lock_of_our_killed_program_is_free_after_its_lease, watchdogs_of_both_sides_keep_their_locks,
 };
-use crate::cases::waking::{they_get_what_we_released_at_once, we_get_what_they_released_at_once};
+use crate::cases::waking::{
+    foreign_waiter_gets_our_released_lock_at_once, our_waiter_gets_a_foreign_released_lock_at_once,
+};
 use crate::peer;
 use crate::pins::{self, Pin};
 use crate::suite::{Permit, Suite, case};
@@ -173,26 +174,26 @@ pub(crate) fn mount_cases(suite: &mut Suite, place: &str, library: &'static Libr
     // Who asks now and then takes as long as it waits between two attempts, on a busy machine, too.
     let pace = if library.is_told() { Permit::Exclusive } else { Permit::Shared };
     let mut add = |permit, case| suite.mounted(place, permit, library, case);
-    add(Permit::Exclusive, case!(no_increment_is_lost_between_their_threads_and_ours));
-    add(Permit::Exclusive, case!(both_sides_get_their_share_of_the_lock));
-    add(pace, case!(they_get_what_we_released_at_once));
-    add(pace, case!(we_get_what_they_released_at_once));
-    add(Permit::Shared, case!(their_unlock_of_our_lock_is_refused));
-    add(Permit::Shared, case!(a_late_unlock_leaves_the_other_sides_lock_alone));
-    add(Permit::Shared, case!(the_watchdogs_of_both_keep_their_locks));
+    add(Permit::Exclusive, case!(no_increment_is_lost_between_both_sides));
+    add(Permit::Exclusive, case!(both_sides_get_a_share_of_the_lock));
+    add(pace, case!(foreign_waiter_gets_our_released_lock_at_once));
+    add(pace, case!(our_waiter_gets_a_foreign_released_lock_at_once));
+    add(Permit::Shared, case!(foreign_unlock_of_our_lock_is_refused));
+    add(Permit::Shared, case!(late_unlock_leaves_the_next_holders_lock));
+    add(Permit::Shared, case!(watchdogs_of_both_sides_keep_their_locks));
     if has.contains(&Has::Leases) {
-        add(Permit::Shared, case!(what_a_killed_program_of_ours_held_is_theirs_after_its_lease));
-        add(Permit::Shared, case!(what_a_killed_program_of_theirs_held_is_ours_after_its_lease));
-        add(Permit::Shared, case!(a_fixed_lease_ends_for_both_sides));
+        add(Permit::Shared, case!(lock_of_our_killed_program_is_free_after_its_lease));
+        add(Permit::Shared, case!(lock_of_a_killed_foreign_program_is_free_after_its_lease));
+        add(Permit::Shared, case!(fixed_lease_ends_for_both_sides));
     }
     if has.contains(&Has::Nesting) {
         add(Permit::Shared, case!(nested_holds_are_held_until_the_last));
     }
     if has.contains(&Has::Force) {
-        add(Permit::Shared, case!(a_lock_freed_by_force_is_lost_to_its_holder));
+        add(Permit::Shared, case!(lock_freed_by_force_is_lost_to_its_holder));
     }
     if has.contains(&Has::Extension) {
-        add(Permit::Shared, case!(what_they_extend_is_theirs_and_ours_they_cannot_extend));
+        add(Permit::Shared, case!(foreign_client_extends_its_own_lock_only));
     }
 }
 

@@ -277,10 +277,10 @@ impl Drop for Held<'_> {
 }
 
 pub(crate) fn mount(suite: &mut Suite) {
-    suite.alone(case!(an_exclusive_test_gets_its_turn_and_runs_alone));
+    suite.alone(case!(exclusive_test_gets_its_turn_and_runs_alone));
 }
 
-fn an_exclusive_test_gets_its_turn_and_runs_alone() {
+fn exclusive_test_gets_its_turn_and_runs_alone() {
     static OURS: Permits = Permits { state: Mutex::new(Granted::NONE), changed: Condvar::new() };
     let (running, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! What nobody can promise, seen to fail. The promises have their tests elsewhere: `docs/GUARANTEES.md` names them.
+//! What no lock can promise, seen to fail. The tests of the promises are named in
+//! `docs/GUARANTEES.md`.
 
 use distlock::{Client, DistLock, FencingToken, LockOptions};
 use distlock_tests::process::RedisServer;
@@ -33,7 +34,7 @@ impl Record {
 }
 
 #[test]
-fn without_fencing_a_paused_holder_writes_over_its_successor() {
+fn unfenced_late_write_overwrites_next_holders() {
     let server = RedisServer::start();
     let [slow, quick] = two_clients(&server).map(|client| client.mutex("record").unwrap());
     let (mut plain, mut fenced) = (Record::default(), Record::default());
@@ -54,21 +55,21 @@ fn without_fencing_a_paused_holder_writes_over_its_successor() {
 }
 
 #[test]
-fn a_server_that_loses_its_memory_grants_twice() {
+fn server_that_lost_its_data_grants_twice() {
     let server = RedisServer::start();
     let [first, second] = two_clients(&server).map(|client| client.mutex("twice").unwrap());
     let one = first.lock().unwrap();
     assert!(second.try_lock().unwrap().is_none());
     server.probe().command(&["FLUSHALL"]);
-    let two = second.try_lock().unwrap().expect("the server knows of nobody");
+    let two = second.try_lock().unwrap().expect("the server knows of no holder");
     assert!(one.is_valid() && two.is_valid(), "both believe to hold it, until a renewal");
     assert!(two.fencing_token() > one.fencing_token(), "fencing still tells them apart");
-    assert!(one.verify().unwrap_err().is_lost() && !one.is_valid(), "who asks is told");
+    assert!(one.verify().unwrap_err().is_lost() && !one.is_valid(), "verify reports the loss");
     two.verify().unwrap();
 }
 
 #[test]
-fn a_lock_that_is_broken_by_force_has_two_believers() {
+fn lock_freed_by_force_has_two_valid_guards() {
     let server = RedisServer::start();
     let [first, second] = two_clients(&server).map(|client| client.mutex("forced").unwrap());
     let one = first.lock().unwrap();
@@ -80,7 +81,7 @@ fn a_lock_that_is_broken_by_force_has_two_believers() {
 }
 
 #[test]
-fn a_process_that_asks_first_goes_first() {
+fn first_request_after_release_gets_the_lock() {
     let server = RedisServer::start();
     let [holder, patient] = two_clients(&server);
     let lock = holder.mutex("order").unwrap();
@@ -91,14 +92,14 @@ fn a_process_that_asks_first_goes_first() {
             let guard = lock.lock().unwrap();
             guard.fencing_token()
         });
-        // Our acquire, and two of whoever waits: one that found it busy, and one after it had subscribed.
+        // One attempt of the holder, and two of the waiter: before and after it subscribed.
         eventually("the other client waits, and has looked again", SOON, || {
             server.probe().command_calls("exists") == 3
         });
-        // The lock comes free, and before whoever waits has heard of it a third asks.
+        // The lock comes free, and a third client asks before the waiter has heard of it.
         server.probe().command(&["DEL", "order"]);
         let third = distlock::connect(&server.url()).unwrap().mutex("order").unwrap();
-        let overtakes = third.try_lock().unwrap().expect("it is free, and nobody was there first");
+        let overtakes = third.try_lock().unwrap().expect("it is free");
         let before = overtakes.fencing_token();
         assert!(guard.unlock().unwrap_err().is_lost());
         overtakes.unlock().unwrap();

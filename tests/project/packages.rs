@@ -24,7 +24,7 @@ pub(crate) fn files_of(package: &str) -> String {
 /// With the crate `ctrlc` in its tree, whose features are united, a program's own handler of Ctrl-C
 /// would run on SIGTERM, too, and no longer end it.
 #[test]
-fn a_program_keeps_its_signals() {
+fn default_features_install_no_signal_handler() {
     let tree = |features: &[&str]| {
         let words = ["tree", "--package=distlock", "--edges=normal", "--prefix=none"];
         cargo(&[&words, features].concat())
@@ -35,7 +35,7 @@ fn a_program_keeps_its_signals() {
 }
 
 #[test]
-fn each_crate_is_published_with_its_licences_and_without_its_tests() {
+fn crates_are_published_with_licences_without_tests() {
     for package in PUBLISHED {
         let files = files_of(package);
         let files: Vec<_> = files.lines().collect();
@@ -47,13 +47,13 @@ fn each_crate_is_published_with_its_licences_and_without_its_tests() {
     }
 }
 
-/// With a build of each from what is in its package alone.
+/// Builds each crate from its package alone.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn each_crate_builds_from_its_package() {
     let packages = PUBLISHED.map(|package| format!("--package={package}"));
     let words = packages.iter().map(String::as_str);
-    // In a folder of its own: cargo keeps what it unpacked from there, and has it for the same version once more.
+    // A folder of its own, because cargo reuses what it unpacked for the same version.
     let target = tempfile::tempdir().unwrap();
     let folder = format!("--target-dir={}", target.path().display());
     let words = ["package", "--allow-dirty", &folder].into_iter().chain(words);

@@ -1,4 +1,4 @@
-//! The README keeps its word: its commands exist and do what it says.
+//! The README: its commands, links, examples and length.
 
 use crate::packages;
 use distlock::DistLock;
@@ -22,7 +22,7 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn its_two_commands_are_the_main_job_and_all_the_tests() {
+fn two_commands_are_example_and_test_suite() {
     assert_eq!(commands(), ["cargo run --release --example batch_workers", "tests/run.sh"]);
     let is_executable =
         |file: &str| fs::metadata(root().join(file)).unwrap().permissions().mode() & 0o111 == 0o111;
@@ -32,13 +32,13 @@ fn its_two_commands_are_the_main_job_and_all_the_tests() {
 }
 
 #[test]
-fn its_first_command_needs_nothing_and_is_done_in_a_minute() {
+fn first_command_runs_without_servers_in_a_minute() {
     let mut main_job = Example::new("batch_workers").env("PATH", "/nowhere").spawn();
     assert_eq!(main_job.wait_exit(Duration::from_secs(60)), 0);
 }
 
 #[test]
-fn its_length_is_below_a_hundred_lines() {
+fn length_is_below_a_hundred_lines() {
     let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
     assert!(lines <= 99, "README.md has {lines} lines: the rest belongs in docs/");
 }
@@ -52,7 +52,7 @@ fn other_documents() -> Vec<PathBuf> {
 }
 
 #[test]
-fn each_link_of_other_documents_leads_to_a_file_and_a_heading() {
+fn links_of_documents_lead_to_files_and_headings() {
     for document in other_documents() {
         let text = fs::read_to_string(&document).unwrap();
         let folder = document.parent().unwrap();
@@ -106,7 +106,7 @@ fn has_heading(file: &Path, fragment: &str) -> bool {
 /// `src/lib.rs` includes the README: there its relative links lead nowhere, so each has a definition
 /// of its own for docs.rs, which takes the first of two.
 #[test]
-fn each_link_leads_somewhere_on_github_and_on_docs_rs() {
+fn links_work_on_github_and_docs_rs() {
     const SOURCE: &str = "https://docs.rs/crate/distlock/latest/source/";
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
@@ -144,7 +144,7 @@ fn each_link_leads_somewhere_on_github_and_on_docs_rs() {
 }
 
 #[test]
-fn every_example_it_names_is_there() {
+fn named_examples_exist() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for name in [
         "batch_workers",
@@ -171,8 +171,8 @@ fn every_example_it_names_is_there() {
 
 /// Runs itself once more, with the variable set.
 #[test]
-fn the_environment_names_the_store() {
-    const NAME: &str = "readme::the_environment_names_the_store";
+fn environment_names_the_store() {
+    const NAME: &str = "readme::environment_names_the_store";
     match std::env::var("DISTLOCK_URL") {
         Ok(url) if url == "memory://from-the-environment" => {
             let here = distlock::connect_from_env().unwrap().mutex("x").unwrap();

@@ -38,8 +38,8 @@ impl Printed {
     }
 }
 
-/// Files that make no sense, with a password in them. The reader's own errors quote the line (as text), or have the whole
-/// document in them (in `Debug`), so they must not be among the causes of ours.
+/// Invalid files with a password in them. The TOML reader's errors quote the line, or in `Debug` the
+/// whole document, so they must not be among the causes of ours.
 fn refused_files(printed: &Printed) {
     let url = format!("url = 'memory://me:{SECRET}@h'");
     for document in [
@@ -58,7 +58,7 @@ fn refused_files(printed: &Printed) {
         let connected = |config: Result<Config, Error>| {
             config.and_then(|config| distlock::builder().config(config).connect()).unwrap_err()
         };
-        // Also by the text alone, which is what the documentation says to take of an error of serde's.
+        // Of an error of serde only the text, as the documentation advises.
         let by_serde = toml::from_str::<Config>(&document);
         let by_serde = by_serde.map_err(|error| Error::configuration(error.message()));
         printed.error(&connected(by_serde));
@@ -72,7 +72,7 @@ fn refused_files(printed: &Printed) {
 }
 
 #[test]
-fn a_planted_password_is_in_nothing_that_can_be_printed() {
+fn planted_password_is_never_printed() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     probe.command(&["ACL", "SETUSER", "me", "on", &format!(">{SECRET}"), "~*", "&*", "+@all"]);
@@ -105,11 +105,11 @@ fn a_planted_password_is_in_nothing_that_can_be_printed() {
     probe.command(&["DEL", "x"]);
     printed.debug(&losses.recv_timeout(Duration::from_secs(20)).unwrap());
     printed.error(&guard.unlock().unwrap_err());
-    eventually("the events are told", Duration::from_secs(20), || {
+    eventually("the events are printed", Duration::from_secs(20), || {
         printed.0.lock().contains("Lost")
     });
 
-    // What the server refuses: with the right password's user and a wrong one, and the other way round.
+    // What the server refuses: the wrong user, the wrong password, no user.
     for (user, password) in [("nobody", SECRET), ("me", &format!("{SECRET}x")), ("", SECRET)] {
         let refused = distlock::connect(&url(user, password)).unwrap();
         printed.error(&refused.mutex("x").unwrap().try_lock().unwrap_err());

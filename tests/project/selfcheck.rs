@@ -26,7 +26,7 @@ fn lives(process: u32) -> bool {
 }
 
 #[test]
-fn a_server_is_ours_alone_and_gone_when_dropped() {
+fn server_is_private_and_ends_when_dropped() {
     let (one, other) = (RedisServer::start(), RedisServer::start());
     one.probe().command(&["SET", "who", "one"]);
     assert!(!other.probe().exists("who"));
@@ -37,7 +37,7 @@ fn a_server_is_ours_alone_and_gone_when_dropped() {
 }
 
 #[test]
-fn a_server_comes_back_on_its_port_and_empty() {
+fn restarted_server_keeps_port_without_data() {
     let mut server = RedisServer::start_with(&["--databases", "3"]);
     let url = server.url();
     let mut probe = server.probe();
@@ -51,7 +51,7 @@ fn a_server_comes_back_on_its_port_and_empty() {
 }
 
 #[test]
-fn a_paused_server_answers_later_not_never() {
+fn paused_server_answers_after_resume() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     server.pause();
@@ -69,18 +69,18 @@ fn a_paused_server_answers_later_not_never() {
 }
 
 #[test]
-fn a_server_dies_with_us_also_when_we_are_killed() {
+fn server_ends_with_its_killed_test() {
     if let Ok(file) = std::env::var("DISTLOCK_TEST_ORPHAN") {
         // The other process: says which server it has, and waits to be killed.
         let server = RedisServer::start();
         std::fs::write(format!("{file}.new"), server.process_id().to_string()).unwrap();
         std::fs::rename(format!("{file}.new"), &file).unwrap();
-        eventually("somebody kills us", Duration::from_secs(60), || false);
+        eventually("the test kills us", Duration::from_secs(60), || false);
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("server");
     let mut parent = Example::program(std::env::current_exe().unwrap())
-        .args(&["--exact", "selfcheck::a_server_dies_with_us_also_when_we_are_killed"])
+        .args(&["--exact", "selfcheck::server_ends_with_its_killed_test"])
         .env("DISTLOCK_TEST_ORPHAN", file.to_str().unwrap())
         .spawn();
     let server: u32 = eventually("the other process has a server", Duration::from_secs(20), || {
@@ -92,7 +92,7 @@ fn a_server_dies_with_us_also_when_we_are_killed() {
 }
 
 #[test]
-fn the_probe_counts_commands_and_connections() {
+fn probe_counts_commands_and_connections() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     assert_eq!((probe.command_calls("hset"), probe.connections()), (0, 0));
@@ -113,7 +113,7 @@ fn the_probe_counts_commands_and_connections() {
 }
 
 #[test]
-fn a_child_talks_is_paused_and_says_how_it_ended() {
+fn child_reports_lines_pause_and_exit_code() {
     let echo = r#"while read -r word; do echo "{\"event\":\"$word\"}"; done; exit 7"#;
     let mut child = Example::program("sh").args(&["-c", echo]).spawn();
     child.send("hello");
@@ -133,7 +133,7 @@ fn a_child_talks_is_paused_and_says_how_it_ended() {
 }
 
 #[test]
-fn a_killed_child_takes_its_own_children_along() {
+fn killed_child_ends_its_children() {
     let mut child = Example::program("sh")
         .args(&["-c", r#"sleep 600 & echo "{\"event\":\"up\",\"id\":$!}"; wait"#])
         .spawn();
@@ -146,7 +146,7 @@ fn a_killed_child_takes_its_own_children_along() {
 }
 
 #[test]
-fn waiting_in_vain_ends_and_says_for_what() {
+fn eventually_ends_at_its_bound_and_names_it() {
     let watch = Stopwatch::start();
     let waited =
         catch_unwind(|| eventually("the moon is full", Duration::from_millis(50), || false));
@@ -162,7 +162,7 @@ fn waiting_in_vain_ends_and_says_for_what() {
 }
 
 #[test]
-fn a_call_that_outstays_its_time_is_found_out() {
+fn call_beyond_its_time_is_late() {
     let on_time = timed(0, |by| by);
     let overstayed = catch_unwind(|| timed(10, |_| let_pass(Duration::from_secs(2))));
     let message = late_by(overstayed.unwrap_err());
@@ -171,7 +171,7 @@ fn a_call_that_outstays_its_time_is_found_out() {
 }
 
 #[test]
-fn a_cluster_agrees_fails_over_and_moves_slots() {
+fn cluster_agrees_fails_over_and_moves_slots() {
     let mut cluster = Cluster::start();
     let slot = cluster.slot("a");
     assert_eq!(slot, cluster.slot("{a}:b"));
@@ -199,7 +199,7 @@ fn claim(holder: &str, token: u64, from: u64, to: u64) -> Claim {
 }
 
 #[test]
-fn the_judge_of_claims_sees_two_at_once_and_tokens_that_do_not_grow() {
+fn judge_detects_overlap_and_tokens_that_do_not_grow() {
     // One right after the other is no overlap, and neither are those of different locks.
     let exact = [claim("x", 5, 30, 40), claim("y", 3, 10, 20), claim("x", 4, 20, 30)];
     judge(exact.clone()).must_be_exact();
@@ -219,7 +219,7 @@ fn the_judge_of_claims_sees_two_at_once_and_tokens_that_do_not_grow() {
 }
 
 #[test]
-fn claims_survive_their_file_and_half_a_line_is_none() {
+fn claims_survive_their_file_without_half_lines() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("claims");
     assert_eq!(Log::read(&path), []);

@@ -206,10 +206,10 @@ fn client_with_another_longest_lease_is_refused() {
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(error.to_string().contains("600s") && error.to_string().contains("300s"), "{error}");
-    let other = distlock::connect(&url(&places, "max_lease=10m&keep=2h")).unwrap();
+    let other = distlock::connect(&url(&places, "max_lease=10m&token_retention=2h")).unwrap();
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
-    assert!(error.to_string().contains("keep=7200s"), "{error}");
+    assert!(error.to_string().contains("token_retention=7200s"), "{error}");
     // One that is not refused goes on.
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();

@@ -198,13 +198,13 @@ fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
 
 /// What makes this test binary one of the processes of the crowd.
 const ROLE: &str = "DISTLOCK_TEST_QUORUM";
-const ENTRY: &str = "requests::one_of_the_processes";
+const ENTRY: &str = "requests::child_process_of_the_test";
 const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 
 /// Not a test of its own: what the other processes run.
 #[test]
-fn one_of_the_processes() {
+fn child_process_of_the_test() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut words = role.split(' ');
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());

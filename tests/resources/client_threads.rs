@@ -25,7 +25,7 @@ fn a_dropped_client_leaves_no_thread_and_no_connection() {
                     == ["redisson_lock__channel:{shared}"]
             });
             eventually("the watchdog has renewed", LONG, || {
-                own_threads().iter().any(|name| name.contains("lane"))
+                own_threads().iter().any(|name| name.contains("renew"))
             });
             guard.unlock().unwrap();
             waiter.join().unwrap();

@@ -23,7 +23,7 @@ fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> V
                 guard.unlock().unwrap();
             });
             // Most are in the queue within microseconds, and there are a thousand.
-            let queues = || client.waiting("crowd").unwrap() == n + 1;
+            let queues = || client.queue_length("crowd").unwrap() == n + 1;
             let is_quick = (0..1_000).any(|_| {
                 thread::yield_now();
                 queues()
@@ -93,7 +93,7 @@ fn an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing() {
             let interrupt = Interrupt::new();
             let (inner, waits) = (lock.clone(), interrupt.clone());
             let waiter = thread::spawn(move || inner.lock_interruptibly(&waits).unwrap_err());
-            eventually("it waits", LONG, || client.waiting("wanted").unwrap() == 1);
+            eventually("it waits", LONG, || client.queue_length("wanted").unwrap() == 1);
             let watch = Stopwatch::start();
             interrupt.fire();
             assert!(waiter.join().unwrap().is_interrupted());
@@ -131,7 +131,7 @@ fn a_waiter_of_another_process_is_woken_by_the_release() {
                     woken
                 }
             });
-            eventually("it waits", LONG, || two.waiting("baton").unwrap() == 1);
+            eventually("it waits", LONG, || two.queue_length("baton").unwrap() == 1);
             let watch = Stopwatch::start();
             guard.unlock().unwrap();
             let woken = waiter.join().unwrap();

@@ -154,7 +154,7 @@ fn whoever_waits_looks_again_on_the_new_master() {
     let lock = waiter.mutex("waited").unwrap();
     let guard = take(&holder.mutex("waited").unwrap());
     let waiting = thread::spawn(move || take(&lock).unlock().unwrap());
-    eventually("it waits", SOON, || waiter.waiting("waited").unwrap() == 1);
+    eventually("it waits", SOON, || waiter.queue_length("waited").unwrap() == 1);
     eventually("it is subscribed", SOON, || {
         group.servers[0].probe().stat("pubsub_channels") > 0 || {
             let list = group.servers[0].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);

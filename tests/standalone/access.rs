@@ -37,7 +37,7 @@ fn is_configuration(failure: &Failure, says: &str) {
 }
 
 #[test]
-fn a_wrong_or_missing_password_is_told_at_once_and_never_shown() {
+fn wrong_or_missing_password_is_told_at_once_never_shown() {
     let server = server_with_password("s3cret");
     let address = format!("127.0.0.1:{}", server.port());
     let missing = refusal(&server.url_as(""));
@@ -57,7 +57,7 @@ fn a_wrong_or_missing_password_is_told_at_once_and_never_shown() {
 }
 
 #[test]
-fn a_password_for_a_server_that_has_none_is_told() {
+fn password_for_server_without_one_is_told() {
     let server = RedisServer::start();
     let failure = refusal(&format!("redis://:s3cret@127.0.0.1:{}", server.port()));
     is_configuration(&failure, "has no password");
@@ -65,7 +65,7 @@ fn a_password_for_a_server_that_has_none_is_told() {
 }
 
 #[test]
-fn a_password_is_not_shown_by_a_server_that_does_not_know_auth() {
+fn password_is_not_shown_by_server_without_auth_command() {
     let server = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
     let failure = refusal(&format!("redis://me:s3cret@127.0.0.1:{}", server.port()));
     is_configuration(&failure, "lacks a command");
@@ -73,14 +73,14 @@ fn a_password_is_not_shown_by_a_server_that_does_not_know_auth() {
 }
 
 #[test]
-fn a_database_that_is_not_there_is_told() {
+fn missing_database_is_told() {
     let server = RedisServer::start_with(&["--databases", "4"]);
     is_configuration(&refusal(&format!("{}/4", server.url())), "no database with this number");
     Bench::new(&format!("{}/3", server.url())).take("a");
 }
 
 #[test]
-fn a_client_without_the_right_to_a_name_goes_without() {
+fn client_without_right_to_setname_has_no_name() {
     let server = RedisServer::start();
     server
         .probe()
@@ -89,7 +89,7 @@ fn a_client_without_the_right_to_a_name_goes_without() {
 }
 
 #[test]
-fn connections_have_the_clients_name() {
+fn connections_have_the_client_name() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?client_name=till-7", server.url()));
     bench.take("a");
@@ -99,7 +99,7 @@ fn connections_have_the_clients_name() {
 
 /// A missing right is named, with the rule that grants it; and what was refused has changed nothing.
 #[test]
-fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
+fn missing_right_is_named_and_changes_nothing() {
     let server = RedisServer::start();
     let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
     let me = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
@@ -136,7 +136,7 @@ fn every_missing_right_is_named_and_nothing_is_done_by_halves() {
 
 /// Watchers are woken all the same, at an interval: see `redis/untold.rs`.
 #[test]
-fn a_channel_or_a_command_that_is_not_allowed_is_no_failure_of_a_watch() {
+fn watch_without_channel_or_command_right_succeeds() {
     let server = RedisServer::start();
     let me = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
     let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "+@all"];
@@ -151,7 +151,7 @@ fn a_channel_or_a_command_that_is_not_allowed_is_no_failure_of_a_watch() {
 }
 
 #[test]
-fn a_password_that_watching_is_refused_for_is_told_at_once() {
+fn password_refused_for_a_watch_is_told_at_once() {
     let server = server_with_password("s3cret");
     let bench = Bench::new(&server.url_as(""));
     let watch =
@@ -160,7 +160,7 @@ fn a_password_that_watching_is_refused_for_is_told_at_once() {
 }
 
 #[test]
-fn a_server_that_takes_no_writes_says_why() {
+fn server_that_takes_no_writes_says_why() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     for (setting, before, after, says) in [
@@ -188,7 +188,7 @@ fn a_server_that_takes_no_writes_says_why() {
 }
 
 #[test]
-fn a_server_that_is_full_says_so() {
+fn full_server_says_so() {
     let server = RedisServer::start();
     let mut only = server.probe();
     assert_eq!(only.command(&["CONFIG", "SET", "maxclients", "1"]), Value::Text("OK".to_owned()));
@@ -201,7 +201,7 @@ fn a_server_that_is_full_says_so() {
 }
 
 #[test]
-fn a_cluster_node_says_that_it_is_one() {
+fn cluster_node_says_that_it_is_a_cluster_node() {
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
     let bench = Bench::on(&server);
     let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();

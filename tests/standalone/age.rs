@@ -8,7 +8,7 @@ use lock_core::backend::{Failure, Tokens};
 
 #[test]
 #[ignore = "needs a server before 6.2 in REDIS_SERVER: `tests/servers.sh redis-6.0` runs it"]
-fn a_server_that_is_too_old_is_refused_by_name() {
+fn too_old_server_is_refused_by_name() {
     let server = RedisServer::start_without_user();
     for user in ["", "default:s3cret@"] {
         let bench = Bench::new(&format!("redis://{user}127.0.0.1:{}", server.port()));
@@ -25,7 +25,7 @@ fn a_server_that_is_too_old_is_refused_by_name() {
 
 #[test]
 #[ignore = "needs a server before 6.2 in REDIS_SERVER: `tests/servers.sh redis-6.0` runs it"]
-fn and_nobody_waits_for_it_to_grow_up() {
+fn too_old_server_is_not_waited_for() {
     let server = RedisServer::start_without_user();
     let client = distlock::connect(&server.url_as("")).unwrap();
     let error = timed(500, |_| client.mutex("a").unwrap().lock()).unwrap_err();

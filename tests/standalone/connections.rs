@@ -32,7 +32,7 @@ fn reset(stream: TcpStream) {
 }
 
 #[test]
-fn a_connection_that_is_reset_is_dead_at_once_and_not_used_again() {
+fn reset_connection_is_dead_at_once_and_not_reused() {
     let peer = Peer::after_handshake(|mut stream| {
         read_request(&mut stream);
         reset(stream);
@@ -46,7 +46,7 @@ fn a_connection_that_is_reset_is_dead_at_once_and_not_used_again() {
 }
 
 #[test]
-fn a_connection_that_was_reset_while_it_idled_costs_nobody_an_answer() {
+fn connection_reset_while_idle_costs_no_answer() {
     let peer = Peer::after_handshake(|mut stream| {
         read_request(&mut stream);
         stream.write_all(GRANTED).unwrap();
@@ -61,7 +61,7 @@ fn a_connection_that_was_reset_while_it_idled_costs_nobody_an_answer() {
 }
 
 #[test]
-fn the_steps_of_a_handshake_share_one_timeout() {
+fn handshake_steps_share_one_timeout() {
     // Each answer comes in time for itself; name, password and database make several of them.
     let peer = Peer::new(|mut stream| {
         while stream.write_all(b"+OK\r\n").is_ok() {
@@ -88,7 +88,7 @@ fn the_steps_of_a_handshake_share_one_timeout() {
 }
 
 #[test]
-fn nobody_asks_a_connection_whether_it_is_there() {
+fn connection_is_used_without_a_check_request() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -106,7 +106,7 @@ fn nobody_asks_a_connection_whether_it_is_there() {
 }
 
 #[test]
-fn a_frozen_server_costs_a_connection_that_idled_no_more_than_one_deadline() {
+fn frozen_server_costs_idle_connection_one_deadline() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?pool=1", server.url()));
     let (held, _) = bench.take("a");
@@ -121,7 +121,7 @@ fn a_frozen_server_costs_a_connection_that_idled_no_more_than_one_deadline() {
 }
 
 #[test]
-fn a_server_that_is_back_is_used_at_once() {
+fn server_that_is_back_is_used_at_once() {
     let mut server = RedisServer::start();
     let bench = Bench::on(&server);
     bench.take("a");
@@ -140,7 +140,7 @@ fn a_server_that_is_back_is_used_at_once() {
 }
 
 #[test]
-fn many_threads_share_one_connection_and_none_of_them_starves() {
+fn threads_on_one_connection_all_get_answers() {
     const THREADS: usize = 16;
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?pool=1", server.url()));
@@ -178,7 +178,7 @@ fn many_threads_share_one_connection_and_none_of_them_starves() {
 }
 
 #[test]
-fn what_is_dropped_waits_for_no_server() {
+fn drop_waits_for_no_server() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let watch =
@@ -192,7 +192,7 @@ fn what_is_dropped_waits_for_no_server() {
 
 /// One who asks to be woken gives up before the server confirms it; what others are told meanwhile must reach them.
 #[test]
-fn a_confirmation_that_comes_late_swallows_no_message() {
+fn late_subscribe_confirmation_swallows_no_message() {
     const B: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{b}\r\n:2\r\n";
     const A: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{a}\r\n:1\r\n";
     const RELEASED: &str =
@@ -220,7 +220,7 @@ fn a_confirmation_that_comes_late_swallows_no_message() {
 }
 
 #[test]
-fn the_answer_to_a_request_that_was_given_up_is_nobodys() {
+fn answer_to_abandoned_request_is_discarded() {
     // Granted to the first, who has gone; the second must not be told so.
     let (go, gone) = crossbeam_channel::bounded::<()>(1);
     let requests = Arc::new(AtomicUsize::new(0));

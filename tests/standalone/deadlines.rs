@@ -76,7 +76,7 @@ fn bad_peers() -> Vec<(&'static str, Peer)> {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_costs_no_more_than_the_deadline_and_its_link_does_not_last() {
+fn silent_peer_costs_one_deadline_and_its_link_is_closed() {
     thread::scope(|scope| {
         for (what, peer) in bad_peers() {
             scope.spawn(move || costs_no_more_than_the_deadline(what, &peer));
@@ -120,7 +120,7 @@ fn every_call_keeps_its_deadline() {
 }
 
 #[test]
-fn a_peer_that_does_not_greet_has_been_sent_nothing() {
+fn peer_without_greeting_has_been_sent_nothing() {
     let silent = Peer::new(hold);
     let dripping = Peer::new(|stream| drip(stream, &[b'+'; 1000]));
     let garbled = Peer::new(|mut stream| {
@@ -137,7 +137,7 @@ fn a_peer_that_does_not_greet_has_been_sent_nothing() {
 }
 
 #[test]
-fn the_connect_timeout_bounds_the_whole_of_connecting() {
+fn connect_timeout_bounds_all_of_connecting() {
     let peer = Peer::new(hold);
     let bench = Bench::new(&format!("{}?connect_timeout=100ms", peer.url()));
     let failure = timed(100, |_| attempt(&bench, soon())).unwrap_err();
@@ -145,7 +145,7 @@ fn the_connect_timeout_bounds_the_whole_of_connecting() {
 }
 
 #[test]
-fn a_refused_connection_is_told_at_once_with_its_cause() {
+fn refused_connection_is_told_at_once_with_its_cause() {
     let port = free_port();
     let bench = Bench::new(&format!("redis://me:s3cret@127.0.0.1:{port}"));
     let failure = timed(50, |_| attempt(&bench, soon())).unwrap_err();
@@ -158,7 +158,7 @@ fn a_refused_connection_is_told_at_once_with_its_cause() {
 }
 
 #[test]
-fn an_unknown_host_is_told() {
+fn unknown_host_is_told() {
     let bench = Bench::new("redis://no-such-host.invalid");
     let failure = timed(2_000, |by| attempt(&bench, by)).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
@@ -166,13 +166,13 @@ fn an_unknown_host_is_told() {
 }
 
 #[test]
-fn a_host_name_works() {
+fn host_name_works() {
     let server = RedisServer::start();
     Bench::new(&format!("redis://localhost:{}", server.port())).take("a");
 }
 
 #[test]
-fn a_deadline_that_has_passed_sends_nothing() {
+fn past_deadline_sends_nothing() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("b");
@@ -188,7 +188,7 @@ fn a_deadline_that_has_passed_sends_nothing() {
 }
 
 #[test]
-fn a_server_that_stops_is_unknown_in_time_and_one_that_is_gone_is_not_sent() {
+fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     let mut server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("b");
@@ -221,7 +221,7 @@ fn behind_a_proxy(server: &RedisServer) -> Proxy {
 }
 
 #[test]
-fn a_server_killed_in_the_middle_is_unknown_at_once() {
+fn server_killed_during_a_request_is_unknown_at_once() {
     let mut server = RedisServer::start();
     let proxy = behind_a_proxy(&server);
     let bench = Bench::new(&proxy.url());
@@ -242,7 +242,7 @@ fn a_server_killed_in_the_middle_is_unknown_at_once() {
 }
 
 #[test]
-fn a_link_that_the_server_closed_while_it_idled_is_replaced_unnoticed() {
+fn link_closed_while_idle_is_replaced_unnoticed() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -263,7 +263,7 @@ fn two_at_once(server: &RedisServer, bench: &Bench) -> Vec<Result<Answer, Failur
 }
 
 #[test]
-fn after_one_link_died_the_others_are_looked_at_before_they_are_used() {
+fn pooled_links_are_checked_after_a_link_died() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     assert!(two_at_once(&server, &bench).iter().all(Result::is_ok));
@@ -275,7 +275,7 @@ fn after_one_link_died_the_others_are_looked_at_before_they_are_used() {
 }
 
 #[test]
-fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
+fn pool_of_one_serves_two_and_says_when_it_is_too_small() {
     let server = RedisServer::start();
     let proxy = behind_a_proxy(&server);
     let bench = Bench::new(&format!("{}?pool=1", proxy.url()));
@@ -312,7 +312,7 @@ fn a_pool_of_one_serves_two_and_says_when_it_is_too_small() {
 }
 
 #[test]
-fn users_of_the_pool_do_not_keep_renewals_waiting() {
+fn pool_users_delay_no_renewal() {
     let peer = Peer::after_handshake(hold);
     let bench = Bench::new(&format!("{}?pool=1", peer.url()));
     thread::scope(|scope| {
@@ -326,7 +326,7 @@ fn users_of_the_pool_do_not_keep_renewals_waiting() {
 }
 
 #[test]
-fn a_link_to_nowhere_is_given_up_in_time() {
+fn link_to_a_black_hole_is_given_up_in_time() {
     // A listener whose queue is full drops what comes, as a firewall would.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
@@ -363,7 +363,7 @@ fn short_and_long_deadlines_in_turn_are_both_kept() {
 }
 
 #[test]
-fn tokens_none_is_enough_to_talk_to_a_peer() {
+fn acquire_without_tokens_keeps_the_link() {
     let peer = Peer::after_handshake(|mut stream| {
         while read_request(&mut stream) {
             stream.write_all(b":1\r\n").unwrap();

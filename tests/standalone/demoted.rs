@@ -32,7 +32,7 @@ fn is_told<T: std::fmt::Debug>(outcome: Result<T, Failure>) {
 }
 
 #[test]
-fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
+fn demoted_server_reports_no_lock_as_gone() {
     let [server, master] = [(); 2].map(|()| server());
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -57,7 +57,7 @@ fn a_server_that_has_become_a_replica_says_of_nothing_that_it_is_gone() {
 
 /// Its name may stand for another server by now.
 #[test]
-fn a_connection_to_a_server_that_has_become_a_replica_is_left() {
+fn connection_to_a_demoted_server_is_left() {
     let [server, master] = [(); 2].map(|()| server());
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");

@@ -13,14 +13,14 @@ fn client(url: &str) -> Client {
 }
 
 #[test]
-fn a_store_that_answers_is_ready_and_keeps_nothing_of_it() {
+fn ping_of_an_answering_store_succeeds_and_stores_nothing() {
     let server = RedisServer::start();
     client(&server.url()).ping(WAIT).unwrap();
     assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
 }
 
 #[test]
-fn one_that_does_not_is_named_with_the_reason_within_the_time() {
+fn ping_of_a_silent_store_names_it_and_the_reason_in_time() {
     let mut server = RedisServer::start();
     let ready = client(&server.url());
     ready.ping(WAIT).unwrap();
@@ -40,7 +40,7 @@ fn one_that_does_not_is_named_with_the_reason_within_the_time() {
 }
 
 #[test]
-fn a_client_that_is_turned_away_learns_why() {
+fn client_refused_by_the_store_learns_why() {
     let server = RedisServer::start();
     server.probe().command(&["CONFIG", "SET", "requirepass", "secret"]);
     let url = format!("redis://:wrong@127.0.0.1:{}", server.port());

@@ -46,7 +46,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
 }
 
 #[test]
-fn replaced_server_is_followed_and_what_is_held_is_verified() {
+fn replaced_server_is_followed_and_held_locks_are_verified() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     let proxy = Proxy::plain(old.port());
     let (client, told) = listening(&proxy, "watchdog=60s");
@@ -93,7 +93,7 @@ fn restarted_server_is_followed_with_an_event() {
 
 /// What was found out about the server before says nothing of this one.
 #[test]
-fn server_that_may_evict_is_refused_in_the_place_of_another() {
+fn replacement_server_that_may_evict_is_refused() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     for [setting, value] in [["maxmemory", "100mb"], ["maxmemory-policy", "volatile-lru"]] {
         assert_eq!(new.probe().command(&["CONFIG", "SET", setting, value]).text(), "OK");
@@ -112,7 +112,7 @@ fn server_that_may_evict_is_refused_in_the_place_of_another() {
 /// The renewals have a connection of their own, which would lead to the old server for as long as
 /// it stands.
 #[test]
-fn connection_that_stands_to_the_server_before_counts_no_more() {
+fn connection_to_the_former_server_is_not_used() {
     const NAME: &str = "contended";
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     let proxy = Proxy::plain(old.port());
@@ -180,7 +180,7 @@ fn id(connection: &str) -> String {
 
 /// A balancer of connections: of two servers the client keeps to one.
 #[test]
-fn server_that_was_left_is_not_followed_back_at_once() {
+fn former_server_is_not_followed_back_at_once() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     let proxy = Proxy::plain(old.port());
     let (client, told) = listening(&proxy, "watchdog=60s");

@@ -32,8 +32,7 @@ fn started() -> (RedisServer, TimeOfDay) {
 }
 
 #[test]
-fn when_the_servers_clock_jumps_forwards_two_hold_until_the_next_renewal_and_their_tokens_are_in_order()
- {
+fn clock_jump_forwards_allows_two_holders_tokens_in_order() {
     let (server, clock) = started();
     let (one, two) = (client(&server, &settings()), client(&server, &settings()));
     let first = one.mutex("a").unwrap().lock().unwrap();
@@ -52,7 +51,7 @@ fn when_the_servers_clock_jumps_forwards_two_hold_until_the_next_renewal_and_the
 }
 
 #[test]
-fn a_jump_forwards_by_less_than_what_is_left_of_the_lease_does_not_matter() {
+fn clock_jump_shorter_than_remaining_lease_keeps_the_lock() {
     let (server, clock) = started();
     let client = client(&server, &settings());
     let guard = client.mutex("a").unwrap().lock().unwrap();
@@ -64,7 +63,7 @@ fn a_jump_forwards_by_less_than_what_is_left_of_the_lease_does_not_matter() {
 }
 
 #[test]
-fn when_the_servers_clock_is_set_back_a_lock_lives_longer_there_and_no_longer_here() {
+fn clock_set_back_lengthens_the_lease_on_the_server_only() {
     let (server, clock) = started();
     let (one, two) = (client(&server, &settings()), client(&server, &settings()));
     let (fixed, watched) = (one.mutex("fixed").unwrap(), one.mutex("watched").unwrap());
@@ -93,7 +92,7 @@ fn when_the_servers_clock_is_set_back_a_lock_lives_longer_there_and_no_longer_he
 }
 
 #[test]
-fn a_server_that_forgets_and_is_set_back_gives_smaller_tokens() {
+fn emptied_server_with_clock_set_back_gives_smaller_tokens() {
     let (server, clock) = started();
     let client = client(&server, &settings());
     let lock = client.mutex("a").unwrap();

@@ -36,13 +36,13 @@ fn says(error: &Error, path: &Path, words: &str) {
 }
 
 #[test]
-fn a_lock_lives_on_a_unix_socket() {
+fn lock_works_on_a_unix_socket() {
     let (_directory, socket, server) = server();
     life::of_a_lock(&server, &url(&socket));
 }
 
 #[test]
-fn user_password_and_database_are_those_of_the_url() {
+fn unix_url_gives_user_password_and_database() {
     let (_directory, socket, server) = server();
     server.probe().command(&["ACL", "SETUSER", "me", "on", ">s3cret", "~*", "&*", "+@all"]);
     let bench = Bench::new(&format!("redis+unix://me:s3cret@{}?db=3", socket.display()));
@@ -58,7 +58,7 @@ fn user_password_and_database_are_those_of_the_url() {
 }
 
 #[test]
-fn a_socket_that_is_not_there_or_left_behind_may_come_back() {
+fn missing_or_stale_socket_may_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("redis.sock");
     let failure = refusal(&url(&path));
@@ -71,7 +71,7 @@ fn a_socket_that_is_not_there_or_left_behind_may_come_back() {
 }
 
 #[test]
-fn what_is_no_socket_is_refused() {
+fn path_that_is_no_socket_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
@@ -84,7 +84,7 @@ fn what_is_no_socket_is_refused() {
 }
 
 #[test]
-fn a_socket_that_is_not_for_us_is_refused() {
+fn socket_without_permission_is_refused() {
     let (directory, socket, _server) = server();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
@@ -98,13 +98,13 @@ fn a_socket_that_is_not_for_us_is_refused() {
 }
 
 #[test]
-fn the_database_stands_behind_db_and_nowhere_else() {
+fn database_of_a_unix_url_is_given_by_db_only() {
     let refused = distlock::connect("redis://127.0.0.1?db=2").unwrap_err();
     assert!(refused.is_configuration() && refused.to_string().contains("`db`"), "{refused:?}");
 }
 
 #[test]
-fn a_frozen_server_is_not_waited_for_beyond_the_deadline() {
+fn frozen_server_behind_a_socket_is_bounded_by_the_deadline() {
     let (_directory, socket, server) = server();
     server.pause();
     let bench = Bench::new(&format!("{}?connect_timeout=100ms", url(&socket)));

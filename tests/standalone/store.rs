@@ -80,7 +80,7 @@ fn every_script_loads_and_is_known_by_its_hash() {
 }
 
 #[test]
-fn a_flushed_script_cache_changes_nothing() {
+fn flushed_script_cache_changes_nothing() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let flush = || assert_eq!(server.probe().command(&["SCRIPT", "FLUSH"]).text(), "OK");
@@ -106,7 +106,7 @@ fn a_flushed_script_cache_changes_nothing() {
 }
 
 #[test]
-fn an_uncontended_cycle_is_two_commands() {
+fn uncontended_cycle_is_two_commands() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -135,7 +135,7 @@ fn an_uncontended_cycle_is_two_commands() {
 }
 
 #[test]
-fn the_bytes_in_the_store_are_redissons() {
+fn stored_bytes_are_those_of_redisson() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     for (lock, channel) in [
@@ -159,7 +159,7 @@ fn the_bytes_in_the_store_are_redissons() {
 }
 
 #[test]
-fn redisson_finds_a_lock_of_ours_held_and_ours_finds_redissons() {
+fn our_lock_and_redissons_find_each_other_busy() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
@@ -177,7 +177,7 @@ fn redisson_finds_a_lock_of_ours_held_and_ours_finds_redissons() {
 }
 
 #[test]
-fn the_same_owner_is_granted_again_and_keeps_the_longer_lease() {
+fn repeated_acquire_by_the_owner_keeps_the_longer_lease() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let owner = bench.owner();
@@ -195,7 +195,7 @@ fn the_same_owner_is_granted_again_and_keeps_the_longer_lease() {
 }
 
 #[test]
-fn a_lease_ends() {
+fn lease_ends() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     bench.acquire_with("a", bench.owner(), lease(50), Tokens::None).unwrap();
@@ -205,7 +205,7 @@ fn a_lease_ends() {
 }
 
 #[test]
-fn a_lock_without_an_end_is_busy_without_one() {
+fn lock_without_expiry_is_busy_without_expiry() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
@@ -233,7 +233,7 @@ fn only_the_owner_releases() {
 }
 
 #[test]
-fn a_release_says_how_many_clients_it_told() {
+fn release_returns_how_many_clients_were_told() {
     let server = RedisServer::start();
     let benches: [Bench; 3] = std::array::from_fn(|_| Bench::on(&server));
     let watch = |bench: &Bench| {
@@ -259,7 +259,7 @@ fn a_release_says_how_many_clients_it_told() {
 
 /// Who sleeps on a list is not counted by the server: a signal that was taken says that somebody may.
 #[test]
-fn whom_a_signal_may_wake_counts_as_one() {
+fn waiters_of_a_signal_count_as_one_client() {
     let server = RedisServer::start();
     let options = "prefix=lock:&format=token,wakes=python-redis-lock";
     let bench = Bench::new(&format!("{}?{options}", server.url()));
@@ -274,7 +274,7 @@ fn whom_a_signal_may_wake_counts_as_one() {
 
 /// Registries of Spring's listen by a pattern, whether they wait for this lock or not: all of them count as one. Of ours each.
 #[test]
-fn whom_a_pattern_tells_count_as_one() {
+fn pattern_subscribers_count_as_one_client() {
     const OPTIONS: &str = "prefix=registry:&format=token,wakes=spring-integration";
     let server = RedisServer::start();
     let words = ["ACL", "SETUSER", "less", "on", ">pw", "~*", "&*", "+@all", "-pubsub"];
@@ -302,7 +302,7 @@ fn whom_a_pattern_tells_count_as_one() {
 
 /// All clients wait for the one thread that runs them.
 #[test]
-fn a_cycle_on_a_lock_that_is_often_taken_costs_nine_calls_inside_the_server() {
+fn cycle_on_a_busy_name_costs_nine_calls_in_the_server() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let mut calls = BTreeMap::new();
@@ -325,7 +325,7 @@ fn a_cycle_on_a_lock_that_is_often_taken_costs_nine_calls_inside_the_server() {
 }
 
 #[test]
-fn a_closed_owner_is_granted_nothing_any_more() {
+fn closed_owner_is_granted_nothing() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -352,7 +352,7 @@ fn a_closed_owner_is_granted_nothing_any_more() {
 }
 
 #[test]
-fn a_tombstone_outlives_a_command_even_if_the_lease_is_shorter() {
+fn tombstone_outlives_a_command_under_a_shorter_lease() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?command_timeout=3s", server.url()));
     let late = acquisition("a", bench.owner(), 10);
@@ -362,7 +362,7 @@ fn a_tombstone_outlives_a_command_even_if_the_lease_is_shorter() {
 }
 
 #[test]
-fn something_else_under_the_key_is_told_and_left_alone() {
+fn value_of_wrong_type_is_told_and_left_alone() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     server.probe().command(&["SET", "a", "precious"]);
@@ -387,7 +387,7 @@ fn something_else_under_the_key_is_told_and_left_alone() {
 }
 
 #[test]
-fn one_bad_key_among_a_hundred_keeps_none_from_being_renewed() {
+fn bad_key_among_a_hundred_prevents_no_renewal() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let batch: Vec<_> = (0..100)
@@ -435,7 +435,7 @@ fn more_than_a_batch_is_renewed_in_batches() {
 }
 
 #[test]
-fn a_renewal_never_shortens_and_gives_a_lost_expiry_back() {
+fn renewal_never_shortens_and_restores_a_lost_expiry() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -454,7 +454,7 @@ fn a_renewal_never_shortens_and_gives_a_lost_expiry_back() {
 }
 
 #[test]
-fn force_frees_whoever_has_it() {
+fn force_release_frees_any_owner() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     const CHANNEL: &str = "redisson_lock__channel:{a}";
@@ -468,7 +468,7 @@ fn force_frees_whoever_has_it() {
 }
 
 #[test]
-fn prefix_and_database_are_kept_to() {
+fn prefix_and_database_are_used() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}/3?prefix=app:", server.url()));
     let (held, _) = bench.take("a");

@@ -34,21 +34,21 @@ fn is_unavailable(url: &str, says: &str) {
 }
 
 #[test]
-fn a_lock_lives_on_tls() {
+fn lock_works_on_tls() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     life::of_a_lock(&server, &authority.url(port));
 }
 
 #[test]
-fn and_on_the_older_version() {
+fn lock_works_on_tls_1_2() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &["--tls-protocols", "TLSv1.2"]);
     life::of_a_lock(&server, &authority.url(port));
 }
 
 #[test]
-fn a_certificate_of_an_authority_that_we_do_not_know_is_refused() {
+fn certificate_of_unknown_authority_is_refused() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     is_refused(&other.url(port), "`tls_ca=FILE`");
@@ -56,14 +56,14 @@ fn a_certificate_of_an_authority_that_we_do_not_know_is_refused() {
 }
 
 #[test]
-fn a_certificate_that_has_expired_is_refused() {
+fn expired_certificate_is_refused() {
     let authority = Authority::new();
     let (_server, port) = authority.server("127.0.0.1", 2021, "no", &[]);
     is_refused(&authority.url(port), "has expired");
 }
 
 #[test]
-fn a_certificate_for_another_host_is_refused_unless_that_is_named() {
+fn certificate_for_a_different_host_is_refused_unless_named() {
     let authority = Authority::new();
     let (_server, port) = authority.server("redis.example", 2090, "no", &[]);
     is_refused(&authority.url(port), "`tls_name=HOST`");
@@ -72,7 +72,7 @@ fn a_certificate_for_another_host_is_refused_unless_that_is_named() {
 }
 
 #[test]
-fn a_server_that_asks_for_our_certificate_gets_it() {
+fn server_that_asks_for_a_client_certificate_gets_it() {
     for protocol in ["TLSv1.2", "TLSv1.3"] {
         let (authority, other) = (Authority::new(), Authority::new());
         let (server, port) =
@@ -90,7 +90,7 @@ fn a_server_that_asks_for_our_certificate_gets_it() {
 }
 
 #[test]
-fn a_server_without_tls_is_told_from_one_with_it() {
+fn server_without_tls_is_reported_as_such() {
     let server = RedisServer::start();
     let url = format!("rediss://127.0.0.1:{}?connect_timeout=300ms", server.port());
     let authority = Authority::new();
@@ -101,14 +101,14 @@ fn a_server_without_tls_is_told_from_one_with_it() {
 }
 
 #[test]
-fn a_server_with_tls_is_told_from_one_without_it() {
+fn server_with_tls_is_reported_on_a_plain_url() {
     let authority = Authority::new();
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     is_unavailable(&format!("redis://127.0.0.1:{port}"), "`rediss://`");
 }
 
 #[test]
-fn a_peer_that_says_nothing_or_little_keeps_nobody_beyond_the_connect_timeout() {
+fn silent_tls_peer_is_bounded_by_the_connect_timeout() {
     let authority = Authority::new();
     let ca = authority.file("ca.crt");
     let drip = |mut stream: std::net::TcpStream| {
@@ -128,7 +128,7 @@ fn a_peer_that_says_nothing_or_little_keeps_nobody_beyond_the_connect_timeout() 
 }
 
 #[test]
-fn a_connection_that_idled_or_was_killed_costs_nobody_an_answer() {
+fn idle_or_killed_tls_connection_costs_no_answer() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let bench = Bench::new(&authority.url(port));
@@ -146,7 +146,7 @@ fn a_connection_that_idled_or_was_killed_costs_nobody_an_answer() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_any_more_leaves_what_it_said() {
+fn unreadable_certificate_file_keeps_its_last_content() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let bench = Bench::new(&authority.url(port));
@@ -160,7 +160,7 @@ fn a_file_that_cannot_be_read_any_more_leaves_what_it_said() {
 }
 
 #[test]
-fn many_and_large_messages_wake_everybody() {
+fn many_and_large_messages_wake_every_watch() {
     // More than one record, and more than the subscriber takes at a stretch.
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
@@ -175,7 +175,7 @@ fn many_and_large_messages_wake_everybody() {
 }
 
 #[test]
-fn who_watches_on_a_connection_that_is_there_is_confirmed_at_once() {
+fn watch_on_an_open_tls_connection_is_confirmed_at_once() {
     // What is asked must leave although nothing comes in: the connection is quiet.
     let authority = Authority::new();
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
@@ -196,7 +196,7 @@ fn who_watches_on_a_connection_that_is_there_is_confirmed_at_once() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_is_dialled() {
+fn invalid_tls_settings_are_refused_before_dialling() {
     let authority = Authority::new();
     authority.certify("client", "worker", 2090);
     authority.certify("second", "worker", 2090);

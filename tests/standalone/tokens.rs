@@ -25,7 +25,7 @@ fn take_with_reserve(bench: &Bench, reserve: u32) -> (AcquisitionId, (u64, u64))
 }
 
 #[test]
-fn tokens_are_the_servers_time_in_microseconds_and_grow() {
+fn tokens_are_server_microseconds_and_grow() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let before = SystemClock.unix_time().as_micros() as u64;
@@ -44,18 +44,18 @@ fn tokens_are_the_servers_time_in_microseconds_and_grow() {
 }
 
 #[test]
-fn the_counter_is_kept_for_an_hour_or_as_long_as_is_asked() {
+fn counter_is_kept_for_an_hour_or_as_configured() {
     let server = RedisServer::start();
     let token = cycle(&Bench::on(&server)) as i64;
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + KEEP);
     server.probe().command(&["DEL", COUNTER]);
-    let token = cycle(&Bench::new(&format!("{}?keep=3h", server.url()))) as i64;
+    let token = cycle(&Bench::new(&format!("{}?token_retention=3h", server.url()))) as i64;
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + 3 * KEEP);
 }
 
 /// It is reckoned anew when a minute begins, or when tokens are set aside beyond one: not at each grant.
 #[test]
-fn the_counter_is_kept_for_a_minute_less_at_least() {
+fn counter_is_kept_for_at_least_a_minute_less() {
     const MINUTE: u32 = 60_000_000;
     let server = RedisServer::start();
     let bench = Bench::on(&server);
@@ -75,7 +75,7 @@ fn the_counter_is_kept_for_a_minute_less_at_least() {
 }
 
 #[test]
-fn a_counter_that_redisson_made_counts_on_and_never_expires() {
+fn counter_made_by_redisson_counts_on_without_expiry() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     server.probe().command(&["INCR", COUNTER]);
@@ -86,7 +86,7 @@ fn a_counter_that_redisson_made_counts_on_and_never_expires() {
 }
 
 #[test]
-fn a_counter_to_be_kept_is_kept() {
+fn persistent_counter_is_kept() {
     let server = RedisServer::start();
     cycle(&Bench::on(&server));
     assert!(server.probe().command(&["PTTL", COUNTER]).int() > 0);
@@ -96,7 +96,7 @@ fn a_counter_to_be_kept_is_kept() {
 }
 
 #[test]
-fn tokens_grow_past_a_counter_that_is_ahead_of_the_clock() {
+fn tokens_grow_past_a_counter_ahead_of_the_clock() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     server.probe().command(&["SET", COUNTER, "8007199254740990", "EX", "100"]);
@@ -107,7 +107,7 @@ fn tokens_grow_past_a_counter_that_is_ahead_of_the_clock() {
 }
 
 #[test]
-fn a_counter_that_cannot_count_on_refuses_and_changes_nothing() {
+fn exhausted_counter_refuses_and_changes_nothing() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     for counter in
@@ -130,7 +130,7 @@ fn a_counter_that_cannot_count_on_refuses_and_changes_nothing() {
 }
 
 #[test]
-fn a_repeated_request_is_not_answered_from_a_counter_that_is_not_exact() {
+fn repeated_request_is_refused_by_an_inexact_counter() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -140,7 +140,7 @@ fn a_repeated_request_is_not_answered_from_a_counter_that_is_not_exact() {
 }
 
 #[test]
-fn no_tokens_where_they_are_switched_off_or_not_asked_for() {
+fn no_tokens_when_switched_off_or_not_requested() {
     let server = RedisServer::start();
     let off = Bench::new(&format!("{}?tokens=off", server.url()));
     assert!(!off.backend.abilities().tokens);
@@ -156,7 +156,7 @@ fn no_tokens_where_they_are_switched_off_or_not_asked_for() {
 }
 
 #[test]
-fn a_repeated_request_gets_the_same_range() {
+fn repeated_request_gets_the_same_range() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, range) = take_with_reserve(&bench, 7);
@@ -170,7 +170,7 @@ fn a_repeated_request_gets_the_same_range() {
 }
 
 #[test]
-fn what_was_set_aside_and_not_used_is_given_back() {
+fn unused_reserved_tokens_are_returned() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, (first, last)) = take_with_reserve(&bench, 1_000_000);
@@ -189,7 +189,7 @@ fn what_was_set_aside_and_not_used_is_given_back() {
 }
 
 #[test]
-fn nothing_is_given_back_by_who_does_not_hold_the_lock_or_lost_the_counter() {
+fn no_tokens_are_returned_without_the_lock_or_the_counter() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, (first, last)) = take_with_reserve(&bench, 1_000_000);
@@ -207,7 +207,7 @@ fn nothing_is_given_back_by_who_does_not_hold_the_lock_or_lost_the_counter() {
 }
 
 #[test]
-fn a_counter_without_an_expiry_keeps_to_that_when_tokens_are_given_back() {
+fn counter_without_expiry_keeps_none_after_a_return() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     server.probe().command(&["SET", COUNTER, "1"]);

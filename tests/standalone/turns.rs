@@ -169,25 +169,25 @@ fn each(
 }
 
 #[test]
-fn clients_of_one_thread_have_equal_shares_near_and_far() {
+fn single_thread_clients_near_and_far_have_equal_shares() {
     all_are_fair(each(1, LONG, 25, &[0, 4]));
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn clients_of_one_thread_have_equal_shares_at_all_distances() {
+fn single_thread_clients_at_all_distances_have_equal_shares() {
     all_are_fair(each(1, LONG, 100, &[0, 1, 4, 50]));
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn clients_of_four_threads_have_equal_shares_at_all_distances() {
+fn four_thread_clients_at_all_distances_have_equal_shares() {
     all_are_fair(each(4, LONG, 25, &[0, 1, 4, 50]));
 }
 
 /// A holder that stays for less than a round trip gives it back before the others could ask.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn short_holds_far_away_leave_equal_shares() {
+fn short_holds_far_away_have_equal_shares() {
     all_are_fair(each(1, SHORT, 100, &[4, 10, 50]).chain(each(4, SHORT, 50, &[4, 10])));
 }

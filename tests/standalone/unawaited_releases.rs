@@ -44,7 +44,7 @@ fn only(told: &Told) -> Result<Release, Failure> {
 }
 
 #[test]
-fn a_release_that_nobody_waits_for_is_done_and_told_also_if_nobody_asks_anything_more() {
+fn async_release_completes_without_further_requests() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
@@ -60,7 +60,7 @@ fn a_release_that_nobody_waits_for_is_done_and_told_also_if_nobody_asks_anything
 }
 
 #[test]
-fn whoever_asks_next_reads_the_answer_of_one_who_does_not_wait() {
+fn next_request_reads_the_async_release_reply() {
     let server = RedisServer::start();
     let bench = knowing(&server);
     for _ in 0..100 {
@@ -74,7 +74,7 @@ fn whoever_asks_next_reads_the_answer_of_one_who_does_not_wait() {
 }
 
 #[test]
-fn a_script_that_the_server_has_forgotten_is_sent_again_for_one_who_does_not_wait() {
+fn async_release_resends_a_flushed_script() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -84,7 +84,7 @@ fn a_script_that_the_server_has_forgotten_is_sent_again_for_one_who_does_not_wai
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_told_at_the_deadline() {
+fn missing_async_reply_is_told_at_the_deadline() {
     let mut server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -106,7 +106,7 @@ fn an_answer_that_does_not_come_is_told_at_the_deadline() {
 }
 
 #[test]
-fn what_is_under_way_is_told_also_if_the_backend_is_dropped() {
+fn dropped_backend_still_reports_async_releases() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -118,7 +118,7 @@ fn what_is_under_way_is_told_also_if_the_backend_is_dropped() {
 }
 
 #[test]
-fn a_crowd_that_does_not_wait_is_told_everything_once() {
+fn many_async_releases_are_each_reported_once() {
     let server = RedisServer::start();
     let bench = knowing(&server);
     let all: Vec<Told> = thread::scope(|scope| {
@@ -143,7 +143,7 @@ fn a_crowd_that_does_not_wait_is_told_everything_once() {
 }
 
 #[test]
-fn a_link_that_was_replaced_is_let_go_of_while_others_go_on_to_release_without_waiting() {
+fn replaced_link_is_dropped_under_async_releases() {
     let server = RedisServer::start();
     let bench = knowing(&server);
     let (held, _) = bench.take("a");

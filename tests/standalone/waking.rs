@@ -33,7 +33,7 @@ fn listeners(server: &RedisServer) -> usize {
 }
 
 #[test]
-fn a_release_by_anybody_wakes_every_watch_of_that_name_and_no_other() {
+fn release_wakes_every_watch_of_that_name_only() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (_first, one) = watch(&bench, "a");
@@ -47,7 +47,7 @@ fn a_release_by_anybody_wakes_every_watch_of_that_name_and_no_other() {
 }
 
 #[test]
-fn a_message_right_after_the_watch_is_never_lost() {
+fn message_right_after_the_watch_is_not_lost() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let mut voice = server.probe();
@@ -61,7 +61,7 @@ fn a_message_right_after_the_watch_is_never_lost() {
 }
 
 #[test]
-fn a_watch_costs_one_round_trip_and_a_second_one_none() {
+fn first_watch_costs_a_round_trip_second_none() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let _warm = watch(&bench, "warm");
@@ -83,7 +83,7 @@ fn a_watch_costs_one_round_trip_and_a_second_one_none() {
 const LINGER: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_channel_is_left_a_while_after_its_last_watch() {
+fn channel_is_left_a_while_after_its_last_watch() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (first, _) = watch(&bench, "a");
@@ -119,7 +119,7 @@ fn a_channel_is_left_a_while_after_its_last_watch() {
 }
 
 #[test]
-fn churn_around_the_moment_of_leaving_loses_no_wake() {
+fn watch_churn_around_unsubscribing_loses_no_wake() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn churn_around_the_moment_of_leaving_loses_no_wake() {
 }
 
 #[test]
-fn after_a_reconnect_everybody_is_woken_once() {
+fn reconnect_wakes_every_watch_once() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let watches: Vec<_> = (0..20).map(|number| watch(&bench, &format!("{number}"))).collect();
@@ -156,7 +156,7 @@ fn after_a_reconnect_everybody_is_woken_once() {
 }
 
 #[test]
-fn a_server_that_comes_back_after_a_while_is_found_again() {
+fn subscriber_finds_a_server_that_comes_back() {
     let mut server = RedisServer::start();
     let bench = Bench::on(&server);
     let (_watch, counter) = watch(&bench, "a");
@@ -174,7 +174,7 @@ fn a_server_that_comes_back_after_a_while_is_found_again() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_told_by_the_deadline_with_the_reason() {
+fn watch_on_unreachable_server_fails_in_time_with_the_reason() {
     let port = free_port();
     let bench = Bench::new(&format!("redis://127.0.0.1:{port}"));
     let wake = Arc::new(Counter::default());
@@ -184,7 +184,7 @@ fn a_server_that_cannot_be_reached_is_told_by_the_deadline_with_the_reason() {
 }
 
 #[test]
-fn a_server_that_is_paused_keeps_nobody_beyond_the_deadline_and_is_found_again() {
+fn watch_on_paused_server_fails_in_time_and_recovers() {
     let server = RedisServer::start();
     let bench =
         Bench::new(&format!("{}?command_timeout=200ms&connect_timeout=200ms", server.url()));
@@ -200,7 +200,7 @@ fn a_server_that_is_paused_keeps_nobody_beyond_the_deadline_and_is_found_again()
 }
 
 #[test]
-fn a_link_that_went_silent_is_noticed_without_anybody_asking() {
+fn silent_subscriber_link_is_noticed_without_requests() {
     // A server behind a firewall that has forgotten the connection: nothing comes in, nothing breaks.
     let peer = Peer::after_handshake(|mut stream| {
         read_request(&mut stream);
@@ -220,7 +220,7 @@ fn a_link_that_went_silent_is_noticed_without_anybody_asking() {
 }
 
 #[test]
-fn peers_that_do_not_keep_to_the_protocol_keep_nobody_beyond_the_deadline() {
+fn watch_on_a_faulty_peer_is_bounded_by_the_deadline() {
     let answers: [&'static [u8]; 5] = [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"*3\r\n$9\r\nsubscribe\r\n$5\r\nother\r\n:1\r\n",
@@ -242,7 +242,7 @@ fn peers_that_do_not_keep_to_the_protocol_keep_nobody_beyond_the_deadline() {
 }
 
 #[test]
-fn a_thousand_threads_watch_over_one_connection() {
+fn thousand_threads_watch_over_one_connection() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
@@ -265,7 +265,7 @@ fn a_thousand_threads_watch_over_one_connection() {
 }
 
 #[test]
-fn a_wake_that_panics_keeps_nobody_else_from_being_woken() {
+fn panicking_wake_does_not_stop_further_wakes() {
     struct Panics;
     impl Wake for Panics {
         fn wake(&self) {
@@ -283,7 +283,7 @@ fn a_wake_that_panics_keeps_nobody_else_from_being_woken() {
 }
 
 #[test]
-fn a_wake_may_watch_and_release_itself() {
+fn wake_may_watch_and_release() {
     // It must not, says the contract; but no lock of ours is held when it does.
     struct Watches(Bench);
     impl Wake for Watches {
@@ -306,7 +306,7 @@ fn a_wake_may_watch_and_release_itself() {
 }
 
 #[test]
-fn a_right_that_is_taken_away_and_given_back_is_noticed() {
+fn revoked_and_restored_right_is_noticed() {
     const RULE: &str = "&redisson_lock__channel:*";
     let server = RedisServer::start();
     server.probe().command(&[

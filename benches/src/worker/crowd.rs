@@ -47,7 +47,9 @@ fn turn(task: &Task) -> Value {
         let standing = resident();
         barrier.wait();
         let waiting = || {
-            (0..task.locks).map(|lock| client.waiting(name(lock)).expect("a name")).sum::<usize>()
+            (0..task.locks)
+                .map(|lock| client.queue_length(name(lock)).expect("a name"))
+                .sum::<usize>()
         };
         until(|| waiting() == task.threads);
         let (queued, threads) = (resident(), thread_count() - task.threads);

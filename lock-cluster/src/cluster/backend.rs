@@ -10,9 +10,7 @@ use lock_core::backend::{
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use lock_redis::parts::{
-    Address, Format, NodeRequest, NodeSettings, Progress, Redirect, RequestMode, Stops,
-};
+use lock_redis::parts::{Address, Format, NodeRequest, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 
@@ -52,32 +50,19 @@ impl ClusterBackend {
     /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a
     /// setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
-        Self::of(config, context, None)
+        Self::with_format(config, context, Format::of(config)?)
     }
 
-    /// The same with a hook between the commands of a format that has several: to show what can
-    /// happen in between.
+    /// The same with a format that was read already.
     ///
     /// # Errors
     ///
     /// The same.
     #[doc(hidden)]
-    pub fn stopping(
-        config: &Config,
-        context: &Context,
-        stops: Arc<dyn Stops>,
-    ) -> Result<Self, Error> {
-        Self::of(config, context, Some(stops))
-    }
-
-    fn of(
-        config: &Config,
-        context: &Context,
-        stops: Option<Arc<dyn Stops>>,
-    ) -> Result<Self, Error> {
+    pub fn with_format(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
         let seeds = seeds(config)?;
-        let option = |name| config.extra().find(|(it, _)| *it == name).map(|(_, value)| value);
+        let option = |name| config.scheme_option(name);
         let channels = match option("channels") {
             None | Some("auto") => Channels::Auto,
             Some("plain") => Channels::Plain,
@@ -98,7 +83,6 @@ impl ClusterBackend {
             addresses,
             trouble: RefreshHook(Arc::new(move || trouble.ask())),
         };
-        let format = Format::of(config, context)?.on_cluster();
         let channels = match (channels, format.needs_plain_channels()) {
             (Channels::Sharded, true) => {
                 return Err(Error::configuration(
@@ -109,10 +93,7 @@ impl ClusterBackend {
             (_, true) => Channels::Plain,
             (channels, false) => channels,
         };
-        let format = Arc::new(match stops {
-            Some(stops) => format.stopping(stops),
-            None => format,
-        });
+        let format = Arc::new(format);
         let bound = config.connect_timeout();
         let topology =
             Topology::new(factory, refresh_state, seeds, bound, Arc::clone(&format), channels);
@@ -219,10 +200,7 @@ impl Router {
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.format.slot(attempt.name);
-        let mut progress = Progress::default();
-        let answer = self
-            .router
-            .route(slot, by, |node| node.go_on_acquiring(&self.format, attempt, &mut progress, by));
+        let answer = self.router.route(slot, by, |node| node.acquire(&self.format, attempt, by));
         let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.router.0));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
             self.router.0.ask();
@@ -230,7 +208,7 @@ impl Backend for ClusterBackend {
         if matches!(answer, Ok(Answer::Granted(_) | Answer::Unacknowledged(..))) {
             self.router.0.granted.note(self.router.0.clock().now(), attempt.lease);
         }
-        progress.settle(settled(answer))
+        settled(answer)
     }
 
     fn renew(

@@ -56,6 +56,8 @@ impl Scheme for ClusterScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        Ok(Arc::new(ClusterBackend::new(config, context)?))
+        lock_redis::parts::open(config, context, None, |format| {
+            ClusterBackend::with_format(config, context, format)
+        })
     }
 }

@@ -10,7 +10,7 @@ use super::node::{Response, Vote};
 use super::node_worker::{NodeContext, Queue};
 use super::responses::Responses;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
-use lock_core::{Error, ErrorKind, FencingToken, MemberResult, Moment, Outcome, TokenRange};
+use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
 use lock_redis::parts::NodeView;
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,16 +173,16 @@ impl Quorum {
             return RollbackCause::SplitVote;
         }
         let outcomes = answers.iter().enumerate().map(|(at, answer)| match answer {
-            Some(NodeAnswer::Granted { .. } | NodeAnswer::Stale(_)) => Outcome::Done,
-            Some(NodeAnswer::Busy(_)) => Outcome::Busy,
-            Some(NodeAnswer::Failed(failure)) => Outcome::Failed(failure.error().clone()),
+            Some(NodeAnswer::Granted { .. } | NodeAnswer::Stale(_)) => MemberOutcome::Done,
+            Some(NodeAnswer::Busy(_)) => MemberOutcome::Busy,
+            Some(NodeAnswer::Failed(failure)) => MemberOutcome::Failed(failure.error().clone()),
             Some(NodeAnswer::Paused(left, node)) => {
-                Outcome::Failed(pause_error(*left, node.as_deref().is_some_and(is_restarted)))
+                MemberOutcome::Failed(pause_error(*left, node.as_deref().is_some_and(is_restarted)))
             }
             Some(NodeAnswer::Unmarked) => {
-                Outcome::Failed(self.membership.unmarked_error(at, &state.views()))
+                MemberOutcome::Failed(self.membership.unmarked_error(at, &state.views()))
             }
-            None => Outcome::Failed(Error::unavailable("no answer in time")),
+            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let outcomes = outcomes.collect();
         match self.pause(&tally, answers) {
@@ -249,11 +249,11 @@ impl Quorum {
     }
 
     /// The error of a request that was not decided.
-    pub(super) fn unavailable(&self, what: &str, outcomes: Vec<Outcome>) -> Error {
+    pub(super) fn unavailable(&self, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let nodes = self.workers.len();
         let needed = majority(nodes);
-        let kind = |outcome: &Outcome| match outcome {
-            Outcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
+        let kind = |outcome: &MemberOutcome| match outcome {
+            MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
         // Another kind only if it were the same with all other nodes available.
@@ -264,10 +264,10 @@ impl Quorum {
         self.error_of_all(kind.unwrap_or(ErrorKind::Unavailable), &what, outcomes)
     }
 
-    fn error_of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<Outcome>) -> Error {
+    fn error_of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let names = self.workers.iter().map(|worker| worker.context().node().name());
         let members = names.zip(outcomes).map(|(name, it)| MemberResult::new(name, it)).collect();
-        Error::of_several(kind, what, "did", members)
+        Error::from_members(kind, what, "did", members)
     }
 }
 

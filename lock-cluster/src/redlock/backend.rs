@@ -13,7 +13,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking, Watch,
 };
-use lock_core::{Clock, Context, Error, LeaseTime, LockName, Moment, Outcome, SystemClock};
+use lock_core::{Clock, Context, Error, LeaseTime, LockName, MemberOutcome, Moment, SystemClock};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl QuorumBackend {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there are fewer than three, or one of them cannot be a node:
-    /// it does not know its owners, does not publish releases, or is not independent.
+    /// it cannot renew a lease, does not publish releases, or is not independent.
     pub fn new(
         stores: Vec<Arc<dyn Backend>>,
         node_timeout: Duration,
@@ -125,13 +125,12 @@ impl QuorumBackend {
 
 /// Refuses a store that cannot be a node of a quorum.
 fn check(node: &QuorumNode) -> Result<(), Error> {
-    let Abilities { owned, waking, independent, .. } = node.abilities();
+    let Abilities { renewable, waking, independent, .. } = node.abilities();
     let why = if !independent {
         "is not independent: a replica of it may take over without the last writes, or it does not \
          grant by proposal"
-    } else if !owned {
-        "does not know who holds a lock in this wire format: `format=redisson` and `format=token` \
-         do"
+    } else if !renewable {
+        "cannot renew a lease"
     } else if waking != Waking::Publishes {
         "does not tell of releases"
     } else {
@@ -187,9 +186,9 @@ impl Quorum {
     /// any node is.
     fn undecided<T>(&self, what: &str, answers: &[Option<Result<T, Failure>>]) -> Failure {
         let outcomes = answers.iter().map(|answer| match answer {
-            Some(Ok(_)) => Outcome::Done,
-            Some(Err(failure)) => Outcome::Failed(failure.error().clone()),
-            None => Outcome::Failed(Error::unavailable("no answer in time")),
+            Some(Ok(_)) => MemberOutcome::Done,
+            Some(Err(failure)) => MemberOutcome::Failed(failure.error().clone()),
+            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let error = self.unavailable(what, outcomes.collect());
         let is_refused = |answer: &Option<Result<T, Failure>>| {

@@ -290,7 +290,7 @@ impl RedisNode {
         if let Some((agreed, _)) = &state.marker {
             let QuorumTerms { max_lease, keep, .. } = self.terms;
             self.compare("max_lease", "the longest lease", agreed.max_lease, max_lease)?;
-            self.compare("keep", "for how long tokens are kept", agreed.keep, keep)?;
+            self.compare("token_retention", "for how long token counters stay", agreed.keep, keep)?;
         }
         Ok(state)
     }

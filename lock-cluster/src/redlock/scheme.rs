@@ -118,7 +118,7 @@ impl UrlOptions {
 }
 
 fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.extra().find(|(option, _)| *option == name).map(|(_, text)| text)
+    config.scheme_option(name)
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration, Error> {
@@ -164,7 +164,7 @@ pub(super) fn nodes(
         )));
     }
     let node_settings = NodeSettings::new(config, options.database, context)?;
-    let format = Arc::new(Format::of(config, context)?);
+    let format = Arc::new(Format::of(config)?);
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
             "`wakes={library}` in `format=`: that library has each of its locks on one server, \

@@ -6,7 +6,9 @@ use super::membership_update::new_quorum;
 use super::node::RedisNode;
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::Failure;
-use lock_core::{ClientId, Clock, Config, Context, Error, MemberResult, Outcome, SystemClock};
+use lock_core::{
+    ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, SystemClock,
+};
 use lock_redis::parts::{Admission, MarkerRequest, ServerState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,12 +134,12 @@ fn each<T>(
         let outcome = match request(at, server) {
             Ok(answer) => {
                 done.push(answer);
-                Outcome::Done
+                MemberOutcome::Done
             }
             Err(failure) => {
                 let error = failure.into_error();
                 kind.get_or_insert(error.kind());
-                Outcome::Failed(error)
+                MemberOutcome::Failed(error)
             }
         };
         results.push(MemberResult::new(node.name(), outcome));
@@ -145,7 +147,7 @@ fn each<T>(
     match kind {
         None => Ok(done),
         Some(kind) => {
-            Err(Error::of_several(kind, "the quorum could not be set up", "answered", results))
+            Err(Error::from_members(kind, "the quorum could not be set up", "answered", results))
         }
     }
 }

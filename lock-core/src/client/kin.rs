@@ -1,7 +1,7 @@
 //! [`Kin`]: clients of the same store that differ in some settings.
 
 use super::{Client, ClientBuilder};
-use crate::engine::Alive;
+use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ struct Family {
     /// What the first of them was made from.
     origin: ClientBuilder,
     /// Those that differ from it, while handles and guards keep them alive.
-    known: Mutex<HashMap<Settings, Weak<Alive>>>,
+    known: Mutex<HashMap<Settings, Weak<EngineHandle>>>,
 }
 
 impl Kin {
@@ -36,12 +36,14 @@ impl Kin {
         let Family { origin, known } = &*self.family;
         if origin.backend.is_some() {
             return Err(Error::configuration(format!(
-                "`{option}` is read where a store is opened, and this client was given one that was open: give it a URL"
+                "`{option}` is read where a store is opened, and this client was given one that \
+                was open: give it a URL"
             )));
         }
         let mut kin = self.clone();
         kin.differs.insert(option.to_owned(), value.to_owned());
-        // Held while it is made, which asks no store: or two threads would make two, strangers to each other.
+        // Held while it is made, which asks no store: or two threads would make two, strangers to
+        // each other.
         let mut known = known.lock();
         if let Some(alive) = known.get(&kin.differs).and_then(Weak::upgrade) {
             return Ok(Client(alive, kin));

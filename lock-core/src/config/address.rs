@@ -1,8 +1,8 @@
-//! [`Address`]: a URL taken apart.
+//! [`Address`]: the parsed parts of a URL.
 
 use super::secret::Secret;
 
-/// Where a store is, as the URL says it.
+/// The address of a store, as the URL names it.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) scheme: String,
@@ -29,8 +29,8 @@ impl Address {
         Self { scheme, user: None, password: None, hosts: Vec::new(), path: String::new() }
     }
 
-    /// Takes a URL apart into the address and its options. What is said about one that cannot be read quotes nothing
-    /// that may be a part of a password.
+    /// Parses a URL into the address and its options. An error message quotes nothing that may be a
+    /// part of a password.
     pub(super) fn parse(url: &str) -> Result<(Self, Vec<(String, String)>), String> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(
@@ -44,7 +44,7 @@ impl Address {
                 "the URL's scheme may have letters, digits, `+`, `-` and `.` only".to_owned()
             );
         }
-        refuse_what_is_not_escaped(rest)?;
+        refuse_unescaped(rest)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (userinfo, hosts) = match authority.rsplit_once('@') {
@@ -66,10 +66,11 @@ impl Address {
     }
 }
 
-/// Most likely it belongs to a password, which would end up among the hosts, the path or the options.
-fn refuse_what_is_not_escaped(rest: &str) -> Result<(), String> {
+/// Refuses characters that most likely belong to a password that is not escaped, and would end up
+/// in the hosts, the path or the options.
+fn refuse_unescaped(rest: &str) -> Result<(), String> {
     if rest.contains('#') {
-        return Err("the URL has a `#fragment`: nothing here reads one (in a password write %23)"
+        return Err("the URL has a `#fragment`, which is not supported (in a password write %23)"
             .to_owned());
     }
     if rest.find(['/', '?']).is_some_and(|end| rest[end..].contains('@')) {
@@ -86,11 +87,12 @@ impl Host {
     fn parse(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| {
             format!(
-                "`{}` in the URL is not a host with an optional port, as in `example.org:6379` or `[::1]:6379`{why}",
+                "`{}` in the URL is not a host with an optional port, as in `example.org:6379` or \
+                `[::1]:6379`{why}",
                 text.escape_debug()
             )
         };
-        // The `url` crate knows what a host is; a scheme without meaning keeps its defaults for ports away.
+        // The `url` crate parses hosts; an unknown scheme keeps it from adding a default port.
         let url = url::Url::parse(&format!("host://{text}"))
             .map_err(|error| wrong(&format!(": {error}")))?;
         let name = match url.host() {

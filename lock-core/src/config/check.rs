@@ -1,4 +1,4 @@
-//! What a setting may be, whichever way it came.
+//! The limits of each setting, however it was set.
 
 use super::Config;
 use super::option::OPTIONS;
@@ -7,18 +7,18 @@ use crate::lease::Lease;
 use std::time::Duration;
 
 impl Config {
-    /// Looks at all settings together.
+    /// Validates all settings.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with every setting that cannot be in it, each with its value and its limits.
+    /// [`Error::is_configuration`] with every invalid setting, its value and its limits.
     pub fn check(&self) -> Result<(), Error> {
         let beyond_limits = OPTIONS.iter().filter_map(|option| self.complaint(option));
         let wrong: Vec<_> = self.unreadable.iter().cloned().chain(beyond_limits).collect();
         if wrong.is_empty() { Ok(()) } else { Err(Error::configuration(wrong.join("; "))) }
     }
 
-    /// What is wrong with the value of one setting. No two of them can contradict each other.
+    /// The complaint about the value of one setting. No two settings can contradict each other.
     pub(super) fn complaint(&self, option: &str) -> Option<String> {
         match option {
             "password_file" => self.complaint_about_passwords(),
@@ -39,15 +39,16 @@ impl Config {
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
                 format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
             }),
-            "keep" => {
-                let good = Self::SHORTEST_KEEP..=Self::LONGEST_KEEP;
-                (!good.contains(&self.keep) || !self.keep.subsec_nanos().is_multiple_of(1_000_000))
-                    .then(|| {
-                        format!(
-                            "keep {:?} is not between 2m and 365days, in whole milliseconds",
-                            self.keep
-                        )
-                    })
+            "token_retention" => {
+                let good = Self::SHORTEST_TOKEN_RETENTION..=Self::LONGEST_TOKEN_RETENTION;
+                (!good.contains(&self.token_retention)
+                    || !self.token_retention.subsec_nanos().is_multiple_of(1_000_000))
+                .then(|| {
+                    format!(
+                        "token_retention {:?} is not between 2m and 365days, in whole milliseconds",
+                        self.token_retention
+                    )
+                })
             }
             "connect_timeout" => timeout(option, self.connect_timeout),
             "command_timeout" => timeout(option, self.command_timeout),
@@ -68,7 +69,7 @@ impl Config {
 }
 
 impl Config {
-    /// There is one password, so it comes from one place.
+    /// The complaint about a password that is set in more than one place.
     fn complaint_about_passwords(&self) -> Option<String> {
         if self.password_file.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return Some("password_file names no file".to_owned());

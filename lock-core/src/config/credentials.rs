@@ -1,11 +1,11 @@
-//! [`Credentials`] and [`CredentialsProvider`]: who we are to a server, where that changes while a program runs.
+//! [`Credentials`] and [`CredentialsProvider`]: user and password for new connections.
 
 use super::Secret;
 use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// Who we are to a server: a password or token, and perhaps a user.
+/// What a client authenticates with: a password or token, and optionally a user.
 ///
 /// [`Debug`](fmt::Debug) does not show the password.
 #[derive(Clone, Debug)]
@@ -15,34 +15,36 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// This password, or token; and the user of the [`Config`](crate::Config), if that names one.
+    /// Makes credentials of this password or token, and the user of the [`Config`](crate::Config),
+    /// if it names one.
     #[must_use]
     pub fn new(password: impl Into<String>) -> Self {
         Self { user: None, password: Secret::new(password) }
     }
 
-    /// The same for this user.
+    /// Sets the user.
     #[must_use]
     pub fn with_user(self, user: impl Into<String>) -> Self {
         Self { user: Some(user.into()), ..self }
     }
 
-    /// The user, if it was given one.
+    /// Returns the user, if one was set.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The password.
+    /// Returns the password.
     #[must_use]
     pub fn password(&self) -> &Secret {
         &self.password
     }
 }
 
-/// Gives the credentials for each new connection: for passwords that are rotated and tokens that expire.
+/// Provides the credentials for each new connection: for passwords that are rotated and tokens that
+/// expire.
 ///
-/// A function is one:
+/// Functions implement it:
 ///
 /// ```
 /// # extern crate lock_core as distlock;
@@ -60,21 +62,23 @@ impl Credentials {
 /// # Ok::<(), Error>(())
 /// ```
 pub trait CredentialsProvider: Send + Sync {
-    /// The credentials for a new connection to `server`, which is `host:port` or the path of a socket.
+    /// Returns the credentials for a new connection to `server`, which is `host:port` or the path
+    /// of a socket.
     ///
     /// # Blocking
     ///
-    /// It runs on a thread of its own, once at a time for each server. What makes the connection waits for it as long as
-    /// `connect_timeout` allows, and then fails; the call itself goes on, and a later connection takes what it gives then.
+    /// It runs on a thread of its own, one call at a time for each server. The connection waits for
+    /// it within `connect_timeout`, and then fails; the call continues, and a later connection uses
+    /// its result.
     ///
     /// # Errors
     ///
-    /// The connection is not made, and what needed it fails with this error. One of
-    /// [configuration](Error::is_configuration) is told at once, with any other it is tried again. No secret may stand in it.
+    /// The connection fails with this error. A [configuration](Error::is_configuration) error is
+    /// reported at once, any other is retried. It must not contain a secret.
     fn credentials(&self, server: &str) -> Result<Credentials, Error>;
 
-    /// The same for a Sentinel. `None`, the default: as `sentinel_user`, `sentinel_password` and
-    /// `sentinel_password_file` say.
+    /// Returns the credentials for a Sentinel. `None`, the default: those of `sentinel_user`,
+    /// `sentinel_password` and `sentinel_password_file`.
     ///
     /// # Errors
     ///

@@ -1,53 +1,57 @@
-//! Settings from the environment.
+//! Settings from environment variables.
 
-use super::option::{OPTIONS, Place};
+use super::option::{OPTIONS, Source};
 use super::{Config, similar};
 use crate::error::Error;
 use crate::event::WarningKind;
 use crate::notices::Notices;
 use std::ffi::OsString;
 
-/// The variable that the URL is in.
+/// The variable that holds the URL.
 const URL: &str = "DISTLOCK_URL";
 
-/// What the names of all our variables begin with.
+/// The prefix of all variables of this library.
 const PREFIX: &str = "DISTLOCK_";
 
-/// Variables that a program which holds a lock sets for those that it starts: nothing is read from them here.
+/// Variables that a lock holder (the example `hold`) sets for its child processes; not read here.
 const OF_A_HOLDER: [&str; 3] = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"];
 
 impl Config {
-    /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what [`with_env`](Self::with_env) reads.
+    /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what
+    /// [`with_env`](Self::with_env) reads.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`with_env`](Self::with_env).
+    /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of
+    /// [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self, Error> {
         Self::default()
             .overlaid(|name| std::env::var_os(name), Needed::Yes)
             .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
-    /// Lets the environment win over what was set before: the URL in `DISTLOCK_URL`, if it is set, replaces the address,
-    /// and its options the settings of the same names; then every setting is taken from the variable that is named
-    /// after it, as in `DISTLOCK_WATCHDOG=10s`, if that is set. The options of a scheme have no variables of their own;
-    /// they stand in the URL.
+    /// Overrides the settings so far with those of the environment.
     ///
-    /// A variable that begins with `DISTLOCK_` and is none of these is named when the client is made: one that is a setting's
-    /// with a slip in it, or would be that of a scheme's option, is refused, any other is told as a
-    /// [warning](crate::WarningKind::UnknownVariable). Not named are `DISTLOCK_NAME`, `DISTLOCK_TOKEN` and
-    /// `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service with such a name
-    /// (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
+    /// The URL in `DISTLOCK_URL`, if set, replaces the address, and its options the settings of the
+    /// same names. Then each setting is taken from the variable that is named after it, as in
+    /// `DISTLOCK_WATCHDOG=10s`, if that is set. Options of a scheme have no variables; they stand
+    /// in the URL.
+    ///
+    /// Any other variable that begins with `DISTLOCK_` is reported when the client is made: one
+    /// that resembles a setting, or names an option of the scheme, is refused; the rest is reported
+    /// as a [warning](crate::WarningKind::UnknownVariable). Not reported are `DISTLOCK_NAME`,
+    /// `DISTLOCK_TOKEN` and `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service with
+    /// such a name (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] names the variable, and says what would be accepted.
+    /// [`Error::is_configuration`] names the variable and the accepted values.
     pub fn with_env(self) -> Result<Self, Error> {
         self.overlaid(|name| std::env::var_os(name), Needed::No)
             .map(|config| config.noting_unknown(std::env::vars_os()))
     }
 
-    /// The same with other variables than this process's.
+    /// Applies variables that `variable` looks up.
     fn overlaid(
         mut self,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -59,18 +63,19 @@ impl Config {
             value.into_string().map(Some).map_err(no_text)
         };
         match (text(URL)?, url) {
-            (Some(url), _) => self.take_url(&url, &Place::Named(URL.to_owned()))?,
+            (Some(url), _) => self.take_url(&url, &Source::Named(URL.to_owned()))?,
             (None, Needed::No) => {}
             (None, Needed::Yes) => {
                 return Err(Error::configuration(format!(
-                    "{URL} does not say which store to use: set it to a URL, as in `redis://127.0.0.1:6379`"
+                    "{URL} does not say which store to use: set it to a URL, as in \
+                    `redis://127.0.0.1:6379`"
                 )));
             }
         }
         for option in OPTIONS {
             let name = variable_of(option);
             if let Some(value) = text(&name)? {
-                self.take(option, &value, &Place::Named(name))?;
+                self.take(option, &value, &Source::Named(name))?;
             }
         }
         Ok(self)
@@ -78,7 +83,7 @@ impl Config {
 }
 
 impl Config {
-    /// Notes the variables among these whose names begin with [`PREFIX`] and that nothing reads.
+    /// Notes the variables that begin with [`PREFIX`] and that nothing reads.
     fn noting_unknown(mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Self {
         let is_known = |name: &str| {
             name == URL
@@ -97,20 +102,20 @@ impl Config {
         self
     }
 
-    /// The same without what was noted of variables: for one more client of a configuration that was
-    /// checked and warned of already.
+    /// Forgets the noted variables: for another client of a configuration that was checked already.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
         self
     }
 
-    /// Refuses variables that were most likely meant to be one of ours. `also` are the options of the scheme.
+    /// Refuses noted variables that resemble a setting. `also` are the options of the scheme.
     pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
         for name in &self.unknown_variables {
             let option = name[PREFIX.len()..].to_ascii_lowercase();
             if also.contains(&option.as_str()) {
                 return Err(Error::configuration(format!(
-                    "{name} is not read: `{option}` is an option of `{}://`, which stands in the URL",
+                    "{name} is not read: `{option}` is an option of `{}://`, which stands in the \
+                    URL",
                     self.scheme()
                 )));
             }
@@ -124,11 +129,14 @@ impl Config {
         Ok(())
     }
 
-    /// Tells of the variables that look like ours and are none.
+    /// Warns of the noted variables.
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         for name in &self.unknown_variables {
             notices.warn(WarningKind::UnknownVariable, || {
-                format!("the environment variable {name} begins like ours, and is not read: there is no such setting")
+                format!(
+                    "the environment variable {name} is not read: there \
+                    is no such setting"
+                )
             });
         }
     }
@@ -155,7 +163,7 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
         || name.split("_PORT_").skip(1).any(is_port)
 }
 
-/// Whether there must be a URL.
+/// Whether the URL is required.
 enum Needed {
     Yes,
     No,
@@ -280,7 +288,7 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
-            ("DISTLOCK_KEEP", "2h"),
+            ("DISTLOCK_TOKEN_RETENTION", "2h"),
             ("DISTLOCK_REPLICAS", "all"),
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_INSUFFICIENT_REPLICAS", "fail"),

@@ -1,7 +1,7 @@
-//! Settings from a file: through serde in any format, and, with the feature `toml`, from a file of their own.
+//! Settings from a file: through serde in any format, or from a TOML file (feature `toml`).
 
 use super::Config;
-use super::option::Place;
+use super::option::Source;
 use crate::error::Error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
                 Scalar::Number(number) => number.to_string(),
                 Scalar::Truth(truth) => truth.to_string(),
             };
-            config.set(&option, &value, &Place::Here).map_err(Error::configuration)?;
+            config.set(&option, &value, &Source::Direct).map_err(Error::configuration)?;
         }
         Ok(config)
     }
@@ -39,12 +39,13 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
 
 #[cfg(feature = "toml")]
 mod own {
-    use super::{Config, Error, NO_URL, Place};
+    use super::{Config, Error, NO_URL, Source};
     use std::path::Path;
     use toml::de::{DeTable, DeValue};
 
     impl Config {
-        /// Reads a TOML file: `url`, and a line for each setting that is not to be as in the URL or by default.
+        /// Reads a TOML file: `url`, and a line for each setting that differs from the URL and the
+        /// defaults.
         ///
         /// ```toml
         /// url = "redis://127.0.0.1:6379"
@@ -54,9 +55,10 @@ mod own {
         ///
         /// # Errors
         ///
-        /// [`Error::is_configuration`] with the file, the line and the key, and what would be accepted. Nothing of the
-        /// line is quoted that may be a password. A key that the scheme does not know is refused by
-        /// [`ClientBuilder::connect`](crate::ClientBuilder::connect), with the file and the line, too.
+        /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
+        /// Nothing is quoted that may be a password. A key that the scheme does not know is refused
+        /// by [`ClientBuilder::connect`](crate::ClientBuilder::connect), with the file and the
+        /// line.
         pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
             let path = path.as_ref();
             let text = std::fs::read_to_string(path).map_err(|source| {
@@ -66,7 +68,7 @@ mod own {
             read(&text, &format!("{}, ", path.display()))
         }
 
-        /// The same from the text of such a file.
+        /// Reads the text of such a file.
         ///
         /// # Errors
         ///
@@ -78,8 +80,9 @@ mod own {
 
     fn read(text: &str, file: &str) -> Result<Config, Error> {
         let line = |at: usize| text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
-        let place = |at: usize| Place::Named(format!("{file}line {}", line(at) + 1));
-        // The error of `toml` shows the whole line, with the password in it, so only its message is taken.
+        let place = |at: usize| Source::Named(format!("{file}line {}", line(at) + 1));
+        // The error of `toml` quotes the whole line, password included, so only its message is
+        // used.
         let table = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
             place(at).refuse(&format!("not TOML: {}", error.message()))
@@ -101,7 +104,7 @@ mod own {
         Ok(config)
     }
 
-    fn scalar(key: &str, value: &DeValue<'_>, place: &Place) -> Result<String, Error> {
+    fn scalar(key: &str, value: &DeValue<'_>, place: &Source) -> Result<String, Error> {
         let kind = match value {
             DeValue::String(text) => return Ok(text.to_string()),
             DeValue::Boolean(truth) => return Ok(truth.to_string()),
@@ -169,7 +172,8 @@ mod tests {
         for (lines, says) in [
             (
                 "wachdog = '7s'",
-                "FILE, line 3: there is no option `wachdog` for `memory://` (did you mean `watchdog`?); there",
+                "FILE, line 3: there is no option `wachdog` for `memory://` (did you mean \
+                `watchdog`?); there",
             ),
             ("\npool = 'many'", "FILE, line 4: `pool=many` is not a number of connections"),
             ("pool = 0", "FILE, line 3: pool 0 is not between 1 and 10000"),

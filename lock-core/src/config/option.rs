@@ -1,4 +1,4 @@
-//! Settings by name: what a URL, a file, the environment and [`Config::with_option`] have in common.
+//! Settings by name, as in a URL, a file, the environment and [`Config::with_option`].
 
 use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::replication::{OnInsufficientReplicas, Replicas};
 use std::fmt;
 use std::time::Duration;
 
-/// The settings that have a name of ours; any other option is the scheme's, or a mistake.
+/// The settings of [`Config`]; any other option is the scheme's, or unknown.
 pub(super) const OPTIONS: [&str; 16] = [
     "password_file",
     "watchdog",
@@ -19,42 +19,42 @@ pub(super) const OPTIONS: [&str; 16] = [
     "client_name",
     "prefix",
     "tokens",
-    "keep",
+    "token_retention",
     "replicas",
     "replication_timeout",
     "on_insufficient_replicas",
     "unconfirmed_renewals",
 ];
 
-/// Where a value stands, for the message that refuses it.
+/// Where a value came from, for the message that refuses it.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// In the URL or in the program: nobody has to look for it.
-    Here,
-    /// Named by this text, as in "locks.toml, line 3".
+pub(super) enum Source {
+    /// From the URL or a setter: the message needs no location.
+    Direct,
+    /// From this location, as in "locks.toml, line 3".
     Named(String),
 }
 
-/// An option that no setting is called by.
+/// An option that is not a setting.
 #[derive(Clone, Debug)]
-pub(super) struct Extra {
+pub(super) struct SchemeOption {
     pub(super) value: Secret,
-    place: Place,
+    source: Source,
 }
 
-impl Place {
-    /// A complaint about what stands here.
+impl Source {
+    /// The error for a complaint about this value.
     pub(super) fn refuse(&self, complaint: &str) -> Error {
         match self {
-            Self::Here => Error::configuration(complaint),
-            Self::Named(place) => Error::configuration(format!("{place}: {complaint}")),
+            Self::Direct => Error::configuration(complaint),
+            Self::Named(source) => Error::configuration(format!("{source}: {complaint}")),
         }
     }
 }
 
 impl Config {
     /// Sets an option by its name. `Err` is the complaint about its value.
-    pub(super) fn set(&mut self, option: &str, value: &str, place: &Place) -> Result<(), String> {
+    pub(super) fn set(&mut self, option: &str, value: &str, source: &Source) -> Result<(), String> {
         match option {
             "password_file" => self.password_file = Some(value.into()),
             "watchdog" => self.watchdog = duration(option, value)?,
@@ -80,7 +80,7 @@ impl Config {
                     }
                 };
             }
-            "keep" => self.keep = duration(option, value)?,
+            "token_retention" => self.token_retention = duration(option, value)?,
             "replicas" => self.replication.replicas = replicas(option, value)?,
             "replication_timeout" => {
                 self.replication = self.replication.timeout(duration(option, value)?);
@@ -108,26 +108,26 @@ impl Config {
                 };
             }
             other => {
-                let extra = Extra { value: Secret::new(value), place: place.clone() };
-                self.extra.insert(other.to_owned(), extra);
+                let extra = SchemeOption { value: Secret::new(value), source: source.clone() };
+                self.scheme_options.insert(other.to_owned(), extra);
             }
         }
         Ok(())
     }
 
-    /// Refuses options that nothing reads, and variables that are one of ours with a slip in it. `also` are the options
-    /// that the scheme takes.
+    /// Refuses options that nothing reads, and misspelt variables. `also` are the options that the
+    /// scheme takes.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
         self.refuse_misspelt_variables(also)?;
         let Some((unknown, extra)) =
-            self.extra.iter().find(|(option, _)| !also.contains(&option.as_str()))
+            self.scheme_options.iter().find(|(option, _)| !also.contains(&option.as_str()))
         else {
             return Ok(());
         };
         let mut known: Vec<_> =
             OPTIONS.iter().chain(also).map(|option| format!("`{option}`")).collect();
         known.sort_unstable();
-        Err(extra.place.refuse(&format!(
+        Err(extra.source.refuse(&format!(
             "there is no option `{}` for `{}://`{}; there are {}",
             unknown.escape_debug(),
             self.scheme(),
@@ -137,13 +137,13 @@ impl Config {
     }
 }
 
-/// What is put behind a word that there is not.
+/// The suggestion after an unknown word, empty if no known word resembles it.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     similar(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease where it stands in milliseconds.
+    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease in milliseconds.
     let milliseconds = value.strip_suffix("ms").filter(|digits| is_number(digits));
     if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {
         return Ok(Duration::from_millis(milliseconds));

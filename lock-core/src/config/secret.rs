@@ -1,8 +1,8 @@
-//! [`Secret`]: what is never printed.
+//! [`Secret`]: a text that is never printed.
 
 use std::fmt;
 
-/// Something that is never printed.
+/// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

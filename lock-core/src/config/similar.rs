@@ -1,15 +1,15 @@
-//! Which of the words that there are was probably meant.
+//! Spelling suggestions for unknown names.
 
-/// The word of `known` that `word` is most like, if it is like any: for "did you mean".
+/// The word of `known` that `word` resembles most, if it resembles any.
 pub(crate) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let near = known.into_iter().map(|known| (distance(&word, known), known));
     let (distance, nearest) = near.min_by_key(|(distance, _)| *distance)?;
-    // One slip in three letters, or the two have nothing to do with each other.
+    // At most one edit in three letters.
     (distance * 3 <= word.len().max(nearest.len())).then_some(nearest)
 }
 
-/// How many letters must be put in, left out, changed, or swapped with the next, to make one of the other.
+/// The edit distance, where swapping two neighbouring letters is one edit.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut before: Vec<usize> = Vec::new();

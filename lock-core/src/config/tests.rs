@@ -31,7 +31,7 @@ fn nonsense_is_refused_by_name() {
     assert!(refusal("memory://?command_timeout=0s").contains("command_timeout 0ns"));
     assert!(refusal("memory://?connect_timeout=2h").contains("3600s"));
     assert!(refusal("memory://?hand_off=2s").contains("hand_off 2s"));
-    assert!(refusal("memory://?keep=10s").contains("keep 10s"));
+    assert!(refusal("memory://?token_retention=10s").contains("token_retention 10s"));
     assert!(refusal("memory://?pool=many").contains("many"));
     assert!(refusal("memory://?pool=0").contains("pool 0"));
     assert!(refusal("memory://?wachdog=3s").contains("`wachdog`"));
@@ -45,7 +45,7 @@ fn nonsense_is_refused_by_name() {
 fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s&command_timeout=13s&pool=14\
-         &client_name=me&prefix=p:&tokens=off&keep=15m",
+         &client_name=me&prefix=p:&tokens=off&token_retention=15m",
     )
     .unwrap();
     let by_setter = Config::default()
@@ -58,7 +58,7 @@ fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
         .with_client_name("me")
         .with_prefix("p:")
         .with_tokens(TokenPolicy::Off)
-        .with_keep(Duration::from_secs(15 * 60));
+        .with_token_retention(Duration::from_secs(15 * 60));
     for config in [by_url, by_setter] {
         config.check().unwrap();
         let durations = [
@@ -66,7 +66,7 @@ fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
             config.outage_limit(),
             config.connect_timeout(),
             config.command_timeout(),
-            config.keep(),
+            config.token_retention(),
         ];
         assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13, 15 * 60]);
         assert_eq!(config.hand_off(), Duration::from_millis(8));
@@ -105,7 +105,7 @@ fn an_option_by_its_name_is_a_setting_or_the_schemes_or_refused() {
     let config = Config::default().with_option("pool", "3").with_option("tls_ca", "s3cret.pem");
     config.check().unwrap();
     assert_eq!(config.pool(), 3);
-    assert_eq!(config.extra().collect::<Vec<_>>(), [("tls_ca", "s3cret.pem")]);
+    assert_eq!(config.scheme_option("tls_ca"), Some("s3cret.pem"));
     config.refuse_unknown_options(&["tls_ca"]).unwrap();
     let unknown = told(config.refuse_unknown_options(&["db"]).unwrap_err());
     assert!(unknown.contains("no option `tls_ca`") && unknown.contains("`db`"), "{unknown}");

@@ -523,8 +523,8 @@ impl Line {
         answers.into_iter().map(answered).collect()
     }
 
-    /// The acquisition of an owner, with the receipt of its last grant; empty if none was granted, as
-    /// when the answer is lost.
+    /// The acquisition of an owner, with the receipt of its last grant; empty if none was granted,
+    /// as when the answer is lost.
     fn acquisition(&self, name: &LockName, owner: OwnerId, lease: Duration) -> AcquisitionId {
         let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
         AcquisitionId::new(name.clone(), owner, lease_time(lease), receipt)

@@ -45,10 +45,10 @@ pub(crate) struct Acquisition {
     /// How many replicas must confirm its renewals.
     pub(crate) replication: Replication,
     receipt: Receipt,
-    relay: Relay,
+    chain: HandoffChain,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive, so a tombstone is left.
     doubt: bool,
-    /// How many holds there are. To and from 0 under the entry's lock; above 1 only the thread that holds it changes it, and
+    /// How many holds there are. To and from 0 under the local's lock; above 1 only the thread that holds it changes it, and
     /// needs no lock for that.
     holds: AtomicU32,
     state: AtomicU8,
@@ -71,8 +71,8 @@ pub(crate) struct Inner {
     /// The longest lease that was asked for so far.
     pub(crate) lease: LeaseTime,
     /// How the watchdog keeps it; `None` for a fixed lease, and when no more renewals are allowed.
-    pub(crate) watch: Option<Watched>,
-    /// Whether a renewal of the watchdog's is in the lane or under way.
+    pub(crate) renewal: Option<RenewalPlan>,
+    /// Whether a renewal of the watchdog's is in the node or under way.
     pub(crate) renewing: bool,
     /// Whether the store may keep it for longer than we trust it: an extension was sent, and is not confirmed, or was
     /// confirmed too late to count.
@@ -106,9 +106,9 @@ impl Listener {
 
 /// Where a holding stands in the line of those that were handed from thread to thread on one grant of the store.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Relay {
+pub(crate) struct HandoffChain {
     /// The last token that the store set aside for this grant.
-    set_aside: Option<FencingToken>,
+    reserved_end: Option<FencingToken>,
     /// The token of the first holding, which the store granted.
     pub(crate) first: Option<FencingToken>,
     /// How many came before this one.
@@ -117,17 +117,17 @@ pub(crate) struct Relay {
 
 /// How the watchdog keeps a holding.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watched {
+pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
     pub(crate) renew_at: Moment,
 }
 
 impl Inner {
-    fn new(lease: LeaseTime, watch: Option<Watched>) -> Self {
+    fn new(lease: LeaseTime, renewal: Option<RenewalPlan>) -> Self {
         Self {
             lease,
-            watch,
+            renewal,
             renewing: false,
             overlong: false,
             last_failure: None,
@@ -160,7 +160,7 @@ impl Inner {
     }
 }
 
-impl Watched {
+impl RenewalPlan {
     /// Kept with this lease; the first renewal is due a third of it after `sent`, or that much `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
         Self { ttl, left, renew_at: sent + (ttl.duration() / 3).saturating_sub(earlier) }
@@ -173,7 +173,7 @@ impl Watched {
 }
 
 /// What an acquisition begins with.
-pub(crate) struct Beginning {
+pub(crate) struct AcquisitionInit {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
     pub(crate) holder: Holder,
@@ -182,13 +182,13 @@ pub(crate) struct Beginning {
     pub(crate) doubt: bool,
     pub(crate) sent: Moment,
     pub(crate) lease: LeaseTime,
-    pub(crate) watch: Option<Watched>,
+    pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
 }
 
 impl Acquisition {
-    pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning {
+    pub(crate) fn new(init: AcquisitionInit) -> Self {
+        let AcquisitionInit {
             name,
             owner,
             holder,
@@ -197,9 +197,9 @@ impl Acquisition {
             doubt,
             sent,
             lease,
-            watch,
+            renewal,
             replication,
-        } = beginning;
+        } = init;
         let token = tokens.map(|tokens| tokens.first());
         Self {
             name,
@@ -209,25 +209,29 @@ impl Acquisition {
             since: sent,
             replication,
             receipt,
-            relay: Relay { set_aside: tokens.map(|tokens| tokens.last()), first: token, before: 0 },
+            chain: HandoffChain {
+                reserved_end: tokens.map(|tokens| tokens.last()),
+                first: token,
+                before: 0,
+            },
             doubt,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new((sent + lease.validity()).as_nanos() & !OVER),
-            inner: Mutex::new(Inner::new(lease, watch)),
+            inner: Mutex::new(Inner::new(lease, renewal)),
         }
     }
 
     /// The next holding on the same grant, for `holder`; `None` if no token is left for it.
     ///
-    /// Only for a holding of which nothing is under way and nothing in doubt: what comes back for this one is not heard
+    /// Only for a holding of which nothing is under way and nothing in doubt: what comes back for this one is not answered_
     /// by the next.
     pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
         if inner.degraded {
             // A new holder is not content with replicas that have not confirmed.
             return None;
         }
-        let token = match (self.token, self.relay.set_aside) {
+        let token = match (self.token, self.chain.reserved_end) {
             (Some(token), last) => {
                 let next = FencingToken::new(token.get() + 1);
                 Some(next).filter(|next| Some(*next) <= last).map(Some)?
@@ -242,18 +246,18 @@ impl Acquisition {
             since,
             replication: self.replication,
             receipt: self.receipt.clone(),
-            relay: Relay { before: self.relay.before + 1, ..self.relay },
+            chain: HandoffChain { before: self.chain.before + 1, ..self.chain },
             doubt: self.doubt,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
-            inner: Mutex::new(Inner::new(inner.lease, inner.watch)),
+            inner: Mutex::new(Inner::new(inner.lease, inner.renewal)),
         })
     }
 
     /// Where it stands in the line of those that were handed on.
-    pub(crate) fn relay(&self) -> Relay {
-        self.relay
+    pub(crate) fn handoff_chain(&self) -> HandoffChain {
+        self.chain
     }
 
     /// How many holds there are.
@@ -281,7 +285,7 @@ impl Acquisition {
         is_nested
     }
 
-    /// Ends a hold, under the entry's lock. Returns how many are left.
+    /// Ends a hold, under the local's lock. Returns how many are left.
     pub(crate) fn end_hold(&self) -> u32 {
         let left = self.holds().saturating_sub(1);
         self.holds.store(left, Ordering::Relaxed);
@@ -325,7 +329,13 @@ impl Acquisition {
         self.valid_until.compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// The lock over everything that changes. Taken after an entry's lock, before the wheel's.
+    /// When the timer is to check it: at the next renewal, or when it is over.
+    pub(crate) fn next_check(&self, inner: &Inner) -> Moment {
+        let end = self.valid_until();
+        inner.renewal.map_or(end, |plan| plan.renew_at.min(end))
+    }
+
+    /// The lock over everything that changes. Taken after an local's lock, before the wheel's.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -358,7 +368,7 @@ impl Acquisition {
     /// Ends it by release. From here on nothing renews it.
     pub(crate) fn set_released(&self, inner: &mut Inner) {
         self.state.store(GuardState::Released as u8, Ordering::Release);
-        inner.watch = None;
+        inner.renewal = None;
     }
 
     /// Tells everybody who listens that there is nothing more to be told.
@@ -369,13 +379,13 @@ impl Acquisition {
     /// Ends it by loss, and tells everybody who listens.
     pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
-        inner.watch = None;
+        inner.renewal = None;
         Self::tell(inner, Loss::new(cause, inner.last_failure.clone()))
     }
 
     /// The renewals are used up: nobody renews it from here on, and the holder is told while there is still time.
     pub(crate) fn give_up_renewing(&self, inner: &mut Inner) {
-        inner.watch = None;
+        inner.renewal = None;
         self.set_suspended(inner, true);
         Self::tell(inner, Loss::new(LossCause::RenewalsUsedUp, None));
     }
@@ -425,8 +435,8 @@ impl Acquisition {
     }
 
     /// How it must be closed.
-    pub(crate) fn closing(&self) -> ReleaseOptions {
-        closing(self.doubt, self.token, self.relay.set_aside)
+    pub(crate) fn release_options(&self) -> ReleaseOptions {
+        release_options(self.doubt, self.token, self.chain.reserved_end)
     }
 
     /// Whether an acquire of its owner went unanswered.
@@ -436,7 +446,7 @@ impl Acquisition {
 }
 
 /// How a holding must be closed of whose tokens `used` is the last that anybody had, and `set_aside` the last there is.
-pub(crate) fn closing(
+pub(crate) fn release_options(
     doubt: bool,
     used: Option<FencingToken>,
     set_aside: Option<FencingToken>,
@@ -476,16 +486,16 @@ mod tests {
     fn renewal_after_a_look_at_the_deadline_extends_nothing() {
         let lease = LeaseTime::new(Duration::from_millis(300)).unwrap();
         let sent = Moment::from_nanos(1_000_000_000);
-        let acquisition = Acquisition::new(Beginning {
+        let acquisition = Acquisition::new(AcquisitionInit {
             name: LockName::new("x").unwrap(),
             owner: OwnerId::new(ClientId::random(), 1),
-            holder: Holder::Own,
+            holder: Holder::Guard,
             tokens: None,
             receipt: Receipt::default(),
             doubt: false,
             sent,
             lease,
-            watch: None,
+            renewal: None,
             replication: Replication::off(),
         });
         let end = acquisition.valid_until();

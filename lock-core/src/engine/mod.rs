@@ -1,26 +1,30 @@
-//! The engine: everything about locking that is the same on every store, written once above [`Backend`].
+//! The engine: everything about locking that is the same on every store, written once above
+//! [`Backend`].
 //!
-//! [`acquire`] waits and takes, [`keep`] renews and notices losses, [`release`] gives back, [`unheard`] without waiting,
-//! [`lack of acknowledgements`] sees to what replicas did not confirm, [`recheck`] verifies all at once. An [`entry`] is what this
-//! client knows of one name, a [`acquisition`] one stretch of holding it. [`handoff`] passes it on from thread to thread,
-//! and [`turns`] says when other clients go first.
+//! | module | what |
+//! |---|---|
+//! | [`acquire`] | waits for a lock and takes it |
+//! | [`held`] | renews what is held, and notices losses |
+//! | [`release`] | ends holds, and gives the lock back |
+//! | [`recheck`] | verifies everything that is held at once |
+//! | [`acquisition`] | the state of one stretch of holding |
+//! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
+//! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
 //!
-//! Locks are taken in this order: an entry's, an acquisition's, the timer's or a lane's. None is held while the store is
-//! asked, an event is told, or a signal's waiter runs.
+//! Mutexes are taken in this order: a local lock's, an acquisition's, the timer's or a worker's.
+//! None is held while the store is asked, an event is told, or a signal's waiter runs.
 
 mod acquire;
 pub(crate) mod acquisition;
-mod alive;
-pub(crate) mod entry;
-mod handoff;
-mod insufficient_replicas;
-mod keep;
+mod handle;
+mod held;
+pub(crate) mod local_queue;
 mod recheck;
 mod release;
+mod renewal;
 #[cfg(test)]
 pub(crate) mod tests;
-mod turns;
-mod unheard;
+mod timer_wheel;
 
 use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions};
 use crate::clock::{Clock, Moment};
@@ -29,23 +33,24 @@ use crate::error::Error;
 use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
+use crate::notices::Notices;
 use crate::owner::{ClientId, OwnerId};
+use crate::panics::call_backend;
 use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mutant;
-use crate::watchdog::Timer;
-use crate::watchdog::lane::Lanes;
 use acquisition::Acquisition;
-pub(crate) use alive::Alive;
-use entry::{Entry, Registry};
+pub(crate) use handle::EngineHandle;
+use local_queue::{LocalLock, Registry, Sharing};
+use recheck::Recheck;
+use renewal::{RenewalPolicy, Timer, Workers};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a client does: shared by its handles and guards, as one that is [`Alive`], and by the threads of its watchdog.
+/// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its threads.
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) abilities: Abilities,
@@ -55,28 +60,28 @@ pub(crate) struct Engine {
     settings: Settings,
     next_owner: AtomicU64,
     registry: Arc<Registry>,
-    /// Holds without a guard, oldest first. They keep their entry alive until their thread ends them.
+    /// Holds without a guard, oldest first. They keep their lock alive until their thread ends them.
     detached: Mutex<Vec<Detached>>,
     timer: Arc<Timer>,
-    lanes: Arc<Lanes>,
+    workers: Arc<Workers>,
     this: Weak<Self>,
-    /// The lock of the last release whose answer nobody waited for.
-    unheard: Mutex<Option<LockName>>,
+    /// The lock of the last release whose answer no caller waits for.
+    async_release: Mutex<Option<LockName>>,
     origin: Arc<Origin>,
 }
 
 /// A hold without a guard, and the thread that may end it.
 struct Detached {
     thread: u64,
-    entry: Arc<Entry>,
+    lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     /// The hold on several locks that this is a part of.
-    whole: Option<Whole>,
+    whole: Option<CompositeHold>,
 }
 
 /// A hold on several locks that was detached as one.
 #[derive(Clone, Debug)]
-pub(crate) struct Whole {
+pub(crate) struct CompositeHold {
     /// Which locks those are: the same for whatever is made of the same ones.
     pub(crate) of: Arc<str>,
     /// Larger than that of every one detached before.
@@ -101,9 +106,9 @@ impl Engine {
         clock: Arc<dyn Clock>,
         client: ClientId,
         events: Events,
-    ) -> Result<Arc<Alive>, Error> {
+    ) -> Result<Arc<EngineHandle>, Error> {
         let abilities = backend.abilities();
-        insufficient_replicas::refuse(&config.replication(), &abilities)?;
+        acquire::refuse_unsupported(&config.replication(), &abilities)?;
         let watched = Lease::watched(config.watchdog());
         let lease = config.lease().map_or(watched, Lease::Fixed);
         let settings = Settings {
@@ -115,37 +120,59 @@ impl Engine {
             tokens: abilities.tokens && config.tokens() != TokenPolicy::Off,
             replication: config.replication(),
         };
-        let lanes = Lanes::new(Arc::clone(&backend), Arc::clone(&clock), settings.command_timeout);
+        let sharing =
+            Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };
         let origin = Arc::new(Origin::here());
-        let engine = Arc::new_cyclic(|this| Self {
-            timer: Arc::new(Timer::new(Arc::clone(&clock), Weak::clone(this))),
-            backend,
-            abilities,
-            clock,
-            client,
-            events,
-            settings,
-            next_owner: AtomicU64::new(1),
-            registry: Arc::new(Registry::new(Arc::clone(&origin))),
-            detached: Mutex::default(),
-            lanes: Arc::new(lanes),
-            this: Weak::clone(this),
-            unheard: Mutex::default(),
-            origin,
+        let engine = Arc::new_cyclic(|this: &Weak<Self>| {
+            let policy = || Weak::clone(this) as Weak<dyn RenewalPolicy>;
+            let timer = Timer::new(Arc::clone(&clock), policy());
+            let (store, timeout) = (Arc::clone(&backend), settings.command_timeout);
+            let workers = Workers::new(store, Arc::clone(&clock), timeout, policy());
+            Self {
+                backend,
+                abilities,
+                clock,
+                client,
+                events,
+                settings,
+                next_owner: AtomicU64::new(1),
+                registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
+                detached: Mutex::default(),
+                timer: Arc::new(timer),
+                workers: Arc::new(workers),
+                this: Weak::clone(this),
+                async_release: Mutex::default(),
+                origin,
+            }
         });
-        Ok(Arc::new(Alive(engine)))
+        Ok(Arc::new(EngineHandle(engine)))
     }
 
-    /// What we know of this name.
+    /// What this client knows of this name.
     ///
     /// # Errors
     ///
     /// In a forked child.
-    pub(crate) fn entry(&self, name: &LockName) -> Result<Arc<Entry>, Error> {
-        self.registry.entry(name).ok_or_else(|| forked().on(name))
+    pub(crate) fn local_lock(&self, name: &LockName) -> Result<Arc<LocalLock>, Error> {
+        self.registry.get(name).ok_or_else(|| forked().on(name))
     }
 
-    /// Whether everybody who is to do something at this moment has done it. For tests on a manual clock.
+    /// Verifies what is held whenever the backend asks for it.
+    pub(crate) fn verify_on(&self, notices: &Notices) {
+        Recheck::start_on(notices, Weak::clone(&self.this));
+    }
+
+    /// All that is held now.
+    fn held(&self) -> Vec<(Arc<LocalLock>, Arc<Acquisition>)> {
+        let locks = self.registry.all().into_iter();
+        let held = locks.filter_map(|lock| {
+            let acquisition = lock.lock().current().map(Arc::clone)?;
+            Some((lock, acquisition))
+        });
+        held.collect()
+    }
+
+    /// Whether all threads are done with what is due. For tests on a manual clock.
     #[cfg(test)]
     pub(crate) fn is_at_rest(&self, sleepers: impl Fn() -> Vec<Moment>) -> bool {
         let parked = |threads| {
@@ -153,26 +180,27 @@ impl Engine {
             sleepers.len() >= threads && sleepers.iter().all(|until| *until > self.clock.now())
         };
         let timers = self.timer.threads();
-        let (lanes, is_due) = self.lanes.threads();
-        // The timer's thread gives work to the lanes, so it is looked at before them.
-        parked(timers) && !is_due && !self.lanes.threads().1 && parked(timers + lanes)
+        let (workers, is_due) = self.workers.threads();
+        // The timer's thread gives work to the workers, so it is looked at before them.
+        parked(timers) && !is_due && !self.workers.threads().1 && parked(timers + workers)
     }
 
-    /// How many threads look after what is held. For tests on a manual clock.
+    /// How many threads renew and clean up. For tests on a manual clock.
     #[cfg(test)]
     pub(crate) fn threads(&self) -> usize {
-        self.timer.threads() + self.lanes.threads().0
+        self.timer.threads() + self.workers.threads().0
     }
 
-    /// Waits until nothing is in doubt any more.
+    /// Waits until no request with unknown outcome is left to be cleaned up.
     pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
         self.refuse_if_forked()?;
         let until = self.clock.now() + wait;
-        self.gather_unheard(until.min(self.command_deadline()));
-        match self.lanes.settle(until) {
+        self.collect_async_releases(until.min(self.command_deadline()));
+        match self.workers.settle(until) {
             0 => Ok(()),
-            doubts => Err(Error::unavailable(format!(
-                "{doubts} outcomes are still in doubt after {wait:.1?}: they are tried on in the background, and leases end whatever is left"
+            pending => Err(Error::unavailable(format!(
+                "{pending} outcomes are still in doubt after {wait:.1?}: \
+                 they are tried on in the background, and leases end whatever is left"
             ))),
         }
     }
@@ -192,32 +220,32 @@ impl Engine {
 
     /// How many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
-        self.registry.find(name).map_or(0, |entry| entry.waiting())
+        self.registry.find(name).map_or(0, |lock| lock.waiting())
     }
 
     /// Leaves a hold with the calling thread, without a guard; by itself, or as a part of a `whole`.
     pub(crate) fn detach(
         &self,
         thread: u64,
-        entry: &Arc<Entry>,
+        lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
-        whole: Option<Whole>,
+        whole: Option<CompositeHold>,
     ) {
         if self.is_forked() {
             return; // There is nothing that could be unlocked.
         }
-        let (entry, acquisition) = (Arc::clone(entry), Arc::clone(acquisition));
-        let hold = Detached { thread, entry, acquisition, whole };
+        let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
+        let hold = Detached { thread, lock, acquisition, whole };
         self.detached.lock().push(hold);
     }
 
     /// Forgets the holds on these holdings: their threads have ended, and no other can end them.
-    fn forget_detached(&self, acquisitions: &[Arc<Acquisition>]) {
+    fn drop_detached(&self, acquisitions: &[Arc<Acquisition>]) {
         let is_left = |it: &mut Detached| {
             acquisitions.iter().any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
         };
-        let left_behind: Vec<_> = self.detached.lock().extract_if(.., is_left).collect();
-        drop(left_behind); // outside the lock: an entry's end takes others
+        let abandoned: Vec<_> = self.detached.lock().extract_if(.., is_left).collect();
+        drop(abandoned); // outside the mutex: dropping a lock takes others
     }
 
     /// This thread's newest hold without a guard: of those by themselves, or the part of the `whole` of that number.
@@ -225,13 +253,13 @@ impl Engine {
     pub(crate) fn take_detached(
         &self,
         thread: u64,
-        entry: &Arc<Entry>,
+        lock: &Arc<LocalLock>,
         whole: Option<u64>,
     ) -> Option<Arc<Acquisition>> {
         let mut detached = self.detached.lock();
         let is_it = |it: &Detached| {
             (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
-                && Arc::ptr_eq(&it.entry, entry)
+                && Arc::ptr_eq(&it.lock, lock)
                 && it.whole.as_ref().map(|whole| whole.number) == whole
         };
         let at = detached.iter().rposition(is_it)?;
@@ -242,10 +270,14 @@ impl Engine {
 
     /// The number of the newest whole of these locks of which this thread has a part here. Not to be asked in a forked
     /// child.
-    pub(crate) fn newest_whole(&self, thread: u64, entry: &Arc<Entry>, of: &str) -> Option<u64> {
+    pub(crate) fn newest_composite(
+        &self,
+        thread: u64,
+        lock: &Arc<LocalLock>,
+        of: &str,
+    ) -> Option<u64> {
         let detached = self.detached.lock();
-        let ours =
-            detached.iter().filter(|it| it.thread == thread && Arc::ptr_eq(&it.entry, entry));
+        let ours = detached.iter().filter(|it| it.thread == thread && Arc::ptr_eq(&it.lock, lock));
         let wholes = ours.filter_map(|it| it.whole.as_ref().filter(|whole| *whole.of == *of));
         wholes.map(|whole| whole.number).max()
     }
@@ -270,14 +302,14 @@ impl Engine {
         self.clock.now() + self.settings.command_timeout
     }
 
-    /// Asks the store, unless this is a forked child: its copy of our connections must not be touched, because the
-    /// parent reads the answers.
+    /// Asks the store, unless this is a forked child: its copy of our connections must not be
+    /// touched, because the parent reads the answers.
     pub(crate) fn ask<T>(
         &self,
-        question: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
+        request: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.refuse_if_forked().map_err(Failure::NotSent)?;
-        ask(|| question(self.backend.as_ref()))
+        call_backend(|| request(self.backend.as_ref()))
     }
 
     /// Refuses to do anything in a forked child.
@@ -290,14 +322,13 @@ impl Engine {
         self.origin.is_elsewhere()
     }
 
-    /// Sees to it that what `acquisition` may have in the store ends, by release or by itself.
-    ///
-    /// Not where the owner is not known: what is found there then may be a stranger's.
-    fn clean_up(&self, acquisition: AcquisitionId, closing: ReleaseOptions) {
-        if !self.abilities.owned || self.is_forked() {
+    /// Has released what `acquisition` may have in the store.
+    fn clean_up(&self, acquisition: AcquisitionId, options: ReleaseOptions) {
+        if self.is_forked() {
             return;
         }
-        self.lanes.clean_up(&self.this, acquisition, closing);
+        let node = self.workers.renewal_node(&acquisition.name);
+        self.workers.clean_up(node, acquisition, options);
     }
 }
 
@@ -305,15 +336,9 @@ impl Engine {
 #[cold]
 fn forked() -> Error {
     Error::misuse(
-        "this process was forked from the one that made the client, which alone holds its locks: make another client in the child, and fork before the program has threads",
+        "this process was forked from the one that made the client, which alone holds its locks: \
+         make another client in the child, and fork before the program has threads",
     )
-}
-
-/// Calls a backend; a panic in it is a failure with unknown outcome, not the end of the thread that renews.
-pub(crate) fn ask<T>(question: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(question)).unwrap_or_else(|_| {
-        Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
-    })
 }
 
 impl fmt::Debug for Engine {

@@ -3,113 +3,84 @@
 
 use super::Engine;
 use super::acquisition::Acquisition;
-use super::entry::Entry;
+use super::local_queue::LocalLock;
+use crate::backoff::Backoff;
 use crate::clock::{Signal, Woken};
 use crate::notices::Notices;
-use crate::sync::{Mutex, thread};
+use crate::on_demand::OnDemandThread;
+use crate::sync::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The pause before what could not be verified is tried again; it doubles up to [`LONGEST_PAUSE`].
+/// The pauses before what could not be verified is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// One thread at a time, which ends when all holdings are verified or over.
-struct Recheck {
+/// One thread at a time, which ends when all that is held is verified or over.
+pub(super) struct Recheck {
     engine: Weak<Engine>,
-    run: Mutex<Run>,
+    state: Mutex<State>,
     /// Raised when it is asked for once more.
     again: Arc<Signal>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Run {
-    Idle,
-    Running,
-    /// Asked for once more meanwhile: what was verified before may be lost by now.
-    Again,
+#[derive(Default)]
+struct State {
+    thread: OnDemandThread,
+    /// Asked for meanwhile: what was verified before may be lost by now.
+    is_asked: bool,
 }
 
-impl Engine {
-    /// Verifies what is held whenever the backend asks for it.
-    pub(crate) fn verify_on(&self, notices: &Notices) {
-        let (engine, run) = (Weak::clone(&self.this), Mutex::new(Run::Idle));
-        let recheck = Arc::new(Recheck { engine, run, again: Arc::default() });
+type Held = Vec<(Arc<LocalLock>, Arc<Acquisition>)>;
+
+impl Recheck {
+    /// Verifies what `engine` holds whenever the backend asks for it.
+    pub(super) fn start_on(notices: &Notices, engine: Weak<Engine>) {
+        let recheck = Arc::new(Self { engine, state: Mutex::default(), again: Arc::default() });
         notices.on_recheck(Arc::new(move || recheck.start()));
     }
 
-    /// All that is held now.
-    fn held(&self) -> Vec<(Arc<Entry>, Arc<Acquisition>)> {
-        let entries = self.registry.all().into_iter();
-        let held = entries.filter_map(|entry| {
-            let acquisition = entry.lock().current().map(Arc::clone)?;
-            Some((entry, acquisition))
-        });
-        held.collect()
-    }
-}
-
-impl Recheck {
     fn start(self: &Arc<Self>) {
-        let mut run = self.run.lock();
-        if *run != Run::Idle {
-            *run = Run::Again;
-            drop(run);
-            return self.again.raise();
-        }
+        let mut state = self.state.lock();
+        state.is_asked = true;
         let ours = Arc::clone(self);
         // Without a thread the next renewal tells, as it does without a notice.
-        let started = thread::Builder::new()
-            .name("distlock-verify".to_owned())
-            .spawn(move || ours.run())
-            .is_ok();
-        if started {
-            *run = Run::Running;
-        }
+        let _started = state.thread.start("distlock-verify".to_owned(), move || ours.run());
+        drop(state);
+        self.again.raise();
     }
 
     fn run(&self) {
-        let (mut left, mut pause) = (self.held(), FIRST_PAUSE);
+        let (mut left, mut backoff) = (Held::new(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
-            left.retain(|held| !self.is_asked_again() && self.is_left(held));
-            let mut run = self.run.lock();
-            match *run {
-                Run::Again => {
-                    *run = Run::Running;
-                    drop(run);
-                    (left, pause) = (self.held(), FIRST_PAUSE);
-                    continue;
-                }
-                _ if left.is_empty() => {
-                    *run = Run::Idle; // under the lock: the next notice starts another thread
-                    return;
-                }
-                _ => {}
-            }
-            drop(run);
-            let Some(clock) = self.engine.upgrade().map(|engine| Arc::clone(&engine.clock)) else {
-                left.clear();
+            left.retain(|held| !self.state.lock().is_asked && self.is_left(held));
+            let clock = self.engine.upgrade().map(|engine| Arc::clone(&engine.clock));
+            let mut state = self.state.lock();
+            if std::mem::take(&mut state.is_asked) {
+                self.again.take();
+                drop(state);
+                left = self.held();
+                backoff.reset();
                 continue;
+            }
+            let Some(clock) = clock.filter(|_| !left.is_empty()) else {
+                return state.thread.end();
             };
-            let _woken: Woken = clock.wait(&self.again, clock.now() + pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            drop(state);
+            let _woken: Woken = clock.wait(&self.again, clock.now() + backoff.next());
         }
     }
 
-    fn held(&self) -> Vec<(Arc<Entry>, Arc<Acquisition>)> {
+    fn held(&self) -> Held {
         let engine = self.engine.upgrade();
-        let engine = engine.filter(|it| it.abilities.owned && !it.is_forked());
+        let engine = engine.filter(|it| !it.is_forked());
         engine.map_or_else(Vec::new, |engine| engine.held())
     }
 
-    fn is_asked_again(&self) -> bool {
-        *self.run.lock() == Run::Again
-    }
-
     /// Verifies it; whether that is to be tried again, because the store could not be asked.
-    fn is_left(&self, (entry, acquisition): &(Arc<Entry>, Arc<Acquisition>)) -> bool {
+    fn is_left(&self, (lock, acquisition): &(Arc<LocalLock>, Arc<Acquisition>)) -> bool {
         let engine = self.engine.upgrade().filter(|_| !acquisition.has_ended());
-        let outcome = engine.map(|engine| engine.verify(entry, acquisition));
+        let outcome = engine.map(|engine| engine.verify(lock, acquisition));
         outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))
     }
 }
@@ -169,7 +140,7 @@ mod tests {
     fn notice_tells_what_is_gone_and_leaves_what_is_not() {
         let (noted, url) = (Noted::default(), "memory://recheck");
         let other = Client::builder().url(url).unwrap().connect().unwrap();
-        let schemes = Schemes::none().with(noted.clone());
+        let schemes = Schemes::empty().with(noted.clone());
         let client = Client::builder().url(url).unwrap().schemes(schemes).connect().unwrap();
         // Neither is renewed while the test runs.
         let options = LockOptions::new().lease(Duration::from_secs(3_600));

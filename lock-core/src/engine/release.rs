@@ -1,26 +1,31 @@
-//! Giving back: what a release may answer, and what each answer means.
+//! Ending holds: what a release may answer, and what each answer means.
 //!
 //! | what the store says | what it means |
 //! |---|---|
 //! | freed | released |
 //! | not ours, to the first request | lost: it was taken from us before |
-//! | not ours, to a repetition, the first sent before the local deadline | released: the first request did it (event "unconfirmed") |
+//! | not ours, to a repetition, the first sent before the local deadline | released by the first |
 //! | not ours, to a repetition, the first sent after the local deadline | lost |
 //! | something else is under the key | lost |
-//! | nothing, for half of the command time-out | it is asked again |
-//! | nothing, until the command time-out | unavailable; it is tried on in the background, and the lease ends it |
+//! | nothing, for half of the command timeout | it is asked again |
+//! | nothing, until the command timeout | unavailable; it is tried on in the background |
+//!
+//! A dropped guard does not wait for the answer. Its request has left when the guard is gone, before
+//! any other of this client about the same lock. What the store answers is dealt with by the thread
+//! that reads it; until then it is pending, so a client that is dropped waits for it.
 
+use super::Engine;
 use super::acquisition::Acquisition;
-use super::entry::Entry;
-use super::keep::tell_lost;
-use super::turns::Returned;
-use super::{Engine, ask};
-use crate::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
-use crate::clock::{Moment, Signal};
+use super::held::tell_lost;
+use super::local_queue::{LocalLock, ReleaseTiming};
+use super::renewal::{PendingCleanup, Workers};
+use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions};
+use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
+use crate::panics::call_backend;
 use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,35 +34,57 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Engine {
-    /// Ends one hold; the last one gives the lock back to the store. Bounded by the command time-out.
+    /// Ends one hold; the last one releases the lock. Bounded by the command timeout.
     pub(crate) fn end_hold(
         &self,
-        entry: &Arc<Entry>,
+        lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
     ) -> Result<(), Error> {
-        self.end_hold_by(entry, acquisition, Self::release)
-    }
-
-    /// The same, and gives the lock back by `release`.
-    pub(super) fn end_hold_by(
-        &self,
-        entry: &Arc<Entry>,
-        acquisition: &Arc<Acquisition>,
-        release: impl FnOnce(&Self, &Arc<Entry>, &Arc<Acquisition>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let held = self.still_holds(entry, acquisition);
-        if held && acquisition.end_nested() {
-            return Ok(());
+        match self.end_one_hold(lock, acquisition)? {
+            Some(lease) => self.release(lock, acquisition, lease),
+            None => Ok(()),
         }
-        // The parent holds it: whatever a forked child does to it must not reach the store. Nor may the child wait for
-        // the entry: whoever had its lock at the fork is not there to let go of it.
-        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
-        entry.end_hold(acquisition);
-        if held { release(self, entry, acquisition) } else { Err(acquisition.lost_error()) }
     }
 
-    /// Stops renewing, so that no renewal can follow the release. False if it ended otherwise already.
-    pub(crate) fn give_back(&self, acquisition: &Acquisition) -> bool {
+    /// The same, without waiting for the store's answer. What it says is told as events.
+    pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
+        if let Ok(Some(lease)) = self.end_one_hold(lock, acquisition) {
+            self.release_async(lock, acquisition, lease);
+        }
+    }
+
+    /// Ends one hold. Returns the lease if that was the last one, and the store is to be asked.
+    fn end_one_hold(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<Option<LeaseTime>, Error> {
+        let held = self.still_holds(lock, acquisition);
+        if held && acquisition.end_nested() {
+            return Ok(None);
+        }
+        // The parent holds it: what a forked child does must not reach the store. Nor may the child
+        // wait for the local lock: a thread that had it at the fork is not there to unlock it.
+        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
+        lock.end_hold(acquisition);
+        if !held {
+            return Err(acquisition.lost_error());
+        }
+        if let Some(since) = lock.hand_off(acquisition, self.clock.as_ref()) {
+            acquisition.close_listeners();
+            tell_released(&self.events, acquisition, since);
+            return Ok(None);
+        }
+        let lease = acquisition.lock().lease;
+        if !self.mark_released(acquisition) {
+            self.declare_lost(lock, acquisition, LossCause::Expired);
+            return Err(acquisition.lost_error());
+        }
+        Ok(Some(lease))
+    }
+
+    /// Stops renewing, so that no renewal follows the release. False if it ended already.
+    pub(super) fn mark_released(&self, acquisition: &Acquisition) -> bool {
         let mut inner = acquisition.lock();
         if acquisition.has_ended() || self.clock.now() >= acquisition.valid_until() {
             return false;
@@ -68,40 +95,25 @@ impl Engine {
         true
     }
 
-    /// Everything about a release that comes before the store is asked. Returns the lease; `None` if it is not to be
-    /// asked, because somebody of this client has the lock now.
-    pub(super) fn begin_release(
+    fn release(
         &self,
-        entry: &Arc<Entry>,
+        lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
-    ) -> Result<Option<LeaseTime>, Error> {
-        if self.hand_on(entry, acquisition) {
-            return Ok(None);
-        }
-        let lease = acquisition.lock().lease;
-        if !self.give_back(acquisition) {
-            self.declare_lost(entry, acquisition, LossCause::Expired);
-            return Err(acquisition.lost_error());
-        }
-        Ok(Some(lease))
-    }
-
-    pub(super) fn release(
-        &self,
-        entry: &Arc<Entry>,
-        acquisition: &Arc<Acquisition>,
+        lease: LeaseTime,
     ) -> Result<(), Error> {
-        let Some(lease) = self.begin_release(entry, acquisition)? else { return Ok(()) };
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&acquisition.name);
         let sent = self.clock.now();
-        let outcome = self.send_release(acquisition, lease);
+        let by = sent + self.settings.command_timeout;
+        let (id, options) = (acquisition.id(lease), acquisition.release_options());
+        let (answer, first_unanswered) = self.send_release(&id, options, by);
+        let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
         acquisition.close_listeners();
         let now = self.clock.now();
         let told = outcome.as_ref().ok().copied().flatten();
-        entry.vacate(self, acquisition, Returned { at: now, took: Some(now.since(sent)), told });
+        lock.released(acquisition, ReleaseTiming { at: now, took: Some(now.since(sent)), told });
         match &outcome {
             Ok(_) => tell_released(&self.events, acquisition, now),
             Err(error) => tell_failed(&self.events, acquisition, error.clone()),
@@ -109,50 +121,53 @@ impl Engine {
         outcome.map(drop)
     }
 
-    /// How many clients were told, if the store says that.
-    fn send_release(
+    /// What an answer means; how many clients were told, if the store says that.
+    fn released(
         &self,
         acquisition: &Acquisition,
-        lease: LeaseTime,
+        answer: Result<Release, Failure>,
+        first_unanswered: Option<Moment>,
     ) -> Result<Option<u32>, Error> {
-        let id = acquisition.id(lease);
-        let mut by = self.command_deadline();
-        if !self.abilities.owned {
-            by = by.min(acquisition.valid_until()); // after that it could free a stranger's
-        }
-        let (answer, first_unanswered) = self.ask_to_release(&id, acquisition.closing(), by);
-        let failure = match answer {
+        let loss = match answer {
             Ok(Release::Freed) => return Ok(None),
             Ok(Release::FreedFor(told)) => return Ok(Some(told)),
-            Ok(Release::Gone) => return self.gone(acquisition, first_unanswered).map(|()| None),
-            Err(failure) => failure,
+            Ok(Release::Gone) => {
+                if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) {
+                    let lock = acquisition.name.clone();
+                    self.events.emit(|| Event::ReleaseUnconfirmed { lock });
+                    return Ok(None);
+                }
+                end_as_gone(&self.events, acquisition)
+            }
+            Err(failure) if failure.error().is_foreign_format() => {
+                end_as_overwritten(&self.events, acquisition, failure.into_error())
+            }
+            Err(Failure::Final(error)) => return Err(error.on(&acquisition.name)),
+            Err(failure) => {
+                let lease = acquisition.lock().lease;
+                self.clean_up(acquisition.id(lease), acquisition.release_options());
+                let error = failure.into_error();
+                return Err(unconfirmed(acquisition, self.clock.now(), &error));
+            }
         };
-        let error = failure.into_error();
-        if error.is_foreign_format() {
-            let loss = end_as_overwritten(&self.events, acquisition, error);
-            return Err(loss.to_error().on(&acquisition.name));
-        }
-        self.clean_up(id, acquisition.closing());
-        Err(self.unconfirmed(acquisition, self.clock.now(), &error))
+        Err(loss.to_error().on(&acquisition.name))
     }
 
-    /// Sends a release until the store answers, at most until `by`. Returns also when the first was sent that got no answer.
-    ///
-    /// Not to be called in a forked child.
-    pub(super) fn ask_to_release(
+    /// Sends a release until the store answers, at most until `by`. Returns also when the first was
+    /// sent that got no answer. Not to be called in a forked child.
+    pub(super) fn send_release(
         &self,
         id: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> (Result<Release, Failure>, Option<Moment>) {
         let mut first_unanswered = None;
         loop {
             let sent = self.clock.now();
-            // Half of the time for the first send, so that there is time to ask again and hear what came of it. Not
-            // where a repetition could free a stranger's lock.
-            let is_first = first_unanswered.is_none() && self.abilities.owned;
-            let answer_by = if is_first { sent + by.since(sent) / 2 } else { by };
-            let failure = match ask(|| self.backend.release(id, closing, answer_by)) {
+            // Half of the time for the first send, so that there is time to ask again and hear what
+            // came of it.
+            let answer_by = if first_unanswered.is_none() { sent + by.since(sent) / 2 } else { by };
+            let failure = match call_backend(|| self.backend.release(id, options, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,
             };
@@ -160,72 +175,138 @@ impl Engine {
                 first_unanswered.get_or_insert(sent);
             }
             let now = self.clock.now();
-            if !self.abilities.owned || !failure.error().is_unavailable() || now + PAUSE >= by {
+            let is_final =
+                matches!(failure, Failure::Final(_)) || !failure.error().is_unavailable();
+            if is_final || now + PAUSE >= by {
                 return (Err(failure), first_unanswered);
             }
             self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
         }
     }
 
-    /// The store says that it was not ours.
-    fn gone(
+    fn release_async(
         &self,
-        acquisition: &Acquisition,
-        first_unanswered: Option<Moment>,
-    ) -> Result<(), Error> {
-        if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) {
-            self.events.emit(|| Event::ReleaseUnconfirmed { lock: acquisition.name.clone() });
-            return Ok(());
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        lease: LeaseTime,
+    ) {
+        #[cfg(feature = "tracing")]
+        let _span = crate::trace::release(&acquisition.name);
+        let (id, options) = (acquisition.id(lease), acquisition.release_options());
+        let release = AsyncRelease {
+            events: self.events.clone(),
+            clock: Arc::clone(&self.clock),
+            workers: Arc::clone(&self.workers),
+            lock: Arc::clone(lock),
+            acquisition: Arc::clone(acquisition),
+            id: id.clone(),
+            options,
+            node: self.workers.renewal_node(&acquisition.name),
+            _pending: self.workers.pending_cleanup(),
+        };
+        *self.async_release.lock() = Some(acquisition.name.clone());
+        let asked = self.ask(|backend| {
+            let done = Box::new(move |answer| release.answered(answer));
+            backend.submit_release(&id, options, self.command_deadline(), done);
+            Ok(())
+        });
+        if let Err(failure) = asked {
+            // A backend that panicked: whatever it did with the request.
+            self.clean_up(id, options);
+            tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
         }
-        let loss = end_as_gone(&self.events, acquisition);
-        Err(loss.to_error().on(&acquisition.name))
+        acquisition.close_listeners();
+        let timing = ReleaseTiming { at: self.clock.now(), took: None, told: None };
+        lock.released(acquisition, timing);
     }
 
-    fn unconfirmed(&self, acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
-        let inner = acquisition.lock();
-        let left = if inner.overlong {
-            inner.lease.duration()
-        } else {
-            acquisition.valid_until().since(now)
-        };
-        drop(inner);
-        let then = if self.abilities.owned {
-            format!(
-                "it is tried on in the background, and the lease ends the lock within about {left:.1?} in any case"
-            )
-        } else if left.is_zero() {
-            "it is not sent again, because the lease is over, and the lock may be another's"
-                .to_owned()
-        } else {
-            format!(
-                "it is not sent again, because it could free another's lock: that is left to the lease, of which there are {left:.1?}"
-            )
-        };
-        Error::new(cause.kind(), format!("the release was not confirmed: {then}"))
-            .with_source(cause.clone())
-            .on(&acquisition.name)
+    /// Has the answers read that no caller waits for, by a request behind them. Waits until `by`.
+    pub(super) fn collect_async_releases(&self, by: Moment) {
+        if let Some(name) = self.async_release.lock().take()
+            && self.workers.has_pending_cleanups()
+        {
+            // What it says of the lock does not matter; if it cannot be asked, nothing can be read.
+            let _answer = self.ask(|backend| backend.inspect(&name, by));
+        }
     }
 }
 
-/// Tells that a holding was given back.
-pub(super) fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
+/// What is needed when the answer to a dropped guard's release comes. Not the engine itself: its end
+/// waits for this one's.
+struct AsyncRelease {
+    events: Events,
+    clock: Arc<dyn Clock>,
+    workers: Arc<Workers>,
+    lock: Arc<LocalLock>,
+    acquisition: Arc<Acquisition>,
+    id: AcquisitionId,
+    options: ReleaseOptions,
+    /// Which worker cleans up: the thread that reads the answer must not ask the backend for it.
+    node: Result<NodeId, Error>,
+    _pending: PendingCleanup,
+}
+
+impl AsyncRelease {
+    /// The answer has come, or will not. Short, and asks nothing: the thread that reads it is in the
+    /// middle of a request of its own.
+    fn answered(self, answer: Result<Release, Failure>) {
+        let Self { events, acquisition, clock, .. } = &self;
+        match answer {
+            Ok(release) if release != Release::Gone => {
+                if let Release::FreedFor(told) = release {
+                    self.lock.told(told);
+                }
+                tell_released(events, acquisition, clock.now());
+            }
+            Ok(_) => drop(end_as_gone(events, acquisition)),
+            Err(failure) if failure.error().is_foreign_format() => {
+                drop(end_as_overwritten(events, acquisition, failure.into_error()));
+            }
+            Err(Failure::Final(error)) => {
+                tell_failed(events, acquisition, error.on(&acquisition.name));
+            }
+            Err(failure) => {
+                let Self { workers, node, id, options, .. } = &self;
+                workers.clean_up(node.clone(), id.clone(), *options);
+                tell_failed(events, acquisition, failure.into_error().on(&acquisition.name));
+            }
+        }
+    }
+}
+
+fn unconfirmed(acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
+    let inner = acquisition.lock();
+    let left = match inner.overlong {
+        true => inner.lease.duration(),
+        false => acquisition.valid_until().since(now),
+    };
+    drop(inner);
+    let message = format!(
+        "the release was not confirmed: it is tried on in the background, and the lease ends the \
+         lock within about {left:.1?} in any case"
+    );
+    Error::new(cause.kind(), message).with_source(cause.clone()).on(&acquisition.name)
+}
+
+/// Tells that a lock was released.
+fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
     let held = now.since(acquisition.since);
     events.emit(|| Event::Released { lock: acquisition.name.clone(), held });
 }
 
-/// Tells that it was not, as far as anybody knows.
+/// Tells that a release was not confirmed.
 pub(super) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
     events.emit(|| Event::ReleaseFailed { lock: acquisition.name.clone(), error });
 }
 
 /// Something else lives under the key: ours is gone.
-pub(super) fn end_as_overwritten(events: &Events, acquisition: &Acquisition, error: Error) -> Loss {
+fn end_as_overwritten(events: &Events, acquisition: &Acquisition, error: Error) -> Loss {
     acquisition.lock().last_failure = Some(error);
     end_as_gone(events, acquisition)
 }
 
-/// The store says that it was not ours when it was given back: a loss after all, and told as one.
-pub(super) fn end_as_gone(events: &Events, acquisition: &Acquisition) -> Loss {
+/// The store says that it was not ours when it was released: a loss after all, and told as one.
+fn end_as_gone(events: &Events, acquisition: &Acquisition) -> Loss {
     let loss = acquisition.set_lost(&mut acquisition.lock(), LossCause::Gone);
     tell_lost(events, acquisition, loss.clone());
     loss

@@ -1,47 +1,40 @@
-//! [`MultiLock`] and [`MajorityLock`]: several locks as one, whatever each of them is and wherever it lives.
+//! [`MultiLock`] and [`MajorityLock`]: several locks as one.
 //!
 //! # How several locks are taken without a deadlock
 //!
-//! Nobody waits for one lock while he holds another. Whoever wants several waits for *one*, holding nothing; once he has
-//! it he *tries* the others; if one of them is not to be had, he lets go of everything and waits for *that* one next.
-//! Then A and B can be spelled in any order, here and in every other program. It is what C++ has in `std::lock` (the
-//! standard asks for it in \[thread.lock.algorithm\]); Howard Hinnant measured it against sorting and against holding on,
-//! and called it "smart and polite" ("Dining Philosophers Rebooted", 2013). Redisson's `RedissonMultiLock` waits for
-//! each lock with those before it in its hand: two that are spelled the other way round wait for each other until both
-//! give up.
+//! A thread waits for *one* lock while it holds none, and then *tries* the others. If one of those
+//! is busy, it releases all of them and waits for that one next. So programs may name the locks in
+//! any order. This is the algorithm of C++'s `std::lock` (Howard Hinnant, "Dining Philosophers
+//! Rebooted", 2013). Redisson's `RedissonMultiLock` waits for each lock while it holds those
+//! before, and two that name them in opposite orders block each other until both time out.
 //!
-//! Two that each hold one, try the other's and let go, both at the same pace, could go on like that for ever. So whoever
-//! let go of something pauses before he waits for the next, for a random time that grows with the number of failures
-//! ([`take`]). And of the same locks everybody begins with the same one, the first by name: those who want the same meet
-//! at its queue, and its holder finds the others free. That is for speed alone; where names say nothing, as with the same
-//! name on several servers, it is as they were given.
+//! Two threads that each hold one lock and try the other's could fail in step for ever. So a thread
+//! pauses after a failed round, for a random time that grows with the number of failures
+//! ([`acquire`]). All threads start with the first lock by name, for speed alone: they meet at its
+//! queue, and its holder finds the others free.
 //!
-//! A mutex of a single process is free for a moment between two holders, and a try may find it so. Ours is handed on to
-//! whoever queues, and a try overtakes nobody: among threads that want one lock each and never leave its queue empty, whoever
-//! tries two would try for ever (seen: not once in 20 s). So after three rounds in vain a try becomes a short wait in
-//! the queue, for a random moment that doubles up to a tenth of a second. That is waiting with a lock in hand, but never
-//! for long, and of two that do it crosswise one gives up first.
+//! A released lock is handed to the next local waiter, and a try does not overtake waiters, so a
+//! try of a lock whose queue is never empty never succeeds (seen: not once in 20 s). After three
+//! failed rounds a try therefore waits in the queue for a random moment, which doubles up to a
+//! tenth of a second.
 //!
-//! # What is different with a majority
+//! # Differences of a majority
 //!
-//! A [`MajorityLock`] needs more than half. It goes on trying where a [`MultiLock`] has failed already, and takes what it
-//! can get, because each lock more than needed is one that may be lost. It waits for no lock longer than its share of
-//! what is left of the wait, because the next one may come free sooner.
+//! A [`MajorityLock`] requires more than half of its members, but takes as many as it can get,
+//! because each spare one may be lost. It waits for no member longer than its share of the
+//! remaining wait, because another may become free sooner.
 //!
-//! # Where it stands
+//! # Layers
 //!
-//! Above everything else, on the verbs that every program has: each member queues, renews, hands on and cleans up as ever.
-//! A guard of several ([`held`]) has the guards of its members in its hand. What is needed to tell locks apart and to end
-//! detached holds is in [`members`].
+//! It uses the public methods of its members only: each queues, renews, hands off and cleans up as
+//! a single lock does. The guard of several locks ([`guards`]) holds the guards of its members.
+//! [`members`] tells locks apart and ends detached holds.
 
-mod held;
+mod acquire;
+mod guards;
 mod members;
-mod take;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use held::Several;
-pub(crate) use members::{Leaf, Parts};
 
 use crate::backend::LockInfo;
 use crate::error::Error;
@@ -49,44 +42,46 @@ use crate::guard::LockGuard;
 use crate::lock::{DistLock, sealed};
 use crate::name::LockName;
 use crate::options::LockOptions;
+use crate::parts::Parts;
 use members::Members;
 use std::fmt;
 use std::sync::Arc;
 
-/// Several locks as one: all of them, or none.
+/// Several locks as one: all of them are held, or none.
 ///
-/// They may be of different clients, on different servers, and of different kinds; a member may be a `MultiLock` or a
-/// [`MajorityLock`] itself. Two programs that name the same locks in another order do not block each other for ever: no
-/// lock is waited for while another is held, but for a tenth of a second at most (the algorithm of C++'s `std::lock`).
-/// That is so for what *this* lock takes. A thread that holds one of them already, by a guard of its own, has it in its hand while
-/// it waits for the others; then the order matters as ever.
+/// The members may belong to different clients, servers and kinds; a member may itself be a
+/// `MultiLock` or a [`MajorityLock`]. Programs may name the same locks in different orders without
+/// a deadlock: the lock waits for no member while it holds another, except for a tenth of a second
+/// at most (the algorithm of C++'s `std::lock`). A thread that already holds a member by a guard of
+/// its own keeps it while it waits for the others; then the order matters.
 ///
-/// It is what Redisson calls `RedissonMultiLock`, and has all verbs of [`DistLock`]:
+/// It corresponds to Redisson's `RedissonMultiLock`, and has all methods of [`DistLock`]:
 ///
-/// - A wait is one deadline for all of it. Whatever ends the attempt - the deadline, an interrupt, an error, a panic -
-///   gives back what was taken.
-/// - Each member has the lease that was asked for, and the watchdog keeps each. A lease that ends by itself counts from
-///   when the guard is handed out: where taking the last member took more than a tenth of it, the earlier ones are
-///   extended first.
-/// - The guard is as good as its worst member: lost when one is lost, and [remaining](LockGuard::remaining) for as long as
-///   the first to end. [`LockGuard::fencing_tokens`] has the token of each.
-/// - Its members stay locks of their own. Whoever holds some of them already takes one hold more of each.
-///   [`hold_count`](DistLock::hold_count) is how often this thread holds *all* of them, and it
-///   [holds](DistLock::is_held_by_current_thread) it if it holds all, however it got them.
-/// - It [is locked](DistLock::is_locked) if it could not be taken now: when anybody holds any of them.
-///   [`inspect`](DistLock::inspect) names the one of these holders whose lease ends last.
-/// - [`force_unlock`](DistLock::force_unlock) frees all of them, and says whether anybody held any.
-/// - [`unlock`](DistLock::unlock) ends the newest detached hold on the same locks, also through another handle, made of
-///   them in another order.
+/// - The wait is one deadline for all members. An attempt that ends by the deadline, an interrupt,
+///   an error or a panic releases what was taken.
+/// - Each member has the requested lease, and the watchdog renews each. A fixed lease counts from
+///   when the guard is returned: if taking the last member took more than a tenth of it, the
+///   earlier ones are extended first.
+/// - The guard is lost when one member is lost, and [remains](LockGuard::remaining) until the first
+///   lease ends. [`LockGuard::fencing_tokens`] returns the token of each.
+/// - Its members stay locks of their own. A thread that holds a member takes one more hold of it.
+///   [`hold_count`](DistLock::hold_count) is the number of times that this thread holds *all* of
+///   them, and it [holds](DistLock::is_held_by_current_thread) the lock if it holds all members,
+///   however it got them.
+/// - It [is locked](DistLock::is_locked) while any member is held. [`inspect`](DistLock::inspect)
+///   returns the holder whose lease ends last.
+/// - [`force_unlock`](DistLock::force_unlock) frees all members, and returns whether any was held.
+/// - [`unlock`](DistLock::unlock) ends the newest detached hold on the same locks, also through
+///   another handle with the members in another order.
 ///
 /// # Blocking
 ///
-/// The members are asked one after the other: one round trip for each. The wait that was asked for can be overstepped by
-/// one command time-out of each member, where all of their servers are about to fall silent.
+/// The members are asked one after the other, one round trip each. The wait may be exceeded by one
+/// command timeout for each member, if all their servers stop answering.
 ///
 /// # Errors
 ///
-/// What went wrong with which member stands in the text, and in [`Error::members`].
+/// The text and [`Error::members`] contain the result of each member.
 ///
 /// # Examples
 ///
@@ -109,26 +104,27 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct MultiLock(Arc<Members>);
 
-/// A majority of several locks as one: it is held while more than half of them are.
+/// A majority of several locks as one: held while more than half of them are.
 ///
-/// This is what Redisson calls `RedissonRedLock`: the same lock on several servers that know nothing of each other, so that
-/// it outlives the loss of some. What it cannot have is one [fencing token](LockGuard::fencing_token), because nobody
-/// orders the grants of its members; each member's own are in [`LockGuard::fencing_tokens`].
+/// It corresponds to Redisson's `RedissonRedLock`: the same lock on several independent servers, so
+/// that it survives the loss of some. It has no common [fencing token](LockGuard::fencing_token),
+/// because the grants of its members have no common order; each member's own are in
+/// [`LockGuard::fencing_tokens`].
 ///
-/// It has all verbs of [`DistLock`], as [`MultiLock`] has them, but:
+/// It has all methods of [`DistLock`], as [`MultiLock`] has them, but:
 ///
-/// - It takes every member that it can get, and is content with more than half.
-/// - It waits for a member that is busy for at most its share: what is left of the wait divided by the number of members,
-///   and never more than a second at a time. Then it looks at the others again.
-/// - A member that cannot be asked costs whoever asks it a command time-out; so for five seconds after that, this lock asks it last, and
-///   only if the others are not enough.
-/// - A member that cannot be asked counts as one that cannot be had. Where so many could not be asked that it is not known
-///   whether it would have been free, that is an [unavailable](Error::is_unavailable) lock and not a busy one.
-/// - The guard is lost when fewer than needed are left, and [remaining](LockGuard::remaining) for as long as enough of them
-///   are. [`LockGuard::unlock`] is content when enough of them say that they were ours until then; what failed
-///   on the others is told by the events of their clients.
-/// - [`hold_count`](DistLock::hold_count), [`is_locked`](DistLock::is_locked) and the like follow from that: held often
-///   enough on enough of them; locked if it could not be taken now.
+/// - It takes every member that it can get, and succeeds with more than half.
+/// - It waits for a busy member for at most its share: the remaining wait divided by the number of
+///   members, and never more than a second at a time. Then it tries the others again.
+/// - A member that does not answer costs a command timeout; for five seconds after that, this lock
+///   asks it last, and only if the others are not enough.
+/// - A member that does not answer counts as not taken. If so many do not answer that the lock may
+///   or may not be free, it is [unavailable](Error::is_unavailable) and not busy.
+/// - The guard is lost when fewer than required are left, and [remains](LockGuard::remaining) for
+///   as long as enough of them do. [`LockGuard::unlock`] succeeds if enough members were held until
+///   then; failures of the others are reported by the events of their clients.
+/// - [`hold_count`](DistLock::hold_count), [`is_locked`](DistLock::is_locked) and the other queries
+///   follow from that: held often enough on enough members; locked if it could not be taken now.
 ///
 /// # Examples
 ///
@@ -151,15 +147,15 @@ pub struct MultiLock(Arc<Members>);
 pub struct MajorityLock(Arc<Members>);
 
 impl MultiLock {
-    /// All of these locks as one. Asks no store.
+    /// Makes one lock of all these locks. Sends no request.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if there is none, or one of them (the same name of the same client) is among them twice, here
-    /// or inside another. It would be held twice and protect nothing more, so whoever wrote that meant something else.
+    /// [`Error::is_misuse`] without members, or if one of them (the same name of the same client)
+    /// is given twice, here or inside another: holding it twice protects nothing more.
     ///
-    /// The same name on the same server by two *clients* cannot be told from here: those are two strangers, and
-    /// wait for each other.
+    /// The same name on the same server by two *clients* is not detected: the two wait for each
+    /// other.
     pub fn new<I>(members: I) -> Result<Self, Error>
     where
         I: IntoIterator,
@@ -171,12 +167,12 @@ impl MultiLock {
 }
 
 impl MajorityLock {
-    /// The majority of these locks as one. Asks no store.
+    /// Makes one lock of the majority of these locks. Sends no request.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if there are fewer than three (the majority of one or two is all of them: a [`MultiLock`]), or
-    /// one of them is there twice, as with [`MultiLock::new`]. It would count twice.
+    /// [`Error::is_misuse`] with fewer than three members (the majority of one or two is all of
+    /// them: a [`MultiLock`]), or if one of them is given twice, as with [`MultiLock::new`].
     pub fn new<I>(members: I) -> Result<Self, Error>
     where
         I: IntoIterator,
@@ -187,16 +183,17 @@ impl MajorityLock {
     }
 }
 
-/// A lock that is made of others.
-macro_rules! of_several {
+/// Implements a lock of several members.
+macro_rules! composite_lock {
     ($kind:ident) => {
         impl $kind {
             /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
             ///
             /// # Errors
             ///
-            /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after it has run: then its
-            /// result is dropped, because others may have been inside meanwhile.
+            /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after
+            /// it has run: then its result is dropped, because another holder may have entered
+            /// meanwhile.
             pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
                 let lock: &dyn DistLock = self;
                 lock.run(work)
@@ -205,17 +202,17 @@ macro_rules! of_several {
 
         impl sealed::Sealed for $kind {
             fn parts(&self) -> Parts {
-                Parts::Several(Arc::clone(self.0.group()))
+                Parts::Composite(Arc::clone(self.0.composite()))
             }
         }
 
         impl DistLock for $kind {
             fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-                take::take(&self.0, options).map_err(|error| error.on(self.name()))
+                acquire::acquire(&self.0, options).map_err(|error| error.on(self.name()))
             }
 
             fn unlock(&self) -> Result<(), Error> {
-                self.0.group().unlock_detached()
+                self.0.unlock_detached()
             }
 
             fn inspect(&self) -> Result<LockInfo, Error> {
@@ -235,7 +232,7 @@ macro_rules! of_several {
             }
 
             fn name(&self) -> &LockName {
-                &self.0.group().name
+                &self.0.composite().name
             }
         }
 
@@ -259,5 +256,5 @@ macro_rules! of_several {
     };
 }
 
-of_several!(MultiLock);
-of_several!(MajorityLock);
+composite_lock!(MultiLock);
+composite_lock!(MajorityLock);

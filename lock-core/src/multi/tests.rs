@@ -6,16 +6,16 @@ use crate::engine::tests::recorded::{Fault, Recorded};
 use crate::engine::tests::{SECOND, eventually, sleeping};
 use crate::{
     Client, Clock, DistLock, Error, GuardState, Interrupt, LockOptions, LossCause, ManualClock,
-    Mutex, Outcome,
+    MemberOutcome, Mutex,
 };
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+mod acquire;
 mod guards;
 mod holds;
-mod kinds;
-mod taking;
+mod members;
 mod threads;
 
 /// Three stores, a client of each, and a lock of another name on each.
@@ -71,7 +71,8 @@ impl Three {
         self.clients.iter().chain(&self.others)
     }
 
-    /// How many threads of the clients look after what is held. They sleep on the clock when there is nothing to do.
+    /// How many threads of the clients look after what is held. They sleep on the clock when there
+    /// is nothing to do.
     fn threads(&self) -> usize {
         self.everybody().map(|client| client.0.threads()).sum()
     }
@@ -105,10 +106,11 @@ impl Three {
         }
     }
 
-    /// Until the thread of the test sleeps in the queue for that lock: a try stands there, too, but does not sleep.
+    /// Until the thread of the test sleeps in the queue for that lock: a try stands there, too, but
+    /// does not sleep.
     fn until_waiting_for(&self, n: usize) {
         self.until("it waits for one", SECOND / 1000, || {
-            let is_queued = self.clients[n].waiting(NAMES[n]).unwrap() == 1;
+            let is_queued = self.clients[n].queue_length(NAMES[n]).unwrap() == 1;
             is_queued && sleeping(&self.clock) > self.threads()
         });
     }
@@ -118,11 +120,11 @@ const NONE: [bool; 3] = [false; 3];
 
 /// What each member came to, in one letter.
 fn letters(error: &Error) -> String {
-    let letter = |outcome: &Outcome| match outcome {
-        Outcome::Done => 'd',
-        Outcome::Busy => 'b',
-        Outcome::NotAsked => '-',
-        Outcome::Failed(_) => 'f',
+    let letter = |outcome: &MemberOutcome| match outcome {
+        MemberOutcome::Done => 'd',
+        MemberOutcome::Busy => 'b',
+        MemberOutcome::NotAsked => '-',
+        MemberOutcome::Failed(_) => 'f',
     };
     error.members().iter().map(|it| letter(it.outcome())).collect()
 }

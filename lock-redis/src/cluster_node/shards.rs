@@ -6,7 +6,7 @@
 use crate::address::Address;
 use crate::connection::{ConnectionLike, Request};
 use crate::deployment::Account;
-use crate::refusal::{self, Asked};
+use crate::error_mapping::{self, Asked};
 use crate::reply::Reply;
 use lock_core::Moment;
 use lock_core::backend::Failure;
@@ -99,7 +99,7 @@ pub(crate) fn ask(
         if let Reply::Error(error) = reply
             && !error.is_unknown_subcommand()
         {
-            return Err(refusal::refused(link.server(), error, &Asked::Cluster));
+            return Err(error_mapping::refused(link.server(), error, &Asked::Cluster));
         }
     }
     let id = word(id).ok_or_else(|| no_cluster(link))?;
@@ -110,7 +110,7 @@ pub(crate) fn ask(
     }
     let reply = link.call(&Request(&[&[b"CLUSTER", b"SLOTS"]]), by)?;
     if let Reply::Error(error) = &reply {
-        return Err(refusal::refused(link.server(), error, &Asked::Cluster));
+        return Err(error_mapping::refused(link.server(), error, &Asked::Cluster));
     }
     let (shards, nodes) = read_slots(&reply, host).ok_or_else(|| no_cluster(link))?;
     Ok(Shards { id, epoch, shards, nodes, sharded_channels })

@@ -1,130 +1,148 @@
-//! [`Format`]: what stands under a lock's key, what is asked to take, keep and free it, and what can be done with it. One
-//! file for each, beside its Lua:
+//! [`WireFormat`]: what stands under a lock's key, and what is asked to take, keep and free it.
 //!
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
-//! - [`plain`], [`timestamp`], [`counter`]: the algorithms of the past, which do not know their owner
+//! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
+//! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
 //!
-//! Those that know their owner have the same scripts ([`owned`]); the others send commands one after the other
-//! ([`unowned`]). Whose waiters a release wakes besides our own is a setting of `token` ([`wakes`]).
+//! Formats that do not say who holds a lock are in [`classic`](crate::classic).
 
-mod counter;
-mod found;
+mod foreign_value;
 mod owned;
-mod plain;
-mod polls;
-mod progress;
+mod poll_interval;
 mod redisson;
 mod spec;
-mod timestamp;
 mod token;
-mod unowned;
 mod wakes;
 
-pub(crate) use owned::{Owned, SetAside, Shape};
-pub(crate) use polls::Polls;
-pub use progress::Progress;
+pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
+pub(crate) use owned::{Dialect, OwnedFormat, SetAside};
+pub(crate) use poll_interval::PollInterval;
 pub(crate) use redisson::REDISSON;
+pub(crate) use spec::Settings;
 pub(crate) use token::TOKEN;
-pub use unowned::Stops;
 #[cfg(test)]
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
-use crate::connection::{ConnectionLike, Server, SharedConnection};
-use crate::keys;
-use crate::neighbour::Neighbour;
+use crate::connection::{ConnectionLike, Server};
+use crate::error_mapping::{self, Asked};
+use crate::foreign_client::ForeignClient;
+use crate::keys::{self, Keys};
 use crate::pubsub::ChannelKind;
-use crate::quorum_node::{MarkerRequest, ServerState};
-use crate::quorum_node::{ProposalReply, VoteTerms};
-use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
+    ReplicaSupport,
 };
 use lock_core::{
-    Config, Context, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
+    Config, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
 };
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use unowned::Unowned;
 
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
 /// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
-/// A wire format, with the settings that it depends on.
-#[derive(Debug)]
-pub struct Format(Kind);
+/// What stands under a lock's key, and how it is taken, looked at and freed on one connection.
+pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
+    /// What it is called.
+    fn name(&self) -> &'static str;
 
-#[derive(Debug)]
-enum Kind {
-    Owned(Owned),
-    Unowned(Unowned),
+    /// Makes the names of keys.
+    fn keys(&self) -> &Keys;
+
+    /// How often a waiter asks again, where releases are not told.
+    fn polls(&self) -> PollInterval;
+
+    /// What a store of this format can do, where replicas can be asked in this way.
+    fn abilities(&self, replication: ReplicaSupport) -> Abilities;
+
+    /// Whether its attempts must go on a link with no other requests in between.
+    fn needs_own_link(&self) -> bool {
+        false
+    }
+
+    /// This one, where it says who holds a lock.
+    fn owned(&self) -> Option<&OwnedFormat> {
+        None
+    }
+
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    fn acquire(
+        &self,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure>;
+
+    /// See [`Backend::release`](lock_core::Backend::release).
+    fn release(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure>;
+
+    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    fn inspect(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure>;
+
+    /// See [`Backend::force_release`](lock_core::Backend::force_release).
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure>;
 }
 
+/// The wire format of a client, with the settings that it depends on.
+#[derive(Debug)]
+pub struct Format(pub(crate) Arc<dyn WireFormat>);
+
 impl Format {
-    /// The one that `config` names, which was checked.
+    /// The one that `config` names, which was checked: one that says who holds a lock.
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] where it names none that there is, or asks it for something that it does not know.
-    pub fn of(config: &Config, context: &Context) -> Result<Self, Error> {
-        spec::read(config, context).map(Self)
+    pub fn of(config: &Config) -> Result<Self, Error> {
+        Ok(Self(Arc::new(spec::read(config)?)))
     }
 
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        match &self.0 {
-            Kind::Owned(format) => format.shape.name,
-            Kind::Unowned(format) => format.name(),
-        }
+        self.0.name()
     }
 
     /// Whose waiters its releases wake besides our own, as its setting `wakes=` names them.
     #[must_use]
     pub fn wakes(&self) -> Option<&'static str> {
-        self.woken().map(Neighbour::name)
+        self.woken().map(ForeignClient::name)
     }
 
     /// Whether releases must be told on plain channels, because others listen there who know no sharded ones.
     #[must_use]
     pub fn needs_plain_channels(&self) -> bool {
-        self.woken() == Some(Neighbour::SpringIntegration)
+        self.woken() == Some(ForeignClient::SpringIntegration)
     }
 
-    fn woken(&self) -> Option<Neighbour> {
-        match &self.0 {
-            Kind::Owned(format) => format.shape.wakes(),
-            Kind::Unowned(_) => None,
-        }
-    }
-
-    /// The same, with somebody who is told of every step between two commands, and may hold it up there: for showing what
-    /// can happen in between. Formats that take one step have none.
-    #[must_use]
-    pub fn stopping(self, stops: Arc<dyn Stops>) -> Self {
-        Self(match self.0 {
-            Kind::Unowned(format) => Kind::Unowned(format.stopping(stops)),
-            owned => owned,
-        })
-    }
-
-    /// The same for a cluster: no two keys are named in one request that may live in different slots, or one of which may
-    /// have moved on before the other.
-    #[must_use]
-    pub fn on_cluster(self) -> Self {
-        Self(match self.0 {
-            Kind::Owned(format) => Kind::Owned(format.on_cluster()),
-            unowned => unowned,
-        })
+    fn woken(&self) -> Option<ForeignClient> {
+        self.0.owned().and_then(|format| format.dialect.wakes())
     }
 
     /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
     pub fn use_sharded_channels(&self, sharded: bool) {
-        if let Kind::Owned(format) = &self.0 {
+        if let Some(format) = self.0.owned() {
             format.use_sharded_channels(sharded);
         }
     }
@@ -132,186 +150,49 @@ impl Format {
     /// The slot that everything of a lock lives in.
     #[must_use]
     pub fn slot(&self, name: &LockName) -> u16 {
-        keys::slot(&match &self.0 {
-            Kind::Owned(format) => format.keys.lock(name),
-            Kind::Unowned(format) => format.keys.lock(name),
-        })
+        keys::slot(&self.0.keys().lock(name))
     }
 
     /// What a store of this format can do, where replicas can be asked in this way.
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
-        match &self.0 {
-            Kind::Owned(format) => format.abilities().replication(replication),
-            Kind::Unowned(format) => format.abilities(),
-        }
+        self.0.abilities(replication)
     }
 
-    /// Whether it says whose a lock is.
+    /// Whether it says who holds a lock.
     pub(crate) fn knows_owners(&self) -> bool {
-        matches!(self.0, Kind::Owned(_))
+        self.0.owned().is_some()
     }
 
-    /// Whether its attempts must go on a link with nobody else's commands in between.
-    pub(crate) fn is_exclusive(&self) -> bool {
-        matches!(&self.0, Kind::Unowned(format) if format.is_exclusive())
-    }
-
-    /// This one, where it must know its owner: for stores that cannot do without.
-    fn owned(&self, what: &str) -> Result<&Owned, Failure> {
-        match &self.0 {
-            Kind::Owned(format) => Ok(format),
-            Kind::Unowned(format) => Err(Failure::NotSent(Error::new(
+    /// This one, where it must say who holds a lock: for what cannot do without.
+    pub(crate) fn owned(&self, what: &str) -> Result<&OwnedFormat, Failure> {
+        self.0.owned().ok_or_else(|| {
+            Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
                 format!(
                     "the format `{}` does not say who holds a lock, so it cannot {what}",
-                    format.name()
+                    self.name()
                 ),
-            ))),
-        }
+            ))
+        })
     }
 
-    /// The kind of the channels on which releases are told.
-    pub(crate) fn channels(&self) -> ChannelKind {
-        match &self.0 {
-            Kind::Owned(format) => format.channels(),
-            Kind::Unowned(_) => ChannelKind::Plain,
-        }
-    }
-
-    /// How often a waiter asks again, where releases are not told.
-    pub(crate) fn polls(&self) -> Polls {
-        match &self.0 {
-            Kind::Owned(format) => format.polls(),
-            Kind::Unowned(format) => format.polls,
-        }
-    }
-
-    /// The channel on which releases of `name` are told; none where nobody tells.
-    pub(crate) fn channel(&self, name: &LockName) -> Result<String, Failure> {
-        self.owned("tell of releases").map(|format| format.channel(name))
-    }
-
-    /// See [`Backend::acquire`](lock_core::Backend::acquire). Goes on where `progress` says.
-    pub(crate) fn acquire(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        progress: &mut Progress,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        match &self.0 {
-            Kind::Owned(format) => format.acquire(link, attempt, by),
-            Kind::Unowned(format) => format.acquire(link, attempt, progress, by),
-        }
-    }
-
-    /// See [`Backend::release`](lock_core::Backend::release).
-    pub(crate) fn release(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        match &self.0 {
-            Kind::Owned(format) => format.release(link, acquisition, closing, by),
-            Kind::Unowned(format) => format.release(link, acquisition, by),
-        }
-    }
-
-    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether our own subscription to a
-    /// channel is one that nobody needs any more.
-    pub(crate) fn submit_release(
-        &self,
-        link: &SharedConnection,
-        acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
-        by: Moment,
-        lingers: impl FnOnce(&str) -> bool + Send + 'static,
-        done: OnReleased,
-    ) {
-        match &self.0 {
-            Kind::Owned(format) => {
-                format.submit_release(link, acquisition, closing, by, lingers, done);
-            }
-            Kind::Unowned(format) => {
-                done(link.exchange(by, |link| format.release(link, acquisition, by)));
-            }
-        }
-    }
-
-    /// Renews all of `batch` in one request. The answers are as many and in the same order.
-    pub(crate) fn renew(
-        &self,
-        link: &mut dyn ConnectionLike,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        self.owned("be renewed")?.renew(link, batch, by)
-    }
-
-    /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    pub(crate) fn inspect(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        match &self.0 {
-            Kind::Owned(format) => format.inspect(link, name, by),
-            Kind::Unowned(format) => format.inspect(link, name, by),
-        }
-    }
-
-    /// See [`Backend::force_release`](lock_core::Backend::force_release).
-    pub(crate) fn force(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        match &self.0 {
-            Kind::Owned(format) => format.force(link, name, by),
-            Kind::Unowned(format) => format.force(link, name, by),
-        }
-    }
-
-    /// See [`Owned::propose`].
-    pub(crate) fn propose(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        terms: &VoteTerms<'_>,
-        by: Moment,
-    ) -> Result<ProposalReply, Failure> {
-        self.owned("stand on a quorum")?.propose(link, attempt, Some(terms), by)
-    }
-
-    /// See [`Owned::mark`].
-    pub(crate) fn mark(
-        &self,
-        link: &mut dyn ConnectionLike,
-        run_id: &str,
-        step: &MarkerRequest<'_>,
-        by: Moment,
-    ) -> Result<ServerState, Failure> {
-        self.owned("stand on a quorum")?.mark(link, run_id, step, by)
+    /// The channel on which releases of `name` are told, and its kind.
+    pub(crate) fn channel(&self, name: &LockName) -> Result<(ChannelKind, String), Failure> {
+        let format = self.owned("tell of releases")?;
+        Ok((format.channels(), format.channel(name)))
     }
 
     /// The key of a quorum node's marker.
     #[must_use]
     pub fn marker_key(&self) -> String {
-        self.owned("stand on a quorum").map(|format| format.keys.marker()).unwrap_or_default()
+        self.0.keys().marker()
     }
 
     /// For how long a counter of tokens is kept.
     #[must_use]
     pub fn keep(&self) -> Duration {
-        match &self.0 {
-            Kind::Owned(format) => format.keep(),
-            Kind::Unowned(_) => Duration::ZERO,
-        }
+        self.0.owned().map_or(Duration::ZERO, OwnedFormat::keep)
     }
 }
 
@@ -327,7 +208,7 @@ pub(crate) fn run(
     match script.run(link, keys, arguments, by)? {
         Reply::Error(error) => {
             let failure = refused(link, &error, &Asked::Script(script, key));
-            Err(found::named(link, failure, key, by))
+            Err(with_found_value(link, failure, key, by))
         }
         reply => Ok(reply),
     }
@@ -340,8 +221,8 @@ pub(crate) fn refused(
     answer: &ServerError,
     asked: &Asked<'_>,
 ) -> Failure {
-    let failure = refusal::refused(link.server(), answer, asked);
-    if refusal::is_by_a_replica(failure.error()) {
+    let failure = error_mapping::refused(link.server(), answer, asked);
+    if error_mapping::is_by_a_replica(failure.error()) {
         link.close_with(failure.error());
     }
     failure
@@ -393,9 +274,9 @@ pub(crate) fn unpublished(
     channel: &str,
 ) {
     let asked = |channel| Asked::Publish(channels.publish(), channel);
-    let cause = refusal::cause_on_channel(server, why, channel, asked);
+    let cause = error_mapping::cause_on_channel(server, why, channel, asked);
     server.warn_of(WarningKind::NotPublished, cause, || {
-        let cause = refusal::explain(server, why, &asked(channel));
+        let cause = error_mapping::explain(server, why, &asked(channel));
         format!(
             "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
         )

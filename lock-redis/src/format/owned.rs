@@ -1,23 +1,23 @@
-//! [`Owned`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
-//! differ in their [`Shape`] only; the scripts are the same.
+//! [`OwnedFormat`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
+//! differ in their [`Dialect`] only; the scripts are the same.
 
-use super::polls::Polls;
+use super::poll_interval::PollInterval;
 use super::wakes::Naming;
 use super::{
-    FOR_EVER, less_ours, refused, released, remaining, run, strange, taken, token, token_range,
-    unexpected,
+    FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
+    token_range, unexpected,
 };
 use crate::connection::{ConnectionLike, ReplyCheck, SharedConnection};
+use crate::error_mapping::{self, Asked};
+use crate::foreign_client::ForeignClient;
 use crate::keys::{self, Keys};
-use crate::neighbour::Neighbour;
 use crate::pubsub::ChannelKind;
-use crate::refusal::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::script::{Run, Script, Scripts};
 use crate::text::Text;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
-    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
 };
 use lock_core::{Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy};
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use std::time::Duration;
 
 /// What tells these formats apart.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct Dialect {
     pub(crate) name: &'static str,
-    /// The scripts, with the words for this shape before each of them.
+    /// The scripts, with the words for this dialect before each of them.
     pub(crate) scripts: Scripts,
     /// Whether one plain command takes it where no token is to be made.
     pub(crate) takes_plainly: bool,
@@ -36,9 +36,9 @@ pub(crate) struct Shape {
     pub(crate) tells_apart: bool,
 }
 
-impl Shape {
+impl Dialect {
     /// Whose waiters its releases wake besides our own.
-    pub(crate) fn wakes(&self) -> Option<Neighbour> {
+    pub(crate) fn wakes(&self) -> Option<ForeignClient> {
         self.scripts.release.wakes()
     }
 }
@@ -48,15 +48,15 @@ const SELDOM: Duration = Duration::from_secs(1);
 
 /// A format, with the settings that it depends on.
 #[derive(Debug)]
-pub(crate) struct Owned {
-    pub(crate) shape: &'static Shape,
+pub(crate) struct OwnedFormat {
+    pub(crate) dialect: &'static Dialect,
     pub(crate) keys: Keys,
     /// What its channels are called.
     naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
     /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
-    polls: Option<Polls>,
+    polls: Option<PollInterval>,
     /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
     /// lease that it asks for may be shorter.
     shortest_tombstone: Duration,
@@ -72,88 +72,34 @@ pub(crate) struct SetAside {
     pub(crate) last: FencingToken,
 }
 
-impl Owned {
-    /// How long a token counter is kept after the time it stands for.
-    pub(crate) fn keep(&self) -> Duration {
-        self.keep
+impl WireFormat for OwnedFormat {
+    fn name(&self) -> &'static str {
+        self.dialect.name
     }
 
-    /// With the settings in `config`, which was checked.
-    pub(super) fn new(shape: &'static Shape, config: &Config, polls: Option<Polls>) -> Self {
-        Self {
-            shape,
-            polls,
-            keys: Keys::new(config.prefix()),
-            naming: Naming::new(shape, config.prefix()),
-            policy: config.tokens(),
-            keep: config.keep(),
-            shortest_tombstone: config.command_timeout() * 2,
-            has_slots: false,
-            sharded: AtomicBool::new(false),
-        }
+    fn keys(&self) -> &Keys {
+        &self.keys
     }
 
-    /// The same for a cluster: no two keys are named in one request that may live in different slots, or one of which may
-    /// have moved on before the other.
-    pub(super) fn on_cluster(self) -> Self {
-        Self { has_slots: true, ..self }
-    }
-
-    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
-    pub(super) fn use_sharded_channels(&self, sharded: bool) {
-        self.sharded.store(sharded, Ordering::Relaxed);
-    }
-
-    /// The command that publishes.
-    fn publish(&self) -> &'static [u8] {
-        self.channels().publish().as_bytes()
-    }
-
-    /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
-    /// knows of its own. They count as one.
-    fn unseen(&self) -> u32 {
-        u32::from(self.has_slots && self.shape.wakes() == Some(Neighbour::SpringIntegration))
-    }
-
-    /// The kind of the channels.
-    pub(crate) fn channels(&self) -> ChannelKind {
-        if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
-    }
-
-    /// How often a waiter asks again where releases are not told.
-    pub(super) fn polls(&self) -> Polls {
+    fn polls(&self) -> PollInterval {
         self.polls.unwrap_or_default()
     }
 
-    pub(super) fn abilities(&self) -> Abilities {
+    fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         // Where the scripts tell those apart that do not tell, some may look like one of us all the same.
-        let least = if self.shape.tells_apart { SELDOM } else { Duration::ZERO };
+        let least = if self.dialect.tells_apart { SELDOM } else { Duration::ZERO };
         let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
         Abilities::full()
             .tokens(self.policy != TokenPolicy::Off)
             .max_poll_interval(max_poll_interval)
+            .replication(replication)
     }
 
-    /// The channel on which releases of `name` are told.
-    pub(crate) fn channel(&self, name: &LockName) -> String {
-        self.naming.of(&self.keys.lock(name))
+    fn owned(&self) -> Option<&OwnedFormat> {
+        Some(self)
     }
 
-    /// The list that a release of `key` pushes to, in the same script, if there is one.
-    fn list(&self, key: &str) -> Option<String> {
-        self.shape.wakes().and_then(|wakes| wakes.list(key))
-    }
-
-    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
-    /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
-    fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
-        match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
-            Some(list) => Err(Failure::Refused(Error::configuration(refusal::apart(&list)))),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn acquire(
+    fn acquire(
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
@@ -172,7 +118,7 @@ impl Owned {
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
         let (keep, set_aside) = (Text::of(self.keep().as_millis()), Text::number(reserve.into()));
         let reply = run(
-            &self.shape.scripts.acquire,
+            &self.dialect.scripts.acquire,
             link,
             &key,
             &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes()],
@@ -184,7 +130,8 @@ impl Owned {
             Reply::Int(1) if mode == b"0" => Ok(Answer::Granted(Grant::new(None))),
             Reply::Int(first @ 2..) if mode != b"0" => {
                 let tokens = token_range(*first, reserve);
-                let tokens = tokens.ok_or_else(|| unexpected(link, &self.shape.scripts.acquire))?;
+                let tokens =
+                    tokens.ok_or_else(|| unexpected(link, &self.dialect.scripts.acquire))?;
                 let grant = Grant::new(Some(tokens));
                 Ok(Answer::Granted(if reserve == 0 {
                     grant
@@ -200,16 +147,139 @@ impl Owned {
                     }
                     Ok(self.busy(pttl, told == 1))
                 }
-                _ => Err(unexpected(link, &self.shape.scripts.acquire)),
+                _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
             },
-            _ => Err(unexpected(link, &self.shape.scripts.acquire)),
+            _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
+        }
+    }
+
+    fn release(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.closing(acquisition, closing, |script, key, keys, arguments| {
+            let reply = run(script, link, key, keys, arguments, by)?;
+            let channel = || self.naming.of(key);
+            released(link.server(), self.channels(), channel, &reply, self.unseen())
+                .ok_or_else(|| unexpected(link, script))
+        })
+    }
+
+    fn inspect(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let key = self.keys.lock(name);
+        let reply = run(&self.dialect.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
+        match reply.as_array() {
+            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
+            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
+                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
+                Ok(LockInfo::held(HolderInfo::new(
+                    OwnerText::new(&String::from_utf8_lossy(owner)),
+                    remaining(*pttl),
+                    holds.unwrap_or(1),
+                )))
+            }
+            _ => Err(unexpected(link, &self.dialect.scripts.inspect)),
+        }
+    }
+
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        let key = self.keys.lock(name);
+        self.refuse_apart(&key)?;
+        let (channel, list) = (self.naming.of(&key), self.list(&key));
+        let keys = &mut [key.as_bytes(), b""];
+        let keys = with(keys, list.as_deref().map(str::as_bytes));
+        let told = [channel.as_bytes(), self.publish()];
+        let script = &self.dialect.scripts.force;
+        let reply = run(script, link, &key, keys, &told, by)?;
+        match released(link.server(), self.channels(), || channel, &reply, 0) {
+            Some(release) => Ok(release != Release::Gone),
+            None => Err(unexpected(link, script)),
+        }
+    }
+}
+
+impl OwnedFormat {
+    /// How long a token counter is kept after the time it stands for.
+    pub(crate) fn keep(&self) -> Duration {
+        self.keep
+    }
+
+    /// With the settings in `config`, which was checked.
+    pub(super) fn new(
+        dialect: &'static Dialect,
+        config: &Config,
+        polls: Option<PollInterval>,
+    ) -> Self {
+        Self {
+            dialect,
+            polls,
+            keys: Keys::new(config.prefix()),
+            naming: Naming::new(dialect, config.prefix()),
+            policy: config.tokens(),
+            keep: config.token_retention(),
+            shortest_tombstone: config.command_timeout() * 2,
+            has_slots: config.scheme().ends_with("+cluster"),
+            sharded: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
+    pub(super) fn use_sharded_channels(&self, sharded: bool) {
+        self.sharded.store(sharded, Ordering::Relaxed);
+    }
+
+    /// The command that publishes.
+    fn publish(&self) -> &'static [u8] {
+        self.channels().publish().as_bytes()
+    }
+
+    /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
+    /// knows of its own. They count as one.
+    fn unseen(&self) -> u32 {
+        u32::from(self.has_slots && self.dialect.wakes() == Some(ForeignClient::SpringIntegration))
+    }
+
+    /// The kind of the channels.
+    pub(crate) fn channels(&self) -> ChannelKind {
+        if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
+    }
+
+    /// The channel on which releases of `name` are told.
+    pub(crate) fn channel(&self, name: &LockName) -> String {
+        self.naming.of(&self.keys.lock(name))
+    }
+
+    /// The list that a release of `key` pushes to, in the same script, if there is one.
+    fn list(&self, key: &str) -> Option<String> {
+        self.dialect.wakes().and_then(|wakes| wakes.list(key))
+    }
+
+    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
+    /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
+    fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
+        match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
+            Some(list) => Err(Failure::Refused(Error::configuration(error_mapping::apart(&list)))),
+            None => Ok(()),
         }
     }
 
     /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told);
-        match (taken(pttl), polls.map(Polls::pause)) {
+        match (taken(pttl), polls.map(PollInterval::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,
@@ -218,7 +288,7 @@ impl Owned {
 
     /// Whether a free lock is taken by one command that everybody has, and not by our script.
     fn takes_plainly(&self) -> bool {
-        self.shape.takes_plainly && self.policy == TokenPolicy::Off
+        self.dialect.takes_plainly && self.policy == TokenPolicy::Off
     }
 
     /// How the script is told which tokens to make.
@@ -234,22 +304,9 @@ impl Owned {
         }
     }
 
-    pub(super) fn release(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        self.closing(acquisition, closing, |script, key, keys, arguments| {
-            let reply = run(script, link, key, keys, arguments, by)?;
-            let channel = || self.naming.of(key);
-            released(link.server(), self.channels(), channel, &reply, self.unseen())
-                .ok_or_else(|| unexpected(link, script))
-        })
-    }
-
-    pub(super) fn submit_release(
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether our own subscription to a
+    /// channel is one that no waiter needs any more.
+    pub(crate) fn submit_release(
         &self,
         link: &SharedConnection,
         acquisition: &AcquisitionId,
@@ -265,7 +322,11 @@ impl Owned {
                 let mut heard = ReplyCheck::Expected;
                 done(outcome.and_then(|reply| {
                     if let Reply::Error(error) = &reply {
-                        return Err(refusal::refused(&server, error, &Asked::Script(script, &key)));
+                        return Err(error_mapping::refused(
+                            &server,
+                            error,
+                            &Asked::Script(script, &key),
+                        ));
                     }
                     let channel = || naming.of(&key);
                     let release = released(&server, channels, channel, &reply, unseen);
@@ -303,7 +364,7 @@ impl Owned {
         };
         if unused.is_none() && tombstone.is_zero() {
             return send(
-                &self.shape.scripts.release,
+                &self.dialect.scripts.release,
                 &key,
                 with(&mut [key.as_bytes(), b""], signal),
                 &told,
@@ -318,7 +379,7 @@ impl Owned {
         };
         let [owner, channel, publish] = told;
         send(
-            &self.shape.scripts.close,
+            &self.dialect.scripts.close,
             &key,
             with(&mut [key.as_bytes(), token.as_bytes(), closed.as_bytes(), b""], signal),
             &[owner, channel, publish, used, aside, lifetime.as_bytes()],
@@ -326,7 +387,7 @@ impl Owned {
     }
 
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
-    pub(super) fn renew(
+    pub(crate) fn renew(
         &self,
         link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
@@ -342,62 +403,20 @@ impl Owned {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         if self.has_slots {
-            return Ok(renew_apart(&self.shape.scripts.renew, link, &key_words, &words, by));
+            return Ok(renew_apart(&self.dialect.scripts.renew, link, &key_words, &words, by));
         }
         let first = keys.first().map_or("", |key| key);
-        let reply = run(&self.shape.scripts.renew, link, first, &key_words, &words, by)?;
+        let reply = run(&self.dialect.scripts.renew, link, first, &key_words, &words, by)?;
         if matches!(reply, Reply::Int(1)) {
             return Ok(vec![Ok(Renewal::Extended); batch.len()]);
         }
         let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
-            return Err(unexpected(link, &self.shape.scripts.renew));
+            return Err(unexpected(link, &self.dialect.scripts.renew));
         };
-        let script = &self.shape.scripts.renew;
+        let script = &self.dialect.scripts.renew;
         let renewals =
             answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())
-    }
-
-    pub(super) fn inspect(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        let key = self.keys.lock(name);
-        let reply = run(&self.shape.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
-        match reply.as_array() {
-            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
-            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
-                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
-                Ok(LockInfo::held(HolderInfo::new(
-                    OwnerText::new(&String::from_utf8_lossy(owner)),
-                    remaining(*pttl),
-                    holds.unwrap_or(1),
-                )))
-            }
-            _ => Err(unexpected(link, &self.shape.scripts.inspect)),
-        }
-    }
-
-    pub(super) fn force(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        let key = self.keys.lock(name);
-        self.refuse_apart(&key)?;
-        let (channel, list) = (self.naming.of(&key), self.list(&key));
-        let keys = &mut [key.as_bytes(), b""];
-        let keys = with(keys, list.as_deref().map(str::as_bytes));
-        let told = [channel.as_bytes(), self.publish()];
-        let script = &self.shape.scripts.force;
-        let reply = run(script, link, &key, keys, &told, by)?;
-        match released(link.server(), self.channels(), || channel, &reply, 0) {
-            Some(release) => Ok(release != Release::Gone),
-            None => Err(unexpected(link, script)),
-        }
     }
 }
 

@@ -3,13 +3,13 @@
 //! Under the lock's name stands a hash of one field, `owner -> 1`, whose TTL is the lease; `0` on the lock's channel
 //! says that it was released. Redisson counts re-entries in the value; ours are counted locally, so it is always 1.
 
-use super::Shape;
+use super::Dialect;
 use crate::script::scripts;
 
 const CHANNEL: &str = "redisson_lock__channel";
 
 /// The default.
-pub(crate) static REDISSON: Shape = Shape {
+pub(crate) static REDISSON: Dialect = Dialect {
     name: "redisson",
     scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
     takes_plainly: false,

@@ -5,9 +5,9 @@
 //! off, by one plain `SET key owner NX PX lease`, as theirs. Whoever only polls sees no difference; who waits with us hears
 //! of our releases on a channel of ours.
 
-use super::{Shape, found, refused, strange};
+use super::{Dialect, foreign_value, refused, strange};
 use crate::connection::{ConnectionLike, Request};
-use crate::refusal::Asked;
+use crate::error_mapping::Asked;
 use crate::reply::Reply;
 use crate::script::scripts;
 use crate::text::Text;
@@ -17,7 +17,7 @@ use lock_core::backend::{Attempt, Failure};
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
 /// The one that everybody speaks.
-pub(crate) static TOKEN: Shape = Shape {
+pub(crate) static TOKEN: Dialect = Dialect {
     name: "token",
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
     takes_plainly: true,
@@ -40,7 +40,7 @@ pub(super) fn take_plainly(
         Reply::Nil => Ok(false),
         Reply::Error(error) => {
             let failure = refused(link, &error, &Asked::Command("SET", key));
-            Err(found::named(link, failure, key, by))
+            Err(foreign_value::with_found_value(link, failure, key, by))
         }
         _ => {
             link.close();

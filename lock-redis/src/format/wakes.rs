@@ -2,13 +2,13 @@
 //!
 //! Two libraries tell their own kind of a release, by a signal of their own, and whoever waits there sleeps until it comes.
 //! With the setting a release says it as well, in the script that frees the lock. That is all that is different: each is a
-//! [`Shape`] with another end behind the same scripts (`lua/free`). An end of its own, and not a condition in the one that
+//! [`Dialect`] with another end behind the same scripts (`lua/free`). An end of its own, and not a condition in the one that
 //! all have: so what the others send, and what it costs the server, stays as it was.
 
-use super::Shape;
-use super::polls::Polls;
+use super::Dialect;
+use super::poll_interval::PollInterval;
+use crate::foreign_client::{ForeignClient, LOCK};
 use crate::keys;
-use crate::neighbour::{LOCK, Neighbour};
 use crate::script::scripts;
 use std::time::Duration;
 
@@ -19,33 +19,33 @@ const OFTEN: Duration = Duration::from_millis(10);
 /// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.
 const ANY_REGISTRY: &str = "*-channel";
 
-pub(crate) static PYTHON_REDIS_LOCK: Shape = Shape {
+pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
     name: "token",
     scripts: scripts!(
         17,
         "token",
         "python-redis-lock",
         super::token::CHANNEL,
-        Some(Neighbour::PythonRedisLock)
+        Some(ForeignClient::PythonRedisLock)
     ),
     takes_plainly: true,
     tells_apart: true,
 };
 
-pub(crate) static SPRING_INTEGRATION: Shape = Shape {
+pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
     name: "token",
     scripts: scripts!(
         24,
         "token",
         "spring-integration",
         ANY_REGISTRY,
-        Some(Neighbour::SpringIntegration)
+        Some(ForeignClient::SpringIntegration)
     ),
     takes_plainly: true,
     tells_apart: true,
 };
 
-impl Neighbour {
+impl ForeignClient {
     /// How they are written.
     pub(super) const WORDS: [(&str, Self); 2] = [
         ("wakes=python-redis-lock", Self::PythonRedisLock),
@@ -53,14 +53,14 @@ impl Neighbour {
     ];
 
     /// How often who waits of ours asks again where nothing is said of it.
-    pub(super) fn usual_polls(self) -> Polls {
+    pub(super) fn usual_polls(self) -> PollInterval {
         match self {
-            Self::PythonRedisLock => Polls::new(OFTEN, None),
-            Self::SpringIntegration => Polls::default(),
+            Self::PythonRedisLock => PollInterval::new(OFTEN, None),
+            Self::SpringIntegration => PollInterval::default(),
         }
     }
 
-    pub(super) fn shape(self) -> &'static Shape {
+    pub(super) fn dialect(self) -> &'static Dialect {
         match self {
             Self::PythonRedisLock => &PYTHON_REDIS_LOCK,
             Self::SpringIntegration => &SPRING_INTEGRATION,
@@ -90,10 +90,14 @@ pub(super) enum Naming {
 }
 
 impl Naming {
-    pub(super) fn new(shape: &Shape, prefix: &str) -> Self {
-        match shape.wakes() {
-            Some(Neighbour::SpringIntegration) => Self::Registry(prefix.len().saturating_sub(1)),
-            Some(Neighbour::PythonRedisLock) | None => Self::Ours(shape.scripts.release.channel()),
+    pub(super) fn new(dialect: &Dialect, prefix: &str) -> Self {
+        match dialect.wakes() {
+            Some(ForeignClient::SpringIntegration) => {
+                Self::Registry(prefix.len().saturating_sub(1))
+            }
+            Some(ForeignClient::PythonRedisLock) | None => {
+                Self::Ours(dialect.scripts.release.channel())
+            }
         }
     }
 

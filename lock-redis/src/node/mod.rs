@@ -14,13 +14,12 @@ pub use request_mode::{NodeRequest, RequestMode};
 pub use settings::NodeSettings;
 
 use crate::cluster_node::{self, Port, Shards};
-use crate::confirm::{Confirming, Listing};
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
 use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
 use crate::eviction::{Eviction, OnEviction};
-use crate::format::{Format, Progress, less_ours};
+use crate::format::{Format, less_ours};
 use crate::pubsub::Subscriber;
-
+use crate::replica_ack::{AcknowledgedConnection, Listing};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
     Tombstone, Wake, Watch,
@@ -29,6 +28,10 @@ use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+
+/// What only a format can that says who holds a lock.
+const QUORUM: &str = "stand on a quorum";
+const RENEWED: &str = "be renewed";
 
 /// One server.
 ///
@@ -91,26 +94,12 @@ impl Node {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let mut progress = Progress::default();
-        let outcome = self.go_on_acquiring(format, attempt, &mut progress, by);
-        progress.settle(outcome)
-    }
-
-    /// The same for an attempt that was begun on another node, or may have to go on there: whoever sends it on has
-    /// `progress` settle what it comes to.
-    pub fn go_on_acquiring(
-        &self,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        progress: &mut Progress,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        let outcome = if format.is_exclusive() {
-            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
+        let outcome = if format.0.needs_own_link() {
+            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, by))
         } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, progress, by))
+            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, by))
         } else {
-            self.acquire_confirmed(RequestMode::Direct, format, attempt, progress, by)
+            self.acquire_confirmed(RequestMode::Direct, format, attempt, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -120,11 +109,10 @@ impl Node {
         link: &mut dyn ConnectionLike,
         format: &Format,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         self.eviction.refuse(link, by)?;
-        format.acquire(link, attempt, progress, by)
+        format.0.acquire(link, attempt, by)
     }
 
     /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
@@ -138,7 +126,6 @@ impl Node {
         mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
@@ -147,8 +134,9 @@ impl Node {
         self.link.wait_for_callbacks(by)?;
         self.aside(mode, by, |link| {
             self.eviction.refuse(link, by)?;
-            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), needed, time);
-            Ok(match format.acquire(&mut link, attempt, progress, by)? {
+            let mut link =
+                AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), needed, time);
+            Ok(match format.0.acquire(&mut link, attempt, by)? {
                 Answer::Granted(grant) => match link.weigh(needed)? {
                     None => Answer::Granted(grant),
                     Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
@@ -211,10 +199,10 @@ impl Node {
         // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
         // what the tombstone is for.
         let outcome = if closing.tombstone != Tombstone::None {
-            self.pool.exchange(by, |link| format.release(link, acquisition, closing, by))
+            self.pool.exchange(by, |link| format.0.release(link, acquisition, closing, by))
         } else {
             self.link.exchange(by, |link| {
-                let release = format.release(link, acquisition, closing, by)?;
+                let release = format.0.release(link, acquisition, closing, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
@@ -230,7 +218,7 @@ impl Node {
         outcome: Result<Release, Failure>,
     ) -> Result<Release, Failure> {
         let lingers =
-            || format.channel(name).is_ok_and(|channel| self.subscriber.lingering()(&channel));
+            || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
         outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
     }
 
@@ -243,10 +231,13 @@ impl Node {
         by: Moment,
         done: OnReleased,
     ) {
+        let Some(owned) = format.0.owned() else {
+            return done(self.release(format, acquisition, closing, by));
+        };
         let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
         let lingers = self.subscriber.lingering();
-        format.submit_release(&self.link, acquisition, closing, by, lingers, done);
+        owned.submit_release(&self.link, acquisition, closing, by, lingers, done);
         self.look_for_eviction();
     }
 
@@ -257,7 +248,7 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.link.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name))
+        self.link.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
@@ -267,7 +258,7 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.link.exchange(by, |link| format.force(link, name, by)).map_err(on(name))
+        self.link.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::watch`](lock_core::Backend::watch).
@@ -278,8 +269,8 @@ impl Node {
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = (format.channels(), format.channel(name)?);
-        self.subscriber.watch(kind, &channel, format.polls(), wake, by).map_err(on(name))
+        let (kind, channel) = format.channel(name)?;
+        self.subscriber.watch(kind, &channel, format.0.polls(), wake, by).map_err(on(name))
     }
 
     /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
@@ -290,8 +281,8 @@ impl Node {
         name: &LockName,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = (format.channels(), format.channel(name)?);
-        let following = self.subscriber.follow_releases(kind, &channel, format.polls(), wake);
+        let (kind, channel) = format.channel(name)?;
+        let following = self.subscriber.follow_releases(kind, &channel, format.0.polls(), wake);
         following.map_err(on(name))
     }
 

@@ -1,7 +1,7 @@
 //! Requests to a node of a quorum. What changes nothing in the marker reads it along with its
 //! answer, on the same connection: the answer counts as that of the node which the marker names.
 
-use super::{Node, RequestMode, on};
+use super::{Node, QUORUM, RENEWED, RequestMode, on};
 use crate::format::Format;
 use crate::quorum_node::{
     self, MarkerRequest, NodeView, ProposalReply, ServerInfo, ServerState, VoteTerms,
@@ -26,7 +26,9 @@ impl Node {
         terms: &VoteTerms<'_>,
         by: Moment,
     ) -> Result<ProposalReply, Failure> {
-        let vote = self.link.exchange(by, |link| format.propose(link, attempt, terms, by));
+        let vote = self
+            .link
+            .exchange(by, |link| format.owned(QUORUM)?.propose(link, attempt, Some(terms), by));
         vote.map_err(on(attempt.name))
     }
 
@@ -43,7 +45,7 @@ impl Node {
         request: &MarkerRequest<'_>,
         by: Moment,
     ) -> Result<ServerState, Failure> {
-        self.link.exchange(by, |link| format.mark(link, run_id, request, by))
+        self.link.exchange(by, |link| format.owned(QUORUM)?.mark(link, run_id, request, by))
     }
 
     /// The holder of a lock.
@@ -54,8 +56,8 @@ impl Node {
         by: Moment,
     ) -> Result<WithView<LockInfo>, Failure> {
         let info = self.link.exchange(by, |link| {
-            let info = format.inspect(link, name, by)?;
-            Ok((info, format.mark(link, "", &MarkerRequest::Look, by)?.view()))
+            let info = format.0.inspect(link, name, by)?;
+            Ok((info, format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view()))
         });
         info.map_err(on(name))
     }
@@ -69,9 +71,9 @@ impl Node {
         by: Moment,
     ) -> Result<WithView<bool>, Failure> {
         let freed = self.link.exchange(by, |link| {
-            let view = format.mark(link, "", &MarkerRequest::Look, by)?.view();
+            let view = format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view();
             let is_ours = view.as_ref().is_some_and(|view| quorum == Some(&*view.quorum));
-            Ok((is_ours && format.force(link, name, by)?, view))
+            Ok((is_ours && format.0.force(link, name, by)?, view))
         });
         freed.map_err(on(name))
     }
@@ -85,8 +87,8 @@ impl Node {
     ) -> Vec<Result<WithView<Renewal>, Failure>> {
         let renewals = self.renew_in_chunks(batch, |chunk| {
             self.on_lane_or_shared(RequestMode::Direct, by, |link| {
-                let renewals = format.renew(link, chunk, by)?.into_iter();
-                let view = format.mark(link, "", &MarkerRequest::Look, by)?.view();
+                let renewals = format.owned(RENEWED)?.renew(link, chunk, by)?.into_iter();
+                let view = format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view();
                 let with_view = |it: Result<_, _>| it.map(|renewal| (renewal, view.clone()));
                 Ok(renewals.map(with_view).collect())
             })

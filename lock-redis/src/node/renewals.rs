@@ -1,10 +1,9 @@
 //! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for where they are to be.
 
-use super::RequestMode;
-use super::{Node, on};
-use crate::confirm::Confirming;
+use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::ConnectionLike;
 use crate::format::Format;
+use crate::replica_ack::AcknowledgedConnection;
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, RenewalRequest};
 
@@ -65,7 +64,7 @@ impl Node {
         chunk: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        self.on_lane_or_shared(mode, by, |link| format.renew(link, chunk, by))
+        self.on_lane_or_shared(mode, by, |link| format.owned(RENEWED)?.renew(link, chunk, by))
     }
 
     /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
@@ -107,8 +106,9 @@ impl Node {
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = chunk.iter().map(|one| one.replication.time()).max().unwrap_or_default();
         let renewed = self.on_lane(mode, by, |link| {
-            let mut link = Confirming::new(link, self.dialer.clock().as_ref(), most, time);
-            let renewals = format.renew(&mut link, chunk, by)?;
+            let mut link =
+                AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), most, time);
+            let renewals = format.owned(RENEWED)?.renew(&mut link, chunk, by)?;
             let weighed = |(renewal, needed)| match renewal {
                 Ok(Renewal::Extended) => {
                     Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))

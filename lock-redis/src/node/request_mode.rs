@@ -2,7 +2,7 @@
 
 use super::{Node, on};
 use crate::connection::ConnectionLike;
-use crate::format::{Format, Progress};
+use crate::format::Format;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions, Renewal,
     RenewalRequest,
@@ -41,25 +41,24 @@ impl<'a> NodeRequest<'a> {
         (self.mode == RequestMode::Direct).then_some(self.node)
     }
 
-    /// See [`Node::go_on_acquiring`].
+    /// See [`Backend::acquire`](lock_core::Backend::acquire).
     ///
     /// # Errors
     ///
     /// See [`Failure`]; so with all that follow.
-    pub fn go_on_acquiring(
+    pub fn acquire(
         &self,
         format: &Format,
         attempt: &Attempt<'_>,
-        progress: &mut Progress,
         by: Moment,
     ) -> Result<Answer, Failure> {
         if let Some(owner) = self.owner() {
-            return owner.go_on_acquiring(format, attempt, progress, by);
+            return owner.acquire(format, attempt, by);
         }
         let outcome = if attempt.replication.is_off() {
-            self.exchange(by, |link| format.acquire(link, attempt, progress, by))
+            self.exchange(by, |link| format.0.acquire(link, attempt, by))
         } else {
-            self.node.acquire_confirmed(self.mode, format, attempt, progress, by)
+            self.node.acquire_confirmed(self.mode, format, attempt, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -85,7 +84,7 @@ impl<'a> NodeRequest<'a> {
         if let Some(owner) = self.owner() {
             return owner.release(format, acquisition, closing, by);
         }
-        let outcome = self.exchange(by, |link| format.release(link, acquisition, closing, by));
+        let outcome = self.exchange(by, |link| format.0.release(link, acquisition, closing, by));
         self.node.released(format, &acquisition.name, outcome)
     }
 
@@ -98,7 +97,7 @@ impl<'a> NodeRequest<'a> {
     ) -> Result<LockInfo, Failure> {
         match self.owner() {
             Some(owner) => owner.inspect(format, name, by),
-            None => self.exchange(by, |link| format.inspect(link, name, by)).map_err(on(name)),
+            None => self.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name)),
         }
     }
 
@@ -111,7 +110,7 @@ impl<'a> NodeRequest<'a> {
     ) -> Result<bool, Failure> {
         match self.owner() {
             Some(owner) => owner.force_release(format, name, by),
-            None => self.exchange(by, |link| format.force(link, name, by)).map_err(on(name)),
+            None => self.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name)),
         }
     }
 

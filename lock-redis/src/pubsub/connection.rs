@@ -44,7 +44,7 @@ pub(super) enum PubSubRequest {
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
     Message(String),
-    Confirmed(Subscription),
+    Acknowledgement(Subscription),
     Refused(Subscription, ServerError),
     /// Whether releases may be published.
     Published(ChannelKind, Arc<str>, Result<(), ServerError>),
@@ -190,7 +190,7 @@ impl PubSubConnection {
             ("subscribe" | "ssubscribe", PubSubRequest::Subscribe(subscription))
                 if channel == Some(&*subscription.channel) =>
             {
-                Ok(PubSubEvent::Confirmed(subscription))
+                Ok(PubSubEvent::Acknowledgement(subscription))
             }
             ("unsubscribe" | "sunsubscribe", PubSubRequest::Unsubscribe(left))
                 if channel == Some(&*left.channel) =>

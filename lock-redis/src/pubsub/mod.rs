@@ -14,7 +14,7 @@ mod waker;
 mod worker;
 
 use crate::connection::Dialer;
-use crate::format::Polls;
+use crate::format::PollInterval;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -81,7 +81,7 @@ impl Subscriber {
         &self,
         kind: ChannelKind,
         channel: &str,
-        polls: Polls,
+        polls: PollInterval,
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
@@ -115,7 +115,7 @@ impl Subscriber {
         &self,
         kind: ChannelKind,
         channel: &str,
-        polls: Polls,
+        polls: PollInterval,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
         self.start_following(kind, channel, Some(polls), wake)
@@ -135,7 +135,7 @@ impl Subscriber {
         &self,
         kind: ChannelKind,
         channel: &str,
-        polls: Option<Polls>,
+        polls: Option<PollInterval>,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();

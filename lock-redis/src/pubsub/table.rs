@@ -2,7 +2,7 @@
 
 use super::ChannelKind;
 use super::waker::Waker;
-use crate::format::Polls;
+use crate::format::PollInterval;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;
@@ -39,7 +39,7 @@ struct Channel {
     /// Since when nobody watches.
     unused_since: Option<Moment>,
     /// How often those who watch are woken where the server does not tell; nothing where that is a failure.
-    polls: Option<Polls>,
+    polls: Option<PollInterval>,
     /// The server will not tell of this channel.
     deaf: bool,
     /// When they are woken next, while they are not told.
@@ -174,7 +174,7 @@ impl SubscriptionTable {
         &mut self,
         kind: ChannelKind,
         channel: &str,
-        polls: Option<Polls>,
+        polls: Option<PollInterval>,
         wake: Arc<dyn Wake>,
     ) -> (WatchId, SubscriptionState) {
         let (id, fresh) = (self.next_number(), self.next_number());
@@ -408,7 +408,7 @@ impl SubscriptionTable {
 }
 
 impl Channel {
-    fn new(number: u64, kind: ChannelKind, polls: Option<Polls>) -> Self {
+    fn new(number: u64, kind: ChannelKind, polls: Option<PollInterval>) -> Self {
         Self {
             number,
             kind,

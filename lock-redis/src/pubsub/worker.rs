@@ -4,8 +4,8 @@ use super::Shared;
 use super::connection::{Disconnected, PubSubConnection, PubSubEvent, PubSubRequest};
 use super::table::{DeferredWakeups, SubscriptionTable, WorkerTasks};
 use super::waker::Poller;
+use crate::error_mapping::{self, Asked};
 use crate::format::unpublished;
-use crate::refusal::{self, Asked};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, WarningKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -224,19 +224,20 @@ impl SubscriberWorker {
         let mut table = self.shared.table.lock();
         match incoming {
             PubSubEvent::Message(channel) => table.heard(&channel),
-            PubSubEvent::Confirmed(subscription) => {
+            PubSubEvent::Acknowledgement(subscription) => {
                 server.is_served(WarningKind::NotSubscribed, || subscription.channel.to_string());
                 table.confirmed(&subscription)
             }
             PubSubEvent::Refused(subscription, error) => {
                 let channel = &subscription.channel;
-                let failure = refusal::refused(server, &error, &Asked::Subscribe(channel));
-                if !refusal::will_not(&error) || !table.is_polled(&subscription) {
+                let failure = error_mapping::refused(server, &error, &Asked::Subscribe(channel));
+                if !error_mapping::will_not(&error) || !table.is_polled(&subscription) {
                     return table.refused(&subscription, &failure);
                 }
                 let wakes = table.untold(&subscription);
                 drop(table);
-                let cause = refusal::cause_on_channel(server, &error, channel, Asked::Subscribe);
+                let cause =
+                    error_mapping::cause_on_channel(server, &error, channel, Asked::Subscribe);
                 server.warn_of(WarningKind::NotSubscribed, cause, || {
                     format!(
                         "{server} does not tell of releases, so those who wait ask again and again: {} ({error})",
@@ -251,7 +252,7 @@ impl SubscriberWorker {
                     Ok(()) => {
                         server.is_served(WarningKind::NotPublished, || channel.to_string());
                     }
-                    Err(error) if refusal::will_not(&error) => {
+                    Err(error) if error_mapping::will_not(&error) => {
                         unpublished(server, &error, kind, &channel);
                     }
                     Err(_) => {}

@@ -3,7 +3,7 @@
 //! Its purpose is explained in `docs/DESIGN.md`, section Quorum.
 
 use crate::connection::ConnectionLike;
-use crate::format::{Owned, run, unexpected};
+use crate::format::{OwnedFormat, run, unexpected};
 use crate::reply::Reply;
 use crate::script::MARK;
 use crate::text::Text;
@@ -214,7 +214,7 @@ pub struct Admission {
     pub chooses: bool,
 }
 
-impl Owned {
+impl OwnedFormat {
     /// Asks the server of this `run_id`, or any if it is empty. A server of another `run_id`
     /// changes nothing.
     pub(crate) fn mark(

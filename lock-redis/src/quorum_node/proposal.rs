@@ -3,10 +3,10 @@
 //! The rules are in `docs/DESIGN.md`, section Quorum. The script applies them.
 
 use crate::connection::{ConnectionLike, Request, Server};
-use crate::format::{Owned, SetAside, remaining, run, token_range, unexpected};
+use crate::error_mapping::{self, Asked};
+use crate::format::{OwnedFormat, SetAside, remaining, run, token_range, unexpected};
 use crate::keys;
 use crate::quorum_node::NodeView;
-use crate::refusal::{self, Asked};
 use crate::reply::Reply;
 use crate::text::Text;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, Tokens};
@@ -70,7 +70,7 @@ impl ProposalReply {
     }
 }
 
-impl Owned {
+impl OwnedFormat {
     /// Proposes a token, or none, to a node that votes under these terms; without terms to a server
     /// that loses no data.
     pub(crate) fn propose(
@@ -105,7 +105,7 @@ impl Owned {
             terms.map_or(&b""[..], |terms| part(terms.view).as_bytes())
         };
         let reply = run(
-            &self.shape.scripts.propose,
+            &self.dialect.scripts.propose,
             link,
             &key,
             &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes(), marker.as_bytes()],
@@ -137,7 +137,7 @@ impl Owned {
             [4] => ProposalReply::Outdated,
             [5] => return Ok(ProposalReply::Stranger),
             [6, ahead] => ProposalReply::Ahead(Duration::from_micros(ahead.unsigned_abs())),
-            _ => return Err(unexpected(link, &self.shape.scripts.propose)),
+            _ => return Err(unexpected(link, &self.dialect.scripts.propose)),
         };
         // All of these are replies of the expected server.
         link.mark_verified();
@@ -171,7 +171,7 @@ pub(crate) fn server_info(
 ) -> Result<ServerInfo, Failure> {
     let reply = link.call(&Request(&[&[b"INFO"]]), by)?;
     if let Reply::Error(error) = &reply {
-        return Err(refusal::refused(link.server(), error, &Asked::Introduction));
+        return Err(error_mapping::refused(link.server(), error, &Asked::Introduction));
     }
     // Every sentinel listens to this on the masters that it watches. Without the right to ask, the
     // client continues.

@@ -1,8 +1,8 @@
 //! [`SentinelBackend`]: a master with replicas, as a store of locks: every request goes to the present master.
 
-use super::council::{Council, Credentials};
-use super::generations::{Generation, Generations};
-use super::lookout::Alarm;
+use super::failover_watcher::WatcherSignal;
+use super::master_tracker::{Master, MasterTracker};
+use super::sentinel_set::{Credentials, SentinelSet};
 use crate::address::Address;
 use crate::format::Format;
 use crate::node::{Node, NodeSettings, on};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct SentinelBackend {
-    generations: Arc<Generations>,
+    tracker: Arc<MasterTracker>,
 }
 
 /// What an answer has done in the store.
@@ -48,16 +48,28 @@ impl SentinelBackend {
     ///
     /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        Self::with_format(config, context, Format::of(config)?)
+    }
+
+    pub(crate) fn with_format(
+        config: &Config,
+        context: &Context,
+        format: Format,
+    ) -> Result<Self, Error> {
         config.check()?;
         let address = scheme::sentinels(config)?;
         let settings = NodeSettings::new(config, address.database, context)?;
         let credentials = Credentials { user: address.user, password: address.password };
-        let alarm = Arc::new(Alarm::default());
+        let signal_to_watcher = Arc::new(WatcherSignal::default());
         let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
-        let council =
-            Council::new(&address.master, given, credentials, &settings, Arc::clone(&alarm))?;
-        let format = Format::of(config, context)?;
-        Ok(Self { generations: Generations::new(council, settings, format, alarm) })
+        let sentinel_set = SentinelSet::new(
+            &address.master,
+            given,
+            credentials,
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )?;
+        Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, format, signal_to_watcher) })
     }
 
     /// How many replicas must acknowledge now if all are to: those that the sentinels know and do not all hold for down.
@@ -67,7 +79,7 @@ impl SentinelBackend {
     /// of them tells of a change.
     #[must_use]
     pub fn replicas(&self) -> Option<u32> {
-        self.generations.replicas()
+        self.tracker.replicas()
     }
 
     /// Asks the present master. If there is another one by then, or, after a failure, is found to be, and nothing has
@@ -78,50 +90,46 @@ impl SentinelBackend {
         mut request: impl FnMut(&Arc<Node>) -> Result<T, Failure>,
         effect: impl Fn(&T) -> Effect,
     ) -> Result<T, Failure> {
-        let mut generation = self.generations.present(by)?;
+        let mut generation = self.tracker.present(by)?;
         for _ in 0..=Self::MOVES {
             let outcome = request(&generation.node);
             if outcome.is_ok() {
-                self.generations.note_heard();
+                self.tracker.note_heard();
             }
-            let is_present = self.generations.is_present(&generation);
+            let is_present = self.tracker.is_present(&generation);
             match outcome {
                 Ok(answer) if is_present => return Ok(answer),
                 Ok(answer) if effect(&answer) == Effect::Nothing => {}
                 Err(Failure::Refused(_) | Failure::NotSent(_)) if !is_present => {}
                 Err(failure @ (Failure::Refused(_) | Failure::NotSent(_))) => {
-                    if !may_be_over(&failure) || !self.generations.is_over(&generation, by) {
+                    if !may_be_over(&failure) || !self.tracker.is_over(&generation, by) {
                         return Err(failure);
                     }
                 }
                 outcome => return self.believe(&generation, outcome),
             }
-            generation = self.generations.present(by)?;
+            generation = self.tracker.present(by)?;
         }
         Err(Failure::NotSent(Error::unavailable("the master changes faster than it can be asked")))
     }
 
-    fn believe<T>(
-        &self,
-        generation: &Generation,
-        outcome: Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        believe(&self.generations, generation, outcome)
+    fn believe<T>(&self, generation: &Master, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        believe(&self.tracker, generation, outcome)
     }
 }
 
 impl Backend for SentinelBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let format = &self.generations.format;
+        let format = &self.tracker.format;
         let effect = |answer: &Answer| match answer {
             Answer::Busy(_) | Answer::BusyWithoutExpiry(_) => Effect::Nothing,
             _ => Effect::Something,
         };
         let acquire = |node: &Arc<Node>| {
-            let sent = self.generations.now();
+            let sent = self.tracker.now();
             let answer = node.acquire(format, attempt, by)?;
             if matches!(answer, Answer::Granted(_) | Answer::Unacknowledged(..)) {
-                self.generations.granted.note(sent, attempt.lease);
+                self.tracker.granted.note(sent, attempt.lease);
             }
             Ok(answer)
         };
@@ -135,19 +143,19 @@ impl Backend for SentinelBackend {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         // Once, and not on to the next master: what hangs here shall not hang there, too. The engine comes again.
-        let generation = match self.generations.present(by) {
+        let generation = match self.tracker.present(by) {
             Ok(generation) => generation,
             Err(failure) => {
                 let each = batch.iter().map(|one| Err(on(&one.acquisition.name)(failure.clone())));
                 return each.collect();
             }
         };
-        let sent = self.generations.now();
-        let renewals = generation.node.renew(&self.generations.format, batch, by).into_iter();
+        let sent = self.tracker.now();
+        let renewals = generation.node.renew(&self.tracker.format, batch, by).into_iter();
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
-                self.generations.note_heard();
-                self.generations.granted.note(sent, one.acquisition.lease);
+                self.tracker.note_heard();
+                self.tracker.granted.note(sent, one.acquisition.lease);
             }
             self.believe(&generation, renewal)
         });
@@ -160,15 +168,15 @@ impl Backend for SentinelBackend {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let format = &self.generations.format;
-        let number = self.generations.number();
+        let format = &self.tracker.format;
+        let number = self.tracker.number();
         let outcome = self.ask(
             by,
             |node| node.release(format, acquisition, closing, by),
             |_| Effect::Something,
         );
         if outcome.as_ref().is_ok_and(is_freed) {
-            self.generations.gave_back(acquisition, number);
+            self.tracker.note_release(acquisition, number);
         }
         outcome.map_err(on(&acquisition.name))
     }
@@ -180,49 +188,49 @@ impl Backend for SentinelBackend {
         by: Moment,
         done: OnReleased,
     ) {
-        let generation = match self.generations.present(by) {
+        let generation = match self.tracker.present(by) {
             Ok(generation) => generation,
             Err(failure) => return done(Err(on(&acquisition.name)(failure))),
         };
-        let (generations, node) = (Arc::downgrade(&self.generations), Arc::clone(&generation.node));
+        let (tracker, node) = (Arc::downgrade(&self.tracker), Arc::clone(&generation.node));
         let id = acquisition.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
             // If they are gone, so is the client, and nobody will ask another master.
-            let Some(generations) = generations.upgrade() else { return done(outcome) };
-            let outcome = believe(&generations, &generation, outcome);
+            let Some(tracker) = tracker.upgrade() else { return done(outcome) };
+            let outcome = believe(&tracker, &generation, outcome);
             if outcome.as_ref().is_ok_and(is_freed) {
-                generations.gave_back(&id, generation.number);
+                tracker.note_release(&id, generation.number);
             }
             done(outcome);
         });
-        node.submit_release(&self.generations.format, acquisition, closing, by, heard);
+        node.submit_release(&self.tracker.format, acquisition, closing, by, heard);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let look = |node: &Arc<Node>| {
-            let info = node.inspect(&self.generations.format, name, by)?;
+            let info = node.inspect(&self.tracker.format, name, by)?;
             // A master that was replaced, and has not been told so, says what was; and its clients may not have heard of it
             // yet either, because they were paused as well. Whoever looks wants to know what is.
-            self.generations.confirm(by);
+            self.tracker.confirm(by);
             Ok(info)
         };
         self.ask(by, look, |_| Effect::Nothing).map_err(on(name))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.generations.format;
+        let format = &self.tracker.format;
         self.ask(by, |node| node.inspect(format, name, by), |_| Effect::Nothing).map_err(on(name))
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let format = &self.generations.format;
+        let format = &self.tracker.format;
         let effect = |freed: &bool| if *freed { Effect::Something } else { Effect::Nothing };
         self.ask(by, |node| node.force_release(format, name, by), effect).map_err(on(name))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let format = &self.generations.format;
-        let moving = self.generations.watches.register(name, wake);
+        let format = &self.tracker.format;
+        let moving = self.tracker.watches.register(name, wake);
         // That it was asked for where the master is no longer is as good as if it had not been.
         self.ask(by, |node| moving.subscribe_on(node, format, by), |()| Effect::Nothing)
             .map_err(on(name))?;
@@ -231,19 +239,17 @@ impl Backend for SentinelBackend {
 
     /// One for each generation: a master that hangs must not delay what is renewed on the next.
     fn renewal_node(&self, _: &LockName) -> NodeId {
-        NodeId::new(self.generations.number())
+        NodeId::new(self.tracker.number())
     }
 
     fn abilities(&self) -> Abilities {
-        self.generations.format.abilities(ReplicaSupport::Listed)
+        self.tracker.format.abilities(ReplicaSupport::Listed)
     }
 }
 
 impl fmt::Debug for SentinelBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SentinelBackend")
-            .field("generations", &self.generations)
-            .finish_non_exhaustive()
+        f.debug_struct("SentinelBackend").field("tracker", &self.tracker).finish_non_exhaustive()
     }
 }
 
@@ -267,15 +273,15 @@ fn may_be_over(failure: &Failure) -> bool {
 /// What came of a request, if it is to be believed: what a master has said that is over by now, whatever it is, does not
 /// count. Also "gone": gone there, where it does not matter any more.
 fn believe<T>(
-    generations: &Generations,
-    generation: &Generation,
+    tracker: &MasterTracker,
+    generation: &Master,
     outcome: Result<T, Failure>,
 ) -> Result<T, Failure> {
     if outcome.as_ref().is_err_and(may_be_over) {
-        generations.doubt();
+        tracker.doubt();
     }
     match outcome {
-        Ok(_) | Err(Failure::Refused(_)) if !generations.is_present(generation) => {
+        Ok(_) | Err(Failure::Refused(_)) if !tracker.is_present(generation) => {
             Err(over(generation))
         }
         outcome => outcome,
@@ -283,7 +289,7 @@ fn believe<T>(
 }
 
 /// What was done there may be lost with it.
-fn over(generation: &Generation) -> Failure {
+fn over(generation: &Master) -> Failure {
     Failure::Unknown(Error::unavailable(format!(
         "{} answered, and was not the master any more by then",
         generation.node.server()
@@ -293,7 +299,7 @@ fn over(generation: &Generation) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sentinel::council::Verdict;
+    use crate::sentinel::sentinel_set::Agreement;
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
@@ -311,12 +317,12 @@ mod tests {
     }
 
     fn say(backend: &SentinelBackend, port: u16, epoch: u64, by_majority: bool) {
-        backend.generations.adopt(&verdict(port, epoch, by_majority)).unwrap();
+        backend.tracker.adopt(&agreement(port, epoch, by_majority)).unwrap();
     }
 
-    fn verdict(port: u16, epoch: u64, by_majority: bool) -> Verdict {
+    fn agreement(port: u16, epoch: u64, by_majority: bool) -> Agreement {
         let master = Address::new("127.0.0.1", port);
-        Verdict { master, epoch, run_id: None, by_majority, replicas: 0 }
+        Agreement { master, epoch, run_id: None, by_majority, replicas: 0 }
     }
 
     fn soon() -> Moment {
@@ -370,7 +376,7 @@ mod tests {
     #[test]
     fn nothing_that_an_old_master_says_later_is_believed() {
         let backend = named(2, 1);
-        let old = backend.generations.present(soon()).unwrap();
+        let old = backend.tracker.present(soon()).unwrap();
         assert!(matches!(backend.believe(&old, Ok(1)), Ok(1)));
         assert!(matches!(backend.believe::<u8>(&old, Err(refused())), Err(Failure::Refused(_))));
         name(&backend, 3, 2);
@@ -410,9 +416,9 @@ mod tests {
             // Set up anew.
             (3, 0, true, true),
         ] {
-            let before = backend.generations.number();
+            let before = backend.tracker.number();
             say(&backend, port, epoch, by_majority);
-            let followed = backend.generations.number() != before;
+            let followed = backend.tracker.number() != before;
             assert_eq!(followed, follows, "port {port}, epoch {epoch}, {by_majority}");
         }
     }
@@ -421,11 +427,11 @@ mod tests {
     fn another_run_id_at_the_same_address_is_another_master() {
         let backend = named(2, 5);
         let say = |port, epoch, run_id: Option<&str>| {
-            let before = backend.generations.number();
+            let before = backend.tracker.number();
             let run_id = run_id.map(str::to_owned);
-            let verdict = Verdict { run_id, ..verdict(port, epoch, false) };
-            backend.generations.adopt(&verdict).unwrap();
-            backend.generations.number() != before
+            let agreement = Agreement { run_id, ..agreement(port, epoch, false) };
+            backend.tracker.adopt(&agreement).unwrap();
+            backend.tracker.number() != before
         };
         assert!(!say(2, 5, Some("a")), "no connection has found another one yet");
         assert!(say(3, 6, Some("a")));
@@ -439,9 +445,9 @@ mod tests {
     fn the_replicas_are_counted_by_who_has_heard_of_the_latest_failover() {
         let backend = named(2, 5);
         for (epoch, said, known) in [(5, 2, 2), (4, 1, 2), (5, 1, 1), (6, 3, 3)] {
-            let verdict = Verdict { replicas: said, ..verdict(2, epoch, false) };
-            backend.generations.adopt(&verdict).unwrap();
-            assert_eq!(backend.replicas(), Some(known), "{verdict:?}");
+            let agreement = Agreement { replicas: said, ..agreement(2, epoch, false) };
+            backend.tracker.adopt(&agreement).unwrap();
+            assert_eq!(backend.replicas(), Some(known), "{agreement:?}");
         }
     }
 }

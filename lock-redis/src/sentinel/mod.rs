@@ -1,17 +1,17 @@
 //! Sentinel: a master that others may take the place of, and the sentinels that say which one it is.
 //!
 //! - [`backend`](SentinelBackend): the store as the engine sees it: every request goes to the present master
-//! - `generations`: which one that is, and what follows when it is another one
-//! - `council`: all sentinels together: who they say is master
+//! - `tracker`: which one that is, and what follows when it is another one
+//! - `sentinel_set`: all sentinels together: who they say is master
 //! - `member`: one sentinel, and what it says
 //! - `freed`: what was given back lately, for the next master
-//! - `lookout`: the thread that hears of failovers
+//! - `watcher`: the thread that hears of failovers
 
 mod backend;
-mod council;
-mod freed;
-mod generations;
-mod lookout;
-mod member;
+mod failover_watcher;
+mod instance;
+mod master_tracker;
+mod recent_releases;
+mod sentinel_set;
 
 pub use backend::SentinelBackend;

@@ -31,7 +31,7 @@ fn pauses() -> impl Iterator<Item = Duration> {
 }
 
 /// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
-pub(crate) fn no_increment_is_lost_between_their_threads_and_ours(library: &'static Library) {
+pub(crate) fn no_increment_is_lost_between_both_sides(library: &'static Library) {
     let scene = Scene::with(library, "", library.eager);
     let lock = scene.ours.mutex("lock");
     add_up(library.name, &scene.peer, &lock, "lock", &scene.server, (TIMES, library.crossings));
@@ -105,7 +105,7 @@ fn add_up_once(
 }
 
 /// Both want the lock for some seconds, with as many threads: neither starves.
-pub(crate) fn both_sides_get_their_share_of_the_lock(library: &'static Library) {
+pub(crate) fn both_sides_get_a_share_of_the_lock(library: &'static Library) {
     let scene = Scene::of(library);
     warm_up(&scene.peer, "lock", &scene.server);
     // From 0 to 100 where nothing is promised: they hear of their own releases only, and one side

@@ -58,7 +58,7 @@ pub(crate) fn until_it_sleeps(scene: &Scene) {
 }
 
 /// Their unlock of our lock is refused and changes nothing.
-pub(crate) fn their_unlock_of_our_lock_is_refused(library: &'static Library) {
+pub(crate) fn foreign_unlock_of_our_lock_is_refused(library: &'static Library) {
     let scene = Scene::of(library);
     let (key, mut probe) = (library.key("lock"), scene.probe());
     let guard = scene.ours.mutex("lock").lock().unwrap();
@@ -75,7 +75,7 @@ pub(crate) fn their_unlock_of_our_lock_is_refused(library: &'static Library) {
 }
 
 /// Our unlock of a lock that is theirs by now is an error and changes nothing; and theirs of ours.
-pub(crate) fn a_late_unlock_leaves_the_other_sides_lock_alone(library: &'static Library) {
+pub(crate) fn late_unlock_leaves_the_next_holders_lock(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
         let (key, mut probe) = (library.key("lock"), scene.probe());
@@ -134,7 +134,7 @@ pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
 
 /// A holder that is freed by force learns of it: our guard at its next renewal, they at their
 /// unlock.
-pub(crate) fn a_lock_freed_by_force_is_lost_to_its_holder(library: &'static Library) {
+pub(crate) fn lock_freed_by_force_is_lost_to_its_holder(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=1s", &[]);
     let lock = scene.ours.mutex("lock");
     let guard = lock.lock().unwrap();

@@ -26,7 +26,7 @@ const LIFE: Duration = Duration::from_millis(1_200);
 const SLACK: u64 = 1_000;
 
 /// Both sides hold a lock for several leases, and neither can have the other's meanwhile.
-pub(crate) fn the_watchdogs_of_both_keep_their_locks(library: &'static Library) {
+pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=1s", &["watchdog=1000"]);
         let guard = scene.ours.mutex("ours").lock().unwrap();
@@ -59,9 +59,7 @@ pub(crate) fn the_watchdogs_of_both_keep_their_locks(library: &'static Library) 
 }
 
 /// A program of ours is killed: they have its lock when its lease is over, and not before.
-pub(crate) fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease(
-    library: &'static Library,
-) {
+pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         let url = scene.ours.url("watchdog=1s");
@@ -82,9 +80,7 @@ pub(crate) fn what_a_killed_program_of_ours_held_is_theirs_after_its_lease(
 }
 
 /// Their program is killed: we have its lock when its lease is over, and not before.
-pub(crate) fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease(
-    library: &'static Library,
-) {
+pub(crate) fn lock_of_a_killed_foreign_program_is_free_after_its_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         let lock = scene.ours.mutex("lock");
@@ -105,7 +101,7 @@ pub(crate) fn what_a_killed_program_of_theirs_held_is_ours_after_its_lease(
 }
 
 /// A fixed lease ends for both sides when it ends, with the holder alive.
-pub(crate) fn a_fixed_lease_ends_for_both_sides(library: &'static Library) {
+pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
         let (lock, mut probe, key) = (scene.ours.mutex("lock"), scene.probe(), library.key("lock"));
@@ -137,7 +133,7 @@ fn left_of(probe: &mut Probe, key: &str) -> Duration {
 }
 
 /// What they extend again and again they keep for several leases; ours they cannot extend.
-pub(crate) fn what_they_extend_is_theirs_and_ours_they_cannot_extend(library: &'static Library) {
+pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
         let (lock, mut probe, key) = (scene.ours.mutex("lock"), scene.probe(), library.key("lock"));

@@ -38,7 +38,7 @@ struct Figures {
 }
 
 /// How long it takes from a release of ours to the return of their call.
-pub(crate) fn they_get_what_we_released_at_once(library: &'static Library) {
+pub(crate) fn foreign_waiter_gets_our_released_lock_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::of(library);
         they_are_soon(library.name, &scene.peer, &scene.ours.mutex("lock"), "lock", library.theirs);
@@ -46,7 +46,7 @@ pub(crate) fn they_get_what_we_released_at_once(library: &'static Library) {
 }
 
 /// And the other way round.
-pub(crate) fn we_get_what_they_released_at_once(library: &'static Library) {
+pub(crate) fn our_waiter_gets_a_foreign_released_lock_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::of(library);
         we_are_soon(library.name, &scene.peer, &scene.ours.mutex("lock"), "lock", library.ours);

@@ -12,13 +12,13 @@ use crate::suite::{Suite, case};
 use distlock::DistLock;
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let redsync = case!(redsync_on_three_servers_and_our_quorum_exclude_each_other);
+    let redsync = case!(redsync_and_our_quorum_exclude_each_other);
     suite.shared(&REDSYNC, redsync);
-    let redlock_4 = case!(redlock_4_on_three_servers_and_our_quorum_exclude_each_other);
+    let redlock_4 = case!(redlock_4_and_our_quorum_exclude_each_other);
     suite.shared(&REDLOCK_4, redlock_4);
-    let redlock_5 = case!(redlock_5_on_three_servers_and_our_quorum_exclude_each_other);
+    let redlock_5 = case!(redlock_5_and_our_quorum_exclude_each_other);
     suite.shared(&REDLOCK_5_SELDOM, redlock_5);
-    let rslock = case!(rslock_on_three_servers_and_our_quorum_exclude_each_other);
+    let rslock = case!(rslock_and_our_quorum_exclude_each_other);
     suite.shared(&RSLOCK, rslock);
 }
 
@@ -40,20 +40,20 @@ const LEASE: &str = "lease=1000";
 /// short, and it does not try all the time.
 static REDLOCK_5_SELDOM: Library = Library { eager: &["retry=20", "lease=500"], ..REDLOCK_5 };
 
-fn redsync_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+fn redsync_and_our_quorum_exclude_each_other(library: &'static Library) {
     meet(library, SETTINGS, TIMES);
     meet(library, PLAIN, TIMES);
 }
 
-fn redlock_4_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+fn redlock_4_and_our_quorum_exclude_each_other(library: &'static Library) {
     meet(library, SETTINGS, TIMES);
 }
 
-fn redlock_5_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+fn redlock_5_and_our_quorum_exclude_each_other(library: &'static Library) {
     meet(library, SETTINGS, SOME_TIMES);
 }
 
-fn rslock_on_three_servers_and_our_quorum_exclude_each_other(library: &'static Library) {
+fn rslock_and_our_quorum_exclude_each_other(library: &'static Library) {
     meet(library, SETTINGS, TIMES);
 }
 

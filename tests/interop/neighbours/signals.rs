@@ -29,36 +29,30 @@ static WOKEN_WITH_USUAL_LEASE: Library =
     Library { arguments: USUAL_LEASE.arguments, ..REGISTRY_WOKEN };
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let push = case!(a_waiter_of_python_redis_lock_hears_a_push_to_its_list_and_not_our_release);
+    let push = case!(python_redis_lock_waiter_hears_a_push_not_our_release);
     suite.shared(&WITHOUT_LEASE, push);
-    let woken = case!(a_waiter_of_python_redis_lock_hears_our_release_if_we_are_told_to_wake_it);
+    let woken = case!(python_redis_lock_waiter_hears_our_release_with_wakes);
     suite.shared(&WOKEN_WITHOUT_LEASE, woken);
-    let channel = case!(a_waiter_of_springs_registry_hears_its_channel_and_not_our_release);
+    let channel = case!(spring_waiter_hears_its_channel_not_our_release);
     suite.shared(&USUAL_LEASE, channel);
-    let told = case!(a_waiter_of_springs_registry_hears_our_release_if_we_are_told_to_wake_it);
+    let told = case!(spring_waiter_hears_our_release_with_wakes);
     suite.shared(&WOKEN_WITH_USUAL_LEASE, told);
 }
 
-fn a_waiter_of_python_redis_lock_hears_a_push_to_its_list_and_not_our_release(
-    library: &'static Library,
-) {
+fn python_redis_lock_waiter_hears_a_push_not_our_release(library: &'static Library) {
     hears_only(library, is_blocked, &["LPUSH", "lock-signal:lock", "1"]);
 }
 
-fn a_waiter_of_python_redis_lock_hears_our_release_if_we_are_told_to_wake_it(
-    library: &'static Library,
-) {
+fn python_redis_lock_waiter_hears_our_release_with_wakes(library: &'static Library) {
     hears_us(library, is_blocked);
 }
 
-fn a_waiter_of_springs_registry_hears_its_channel_and_not_our_release(library: &'static Library) {
+fn spring_waiter_hears_its_channel_not_our_release(library: &'static Library) {
     let signal = ["PUBLISH", "registry-channel:registry:lock", "registry:lock"];
     hears_only(library, is_listening, &signal);
 }
 
-fn a_waiter_of_springs_registry_hears_our_release_if_we_are_told_to_wake_it(
-    library: &'static Library,
-) {
+fn spring_waiter_hears_our_release_with_wakes(library: &'static Library) {
     hears_us(library, is_listening);
 }
 

@@ -24,25 +24,25 @@ static SAFE: Library = Library { id: "safe", ..SHEDLOCK };
 static WITHOUT_END: Library = Library { arguments: &["kind=redis-py"], ..REDIS_PY };
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let late = case!(shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told);
+    let late = case!(late_shedlock_unlock_deletes_our_lock_guard_is_told);
     suite.shared(&UNSAFE, late);
-    let at_least = case!(what_shedlock_keeps_at_least_is_busy_until_then);
+    let at_least = case!(shedlock_lock_at_least_for_is_busy_until_then);
     suite.each(Permit::Shared, [&UNSAFE, &SAFE], at_least);
-    let written = case!(shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told);
+    let written = case!(shedlock_extension_overwrites_our_lock_guard_is_told);
     suite.shared(&UNSAFE, written);
-    let safe = case!(with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock);
+    let safe = case!(shedlock_with_safe_updates_leaves_our_lock);
     suite.shared(&SAFE, safe);
-    let endless = case!(a_lock_of_redis_py_without_an_end_is_waited_for_and_named);
+    let endless = case!(redis_py_lock_without_expiry_is_waited_for_and_named);
     suite.shared(&WITHOUT_END, endless);
-    let format = case!(a_format_that_was_forgotten_is_an_error_and_lets_nobody_in);
+    let format = case!(forgotten_format_is_an_error_and_grants_no_lock);
     suite.shared(&REDIS_PY, format);
-    suite.shared(&REDIS_PY, case!(without_tokens_of_ours_no_increment_is_lost_either));
+    suite.shared(&REDIS_PY, case!(no_increment_is_lost_without_our_tokens));
 }
 
 /// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can
 /// prevent that; but our guard does not believe in its lock for longer than until its next renewal,
 /// and says why.
-fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told(library: &'static Library) {
+fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=1s", &[]);
     let (lock, key) = (scene.ours.mutex("job"), library.key("job"));
     scene.peer.ask("t", "lock job 300");
@@ -62,7 +62,7 @@ fn shedlocks_late_unlock_deletes_our_lock_and_our_guard_is_told(library: &'stati
 
 /// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then.
 /// It is busy for us for as long, and then it is ours.
-fn what_shedlock_keeps_at_least_is_busy_until_then(library: &'static Library) {
+fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["at-least=1500"]);
         let lock = scene.ours.mutex("job");
@@ -98,7 +98,7 @@ fn released_too_late(scene: &Scene) -> LockGuard {
 
 /// By default it looks at nobody's lock but writes its own text there, to keep it as long as it
 /// wants: over ours, too. Our guard sees that at its next renewal, and leaves alone what is theirs.
-fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told(library: &'static Library) {
+fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=6s", &["at-least=10000"]);
     let (mut probe, key) = (scene.probe(), library.key("job"));
     let guard = released_too_late(&scene);
@@ -124,7 +124,7 @@ fn shedlock_writes_over_our_lock_to_keep_its_own_and_our_guard_is_told(library: 
 }
 
 /// With `safeUpdate` it compares, as for a release, and ours stays ours.
-fn with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock(library: &'static Library) {
+fn shedlock_with_safe_updates_leaves_our_lock(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=1s", &["at-least=10000"]);
         let guard = released_too_late(&scene);
@@ -137,7 +137,7 @@ fn with_safe_updates_shedlock_keeps_what_is_its_own_and_not_our_lock(library: &'
 
 /// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and
 /// may free it by force.
-fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named(library: &'static Library) {
+fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Library) {
     let scene = Scene::of(library);
     let told = Arc::new(Counters::new());
     let builder = distlock::builder().url(&scene.ours.url("")).unwrap();
@@ -161,7 +161,7 @@ fn a_lock_of_redis_py_without_an_end_is_waited_for_and_named(library: &'static L
 
 /// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is
 /// ours in another format.
-fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in(library: &'static Library) {
+fn forgotten_format_is_an_error_and_grants_no_lock(library: &'static Library) {
     let scene = Scene::of(library);
     let client = distlock::connect(&scene.server.url()).unwrap();
     let lock = client.mutex("lock").unwrap();
@@ -180,7 +180,7 @@ fn a_format_that_was_forgotten_is_an_error_and_lets_nobody_in(library: &'static 
 }
 
 /// With `tokens=off` ours is a plain `SET`, as theirs.
-fn without_tokens_of_ours_no_increment_is_lost_either(library: &'static Library) {
+fn no_increment_is_lost_without_our_tokens(library: &'static Library) {
     let scene = Scene::with(library, "tokens=off", library.eager);
     let lock = scene.ours.mutex("lock");
     add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, (200, 2));

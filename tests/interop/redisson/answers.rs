@@ -22,9 +22,9 @@ use std::time::Duration;
 static VERSIONS: [Library; 3] = [NEWEST, WITH_LATCH, OLDEST];
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let unlock = case!(an_unlock_that_they_send_again_does_not_free_ours);
+    let unlock = case!(resent_redisson_unlock_does_not_free_our_lock);
     suite.each(Permit::Shared, &VERSIONS, unlock);
-    let twice = case!(a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it);
+    let twice = case!(surplus_redisson_hold_is_waited_out_or_forced);
     suite.each(Permit::Shared, &VERSIONS, twice);
 }
 
@@ -79,7 +79,7 @@ impl Lossy {
 
 /// The answer to their unlock is lost. Older ones send it again, the oldest one as something new,
 /// and newer ones say that it timed out; we have the lock by then, and keep it.
-fn an_unlock_that_they_send_again_does_not_free_ours(library: &'static Library) {
+fn resent_redisson_unlock_does_not_free_our_lock(library: &'static Library) {
     let is_told = library.id == WITH_LATCH.id;
     retry_if_late(late::LEASE, || {
         let scene = Lossy::start(library);
@@ -99,9 +99,7 @@ fn an_unlock_that_they_send_again_does_not_free_ours(library: &'static Library) 
 /// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a
 /// lease; older ones ask again and count themselves twice, so that their unlock does not free it.
 /// We wait for what is stored, and can free it.
-fn a_hold_too_many_of_theirs_is_waited_for_until_its_lease_or_somebody_ends_it(
-    library: &'static Library,
-) {
+fn surplus_redisson_hold_is_waited_out_or_forced(library: &'static Library) {
     let holds = if library.id == NEWEST.id { 1 } else { 2 };
     retry_if_late(late::LEASE, || {
         let scene = Lossy::start(library);

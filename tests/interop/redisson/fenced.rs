@@ -2,8 +2,10 @@
 //! one.
 
 use super::{FENCED, with};
-use crate::cases::exact::no_increment_is_lost_between_their_threads_and_ours;
-use crate::cases::waking::{they_get_what_we_released_at_once, we_get_what_they_released_at_once};
+use crate::cases::exact::no_increment_is_lost_between_both_sides;
+use crate::cases::waking::{
+    foreign_waiter_gets_our_released_lock_at_once, our_waiter_gets_a_foreign_released_lock_at_once,
+};
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, WITH_LATCH};
 use crate::peer::BOUND;
@@ -43,22 +45,20 @@ fn stays(probe: &mut Probe) -> bool {
 
 pub(crate) fn mount(suite: &mut Suite) {
     use Permit::{Exclusive, Shared};
-    let grow = case!(tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end);
+    let grow = case!(tokens_of_both_sides_grow_and_counter_has_no_expiry);
     suite.each(Shared, &VERSIONS, grow);
-    suite.shared(&FENCED, case!(with_tokens_kept_a_counter_of_ours_has_no_end_either));
-    suite.shared(&FENCED, case!(without_tokens_kept_a_counter_that_we_made_ends));
-    suite.shared(&FENCED, case!(a_nested_hold_keeps_our_token_and_changes_theirs));
-    suite.shared(&FENCED, case!(a_counter_that_they_delete_does_not_take_ours_back));
-    suite.shared(&FENCED, case!(a_counter_that_they_give_an_end_does_not_take_ours_back));
-    suite.shared(&FENCED, case!(a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us));
+    suite.shared(&FENCED, case!(our_counter_with_tokens_kept_has_no_expiry));
+    suite.shared(&FENCED, case!(our_counter_without_tokens_kept_expires));
+    suite.shared(&FENCED, case!(nested_hold_keeps_our_token_and_changes_redissons));
+    suite.shared(&FENCED, case!(counter_deleted_by_redisson_lowers_no_token_of_ours));
+    suite.shared(&FENCED, case!(counter_given_an_expiry_lowers_no_token_of_ours));
+    suite.shared(&FENCED, case!(lease_ignored_by_a_fenced_lock_is_not_assumed));
     suite.each(Exclusive, &VERSIONS, case!(no_increment_is_lost_under_a_fenced_lock));
-    let soon = case!(whoever_waits_gets_what_the_other_side_released_at_once);
+    let soon = case!(waiter_gets_a_released_fenced_lock_at_once);
     suite.each(Exclusive, &VERSIONS, soon);
 }
 
-fn tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end(
-    library: &'static Library,
-) {
+fn tokens_of_both_sides_grow_and_counter_has_no_expiry(library: &'static Library) {
     let scene = Scene::of(library);
     let tokens = tokens_by_turns(&scene);
     assert_eq!(tokens[0], 1, "they were first, and theirs are plain numbers");
@@ -68,7 +68,7 @@ fn tokens_of_both_sides_grow_together_and_their_counter_never_gets_an_end(
     say!("{}: {} tokens, from {first} to {last}", library.name, tokens.len());
 }
 
-fn with_tokens_kept_a_counter_of_ours_has_no_end_either(library: &'static Library) {
+fn our_counter_with_tokens_kept_has_no_expiry(library: &'static Library) {
     let scene = Scene::with(library, "tokens=keep", &[]);
     let ours = scene.ours.mutex("lock").lock().unwrap();
     let first = ours.fencing_token().unwrap().get();
@@ -83,7 +83,7 @@ fn with_tokens_kept_a_counter_of_ours_has_no_end_either(library: &'static Librar
 
 /// Without it a counter that we made has an end, a day after our last grant, and then theirs begin
 /// at 1.
-fn without_tokens_kept_a_counter_that_we_made_ends(library: &'static Library) {
+fn our_counter_without_tokens_kept_expires(library: &'static Library) {
     let scene = Scene::of(library);
     scene.ours.mutex("lock").lock().unwrap().unlock().unwrap();
     assert!(!stays(&mut scene.probe()));
@@ -91,7 +91,7 @@ fn without_tokens_kept_a_counter_that_we_made_ends(library: &'static Library) {
 
 /// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one
 /// is then fenced out. And `getToken` tells the counter, whoever holds the lock.
-fn a_nested_hold_keeps_our_token_and_changes_theirs(library: &'static Library) {
+fn nested_hold_keeps_our_token_and_changes_redissons(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
     let (outer, inner) = (lock.lock().unwrap(), lock.lock().unwrap());
@@ -108,7 +108,7 @@ fn a_nested_hold_keeps_our_token_and_changes_theirs(library: &'static Library) {
 
 /// Their `delete` takes the counter, too: theirs begin again at 1. Ours go on, by the server's
 /// clock.
-fn a_counter_that_they_delete_does_not_take_ours_back(library: &'static Library) {
+fn counter_deleted_by_redisson_lowers_no_token_of_ours(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
     let token = || lock.lock().unwrap().fencing_token().unwrap();
@@ -123,7 +123,7 @@ fn a_counter_that_they_delete_does_not_take_ours_back(library: &'static Library)
 /// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one
 /// on a member that is fenced, which sets the lease that it was asked for. When the counter is gone
 /// theirs begin again at 1; ours go on, by the server's clock.
-fn a_counter_that_they_give_an_end_does_not_take_ours_back(library: &'static Library) {
+fn counter_given_an_expiry_lowers_no_token_of_ours(library: &'static Library) {
     counter_ends(library, &[], |scene| {
         scene.peer.ask("t", "fenced lock 0");
         scene.peer.ask("t", "expire lock 1500");
@@ -155,7 +155,7 @@ fn counter_ends(library: &'static Library, arguments: &[&str], theirs: impl Fn(&
 
 /// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as
 /// for any holder.
-fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us(library: &'static Library) {
+fn lease_ignored_by_a_fenced_lock_is_not_assumed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         let lock = scene.ours.mutex("lock");
@@ -173,10 +173,10 @@ fn a_lease_that_their_fenced_lock_ignores_is_no_lease_to_us(library: &'static Li
 }
 
 fn no_increment_is_lost_under_a_fenced_lock(library: &'static Library) {
-    no_increment_is_lost_between_their_threads_and_ours(library);
+    no_increment_is_lost_between_both_sides(library);
 }
 
-fn whoever_waits_gets_what_the_other_side_released_at_once(library: &'static Library) {
-    they_get_what_we_released_at_once(library);
-    we_get_what_they_released_at_once(library);
+fn waiter_gets_a_released_fenced_lock_at_once(library: &'static Library) {
+    foreign_waiter_gets_our_released_lock_at_once(library);
+    our_waiter_gets_a_foreign_released_lock_at_once(library);
 }

@@ -11,16 +11,13 @@ use distlock::DistLock;
 use distlock_tests::time::{Stopwatch, eventually, ms};
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let next =
-        case!(a_waiter_of_theirs_that_is_interrupted_does_not_keep_our_release_from_the_next);
+    let next = case!(interrupted_redisson_waiter_passes_our_release_on);
     suite.each(Permit::Shared, &ENDS, next);
 }
 
 /// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who
 /// waits there, at once.
-fn a_waiter_of_theirs_that_is_interrupted_does_not_keep_our_release_from_the_next(
-    library: &'static Library,
-) {
+fn interrupted_redisson_waiter_passes_our_release_on(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["interruptibly=yes"]);
         // By itself, and beside another; with a lease of its own, and without one.

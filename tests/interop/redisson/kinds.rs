@@ -23,18 +23,18 @@ static ONCE: Library = Library { id: "once", arguments: &["kind=non-reentrant"],
 const LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let fair = case!(a_fair_lock_of_another_name_does_not_collide);
+    let fair = case!(fair_lock_of_a_different_name_does_not_collide);
     suite.each(Permit::Shared, &ALL_REDISSONS, fair);
-    suite.shared(&FAIR, case!(a_fair_lock_of_the_same_name_excludes_without_waking));
-    suite.shared(&ONCE, case!(a_non_reentrant_lock_is_one_hold_for_us));
-    suite.shared(&SPIN, case!(a_spin_lock_excludes_and_is_found_free_within_a_lease));
-    let poll = case!(a_spin_lock_and_a_fair_one_are_found_free_within_a_poll_where_that_is_set);
+    suite.shared(&FAIR, case!(fair_lock_of_the_same_name_excludes_without_waking));
+    suite.shared(&ONCE, case!(non_reentrant_lock_is_a_single_hold));
+    suite.shared(&SPIN, case!(spin_lock_excludes_and_is_found_free_within_a_lease));
+    let poll = case!(spin_and_fair_locks_are_found_free_within_a_set_poll);
     suite.each(Permit::Shared, [&SPIN, &FAIR], poll);
-    suite.shared(&WRITE, case!(a_read_write_lock_on_a_name_of_ours_breaks_in_and_we_do_not));
+    suite.shared(&WRITE, case!(read_write_lock_breaks_into_our_lock_ours_does_not));
 }
 
 /// RFairLock keeps a queue beside its lock. With another name it has nothing to do with ours.
-fn a_fair_lock_of_another_name_does_not_collide(library: &'static Library) {
+fn fair_lock_of_a_different_name_does_not_collide(library: &'static Library) {
     let scene = Scene::with(library, "", &["kind=fair"]);
     let guard = scene.ours.mutex("lock").lock().unwrap();
     scene.peer.ask("first", "lock fair 0");
@@ -85,7 +85,7 @@ fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Dura
 
 /// On one name it excludes us, and we it. But it wakes only the first in its queue, and we do not
 /// know that queue: both sides find out when they ask again, at the end of the lease that they saw.
-fn a_fair_lock_of_the_same_name_excludes_without_waking(library: &'static Library) {
+fn fair_lock_of_the_same_name_excludes_without_waking(library: &'static Library) {
     // A release just before a waiter asks once more, behind its subscription, needs no wake-up.
     const ROUNDS: usize = 5;
     retry_if_late(late::LEASE, || {
@@ -101,7 +101,7 @@ fn a_fair_lock_of_the_same_name_excludes_without_waking(library: &'static Librar
 
 /// What shares our key like any RLock is held once: its second lock is refused, and ours sees one
 /// hold until its only unlock.
-fn a_non_reentrant_lock_is_one_hold_for_us(library: &'static Library) {
+fn non_reentrant_lock_is_a_single_hold(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
     scene.peer.ask("t", "lock lock 0");
@@ -115,7 +115,7 @@ fn a_non_reentrant_lock_is_one_hold_for_us(library: &'static Library) {
 
 /// A spin lock's release tells no waiter: we find out at the end of the lease that we saw. It asks
 /// us all the time.
-fn a_spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library) {
+fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
         let (ours, theirs) = passed_to_and_fro(&scene, |_| let_pass(ms(300)));
@@ -125,9 +125,7 @@ fn a_spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Libra
 }
 
 /// With `poll=` we ask now and then, too.
-fn a_spin_lock_and_a_fair_one_are_found_free_within_a_poll_where_that_is_set(
-    library: &'static Library,
-) {
+fn spin_and_fair_locks_are_found_free_within_a_set_poll(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::with(library, "format=redisson,poll=50ms", &[]);
         let how = Learns::Asks(Duration::from_millis(100));
@@ -139,7 +137,7 @@ fn a_spin_lock_and_a_fair_one_are_found_free_within_a_poll_where_that_is_set(
 /// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds
 /// none, and goes in. Nothing that we do keeps it out. We do not go in beside it, and what it did
 /// does not make us lose what is ours.
-fn a_read_write_lock_on_a_name_of_ours_breaks_in_and_we_do_not(library: &'static Library) {
+fn read_write_lock_breaks_into_our_lock_ours_does_not(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
     let guard = lock.lock().unwrap();

@@ -18,21 +18,18 @@ use std::time::Duration;
 const RENEWALS: Duration = Duration::from_millis(1_500);
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let left =
-        case!(what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees_it);
+    let left = case!(member_left_by_redisson_unlock_is_waited_out_or_forced);
     suite.shared(&NEWEST, left);
-    let renewed = case!(a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right);
+    let renewed = case!(lease_set_on_our_key_by_a_red_lock_is_corrected);
     suite.shared(&NEWEST, renewed);
-    let noticed = case!(a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_noticed);
+    let noticed = case!(lease_set_on_our_key_by_a_red_lock_is_noticed);
     suite.shared(&NEWEST, noticed);
 }
 
 /// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it,
 /// which is renewed for as long as they live. We wait for that, as for any holder, and may free it
 /// by force; then their renewals leave it alone.
-fn what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees_it(
-    library: &'static Library,
-) {
+fn member_left_by_redisson_unlock_is_waited_out_or_forced(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["kind=multi", "watchdog=1000"]);
         let members = ["a", "b", "c"].map(|name| scene.ours.mutex(name));
@@ -59,7 +56,7 @@ fn what_their_unlock_of_several_leaves_behind_is_waited_for_until_somebody_frees
 /// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose
 /// it is by then. Ours was taken in between, when theirs had run out. With a watchdog that renews
 /// sooner than the lease it sets ours stays ours.
-fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right(library: &'static Library) {
+fn lease_set_on_our_key_by_a_red_lock_is_corrected(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "watchdog=1s");
         let guard = scene.trample(&scene.ours.mutex("lock"));
@@ -70,7 +67,7 @@ fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_put_right(library: &'sta
 
 /// With a watchdog that comes later it runs out, our next renewal or `verify` says so, and the next
 /// holder's token is greater.
-fn a_lease_that_a_red_lock_of_theirs_sets_on_our_key_is_noticed(library: &'static Library) {
+fn lease_set_on_our_key_by_a_red_lock_is_noticed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "");
         let lock = scene.ours.mutex("lock");

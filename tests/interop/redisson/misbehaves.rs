@@ -20,23 +20,19 @@ use std::time::Duration;
 const RENEWALS: Duration = Duration::from_millis(1_500);
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let shortened =
-        case!(a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone);
+    let shortened = case!(lock_shortened_by_redisson_is_ours_despite_renewals);
     suite.each(Permit::Shared, &ENDS, shortened);
-    let inner = case!(a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses);
+    let inner = case!(lock_without_redisson_renewal_is_ours_after_its_lease);
     suite.each(Permit::Shared, &ENDS, inner);
-    let orphan =
-        case!(a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it);
+    let orphan = case!(lock_unknown_to_its_redisson_holder_is_waited_out_or_forced);
     suite.shared(&NEWEST, orphan);
-    let lapsed = case!(locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before);
+    let lapsed = case!(locks_no_longer_renewed_are_ours_after_their_lease_only);
     suite.each(Permit::Shared, &ENDS, lapsed);
 }
 
 /// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes
 /// later. It believes in two holds and has none.
-fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alone(
-    library: &'static Library,
-) {
+fn lock_shortened_by_redisson_is_ours_despite_renewals(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=3000"]);
         // What a JVM does for the first time takes long.
@@ -57,7 +53,7 @@ fn a_lock_that_they_shortened_themselves_is_ours_and_their_renewals_leave_it_alo
 
 /// `lock()`, in it `lock(900 ms)`, and the inner one is given back: with it went the renewal of
 /// both. It believes in a hold that is over soon.
-fn a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses(library: &'static Library) {
+fn lock_without_redisson_renewal_is_ours_after_its_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         scene.peer.ask("t", "lock lock 0");
@@ -77,9 +73,7 @@ fn a_lock_whose_renewal_went_with_an_inner_one_is_ours_when_it_lapses(library: &
 
 /// A thread is interrupted while its request is under way: it hears of an error, and the lock is
 /// taken all the same, and renewed for ever. We wait, as for any holder; `force_unlock` ends it.
-fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
-    library: &'static Library,
-) {
+fn lock_unknown_to_its_redisson_holder_is_waited_out_or_forced(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         scene.peer.ask("t", "try warm 0 1");
@@ -106,9 +100,7 @@ fn a_lock_that_they_do_not_know_they_have_is_waited_for_until_somebody_frees_it(
 /// One of their locks was overwritten by something else: the newest renews what stands behind it in
 /// its batch no more, and loses it without a word. We take what has lapsed and nothing else, and
 /// ours, overwritten likewise, costs no other of ours.
-fn locks_that_they_stop_renewing_are_ours_when_they_lapse_and_not_before(
-    library: &'static Library,
-) {
+fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Library) {
     // Behind the first one in a Java hash map, whose order is that of their batch.
     const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
     let renews_the_others = library.id != NEWEST.id;

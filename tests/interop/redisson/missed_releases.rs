@@ -15,12 +15,11 @@ use std::thread;
 use std::time::Duration;
 
 pub(crate) fn mount(suite: &mut Suite) {
-    let cut = case!(a_release_while_nobody_is_subscribed_is_found_by_ours_at_once);
+    let cut = case!(release_without_subscribers_is_found_by_ours_at_once);
     suite.each(Permit::Shared, &ENDS, cut);
-    let taken = case!(a_release_that_their_try_lock_takes_at_its_end_wakes_ours_all_the_same);
+    let taken = case!(release_taken_by_redisson_try_lock_still_wakes_ours);
     suite.shared(&NEWEST, taken);
-    let deleted =
-        case!(a_lock_of_ours_that_they_delete_is_lost_with_notice_and_found_free_within_a_lease);
+    let deleted = case!(our_lock_deleted_by_redisson_is_lost_and_found_free);
     suite.shared(&FENCED, deleted);
 }
 
@@ -60,7 +59,7 @@ fn arrival(lock: &Mutex, since: &Stopwatch) -> Duration {
 /// All subscriptions are cut, and the locks released before there is a new one: the message reaches
 /// no waiter. Theirs sleeps to the end of the lease that it saw; ours asks as soon as it is
 /// subscribed again.
-fn a_release_while_nobody_is_subscribed_is_found_by_ours_at_once(library: &'static Library) {
+fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
         let other = another(&scene, library, "");
@@ -95,9 +94,7 @@ fn a_release_while_nobody_is_subscribed_is_found_by_ours_at_once(library: &'stat
 /// Two of theirs wait, one of them for so long that its time is up just when we release: it may
 /// take the wake-up of both. Ours has one of its own, and is there; its release then wakes theirs,
 /// too.
-fn a_release_that_their_try_lock_takes_at_its_end_wakes_ours_all_the_same(
-    library: &'static Library,
-) {
+fn release_taken_by_redisson_try_lock_still_wakes_ours(library: &'static Library) {
     const ROUNDS: u32 = 10;
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -144,9 +141,7 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
 
 /// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
 /// at the end of the lease that it saw, and the next holder's token is greater.
-fn a_lock_of_ours_that_they_delete_is_lost_with_notice_and_found_free_within_a_lease(
-    library: &'static Library,
-) {
+fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=1s", &[]);
         let other = another(&scene, library, "watchdog=1s");

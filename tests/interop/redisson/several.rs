@@ -16,25 +16,23 @@ const TIMES: u64 = 60;
 
 pub(crate) fn mount(suite: &mut Suite) {
     use Permit::{Exclusive, Shared};
-    let order = case!(a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order);
+    let order = case!(multi_locks_of_both_sides_exclude_in_any_order);
     suite.each(Shared, &ALL_REDISSONS, order);
-    let soon = case!(several_locks_of_both_sides_are_had_at_once_when_the_other_gives_them_back);
+    let soon = case!(multi_locks_are_granted_at_once_after_a_release);
     suite.each(Exclusive, &ENDS, soon);
-    let whole = case!(a_multi_lock_of_theirs_keeps_nothing_of_what_it_could_not_have_as_a_whole);
+    let whole = case!(failed_redisson_multi_lock_keeps_no_member);
     suite.each(Shared, &ALL_REDISSONS, whole);
-    let quorum = case!(a_red_lock_of_theirs_and_our_quorum_exclude_each_other);
+    let quorum = case!(redisson_red_lock_and_our_quorum_exclude_each_other);
     suite.each(Shared, &ALL_REDISSONS, quorum);
-    let wake = case!(a_red_lock_of_theirs_and_our_quorum_wake_each_other_at_once);
+    let wake = case!(redisson_red_lock_and_our_quorum_wake_each_other_at_once);
     suite.each(Exclusive, &ALL_REDISSONS, wake);
-    let majority = case!(a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other);
+    let majority = case!(redisson_red_lock_and_our_majority_exclude_each_other);
     suite.each(Shared, &ALL_REDISSONS, majority);
 }
 
 /// Theirs holds on to what it has while it waits for the next, so names in the other order are
 /// where two would wait for each other; ours lets go.
-fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order(
-    library: &'static Library,
-) {
+fn multi_locks_of_both_sides_exclude_in_any_order(library: &'static Library) {
     let scene = Scene::with(library, "", &["kind=multi"]);
     let ours = ["a", "b", "c"].map(|name| scene.ours.mutex(name));
     let several = MultiLock::new(ours).unwrap();
@@ -44,9 +42,7 @@ fn a_multi_lock_of_theirs_and_one_of_ours_exclude_each_other_in_whatever_order(
 }
 
 /// Their waiter waits for one member after the other, and so do ours.
-fn several_locks_of_both_sides_are_had_at_once_when_the_other_gives_them_back(
-    library: &'static Library,
-) {
+fn multi_locks_are_granted_at_once_after_a_release(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::with(library, "", &["kind=multi"]);
         let several = MultiLock::new(["a", "b", "c"].map(|name| scene.ours.mutex(name))).unwrap();
@@ -59,9 +55,7 @@ fn several_locks_of_both_sides_are_had_at_once_when_the_other_gives_them_back(
     });
 }
 
-fn a_multi_lock_of_theirs_keeps_nothing_of_what_it_could_not_have_as_a_whole(
-    library: &'static Library,
-) {
+fn failed_redisson_multi_lock_keeps_no_member(library: &'static Library) {
     let scene = Scene::with(library, "", &["kind=multi"]);
     let member = scene.ours.mutex("b");
     let guard = member.lock().unwrap();
@@ -79,7 +73,7 @@ fn independent(library: &'static Library) -> Independent {
     Independent::start(library, "max_lease=10m", &["kind=red", "topology=independent"])
 }
 
-fn a_red_lock_of_theirs_and_our_quorum_exclude_each_other(library: &'static Library) {
+fn redisson_red_lock_and_our_quorum_exclude_each_other(library: &'static Library) {
     let scene = independent(library);
     let client = scene.servers.client();
     let lock = client.mutex("lock").unwrap();
@@ -93,7 +87,7 @@ fn a_red_lock_of_theirs_and_our_quorum_exclude_each_other(library: &'static Libr
     add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));
 }
 
-fn a_red_lock_of_theirs_and_our_quorum_wake_each_other_at_once(library: &'static Library) {
+fn redisson_red_lock_and_our_quorum_wake_each_other_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = independent(library);
         let client = scene.servers.client();
@@ -103,7 +97,7 @@ fn a_red_lock_of_theirs_and_our_quorum_wake_each_other_at_once(library: &'static
     });
 }
 
-fn a_red_lock_of_theirs_and_a_majority_of_our_locks_exclude_each_other(library: &'static Library) {
+fn redisson_red_lock_and_our_majority_exclude_each_other(library: &'static Library) {
     let scene = independent(library);
     let servers = scene.servers.servers.iter();
     let clients: Vec<_> =

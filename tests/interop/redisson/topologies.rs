@@ -40,23 +40,22 @@ const TIMES: u64 = 100;
 
 pub(crate) fn mount(suite: &mut Suite) {
     use Permit::{Exclusive, Shared};
-    let sums = case!(on_a_cluster_both_exclude_each_other);
+    let sums = case!(cluster_locks_of_both_sides_exclude_each_other);
     suite.each(Shared, &ON_CLUSTER, sums);
-    let newer = case!(on_a_cluster_newer_ones_and_we_share_sharded_channels);
+    let newer = case!(cluster_with_newer_redisson_shares_sharded_channels);
     suite.each(Exclusive, &SHARDED, newer);
-    let older = case!(on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told);
+    let older = case!(cluster_with_older_redisson_shares_plain_channels_if_set);
     suite.exclusive(&PLAIN, older);
-    let both = case!(on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told);
+    let both = case!(cluster_with_newer_redisson_shares_plain_channels_if_set);
     suite.exclusive(&NOT_SHARDED, both);
-    let apart = case!(on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll);
+    let apart = case!(cluster_release_on_unshared_channel_is_found_by_polling);
     suite.shared(&PLAIN, apart);
-    suite.exclusive(&NEWEST, case!(with_sentinel_both_wait_for_replicas));
-    let failed =
-        case!(with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over);
+    suite.exclusive(&NEWEST, case!(sentinel_locks_of_both_sides_wait_for_replicas));
+    let failed = case!(sentinel_lock_left_by_failed_redisson_is_free_after_lease);
     suite.each(Shared, &WITH_REPLICAS, failed);
-    let lapsed = case!(with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses);
+    let lapsed = case!(sentinel_lock_unrenewed_by_redisson_is_free_after_lease);
     suite.shared(&RENEWS, lapsed);
-    suite.exclusive(&OLDEST, case!(with_sentinel_the_oldest_shares_a_lock_with_us));
+    suite.exclusive(&OLDEST, case!(sentinel_lock_is_shared_with_the_oldest_redisson));
 }
 
 /// Both sides on a store that is not one server, and one on which they count.
@@ -147,7 +146,7 @@ fn is_sharded(scene: &Elsewhere, cluster: &Cluster, name: &str) -> bool {
     is_sharded
 }
 
-fn on_a_cluster_both_exclude_each_other(library: &'static Library) {
+fn cluster_locks_of_both_sides_exclude_each_other(library: &'static Library) {
     let (scene, _cluster) = match library.id {
         id if id == PLAIN.id => on_cluster(library, "channels=plain"),
         _ => on_sharded(library),
@@ -156,7 +155,7 @@ fn on_a_cluster_both_exclude_each_other(library: &'static Library) {
 }
 
 /// Since 3.22, by chance before 3.29.
-fn on_a_cluster_newer_ones_and_we_share_sharded_channels(library: &'static Library) {
+fn cluster_with_newer_redisson_shares_sharded_channels(library: &'static Library) {
     let (scene, cluster) = on_sharded(library);
     let owner = cluster.node(cluster.owner_of("lock"));
     owner.probe().reset_stats();
@@ -167,7 +166,7 @@ fn on_a_cluster_newer_ones_and_we_share_sharded_channels(library: &'static Libra
     assert_eq!((sharded, plain), (has_any, !has_any));
 }
 
-fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told(library: &'static Library) {
+fn cluster_with_older_redisson_shares_plain_channels_if_set(library: &'static Library) {
     let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
     owner.probe().reset_stats();
@@ -177,7 +176,7 @@ fn on_a_cluster_older_ones_and_we_share_plain_channels_if_we_are_told(library: &
 }
 
 /// Where newer and older ones are together, all have to use what the older ones use.
-fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told(library: &'static Library) {
+fn cluster_with_newer_redisson_shares_plain_channels_if_set(library: &'static Library) {
     let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
     owner.probe().reset_stats();
@@ -188,9 +187,7 @@ fn on_a_cluster_newer_ones_and_we_share_plain_channels_if_both_are_told(library:
 
 /// On different kinds of channels neither hears the other: each finds out at the end of the lease
 /// that it saw, and we within `poll=`, where it is set.
-fn on_a_cluster_those_on_other_channels_are_found_free_within_a_lease_or_a_poll(
-    library: &'static Library,
-) {
+fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Library) {
     const LEASE: (Duration, u64) = (Duration::from_secs(1), 700);
     const POLL: (Duration, u64) = (Duration::from_millis(100), 300);
     let until = |(time, slack)| Learns::Asks(time).within(slack);
@@ -221,7 +218,7 @@ fn on_sentinel(library: &'static Library, settings: &str) -> (Elsewhere, Group) 
 
 /// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind
 /// each grant.
-fn with_sentinel_both_wait_for_replicas(library: &'static Library) {
+fn sentinel_locks_of_both_sides_wait_for_replicas(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "replicas=1");
     scene.add_up("sentinel, newest, replicas=1", "lock");
     let mut probe = group.probe();
@@ -238,9 +235,7 @@ fn with_sentinel_both_wait_for_replicas(library: &'static Library) {
 /// No replica answers. Ours gives back what no replica has and says so. Theirs is an error, too,
 /// and some of its calls leave the lock taken all the same: we wait for the end of that lease, and
 /// what is ours then stays ours.
-fn with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_over(
-    library: &'static Library,
-) {
+fn sentinel_lock_left_by_failed_redisson_is_free_after_lease(library: &'static Library) {
     let is_fenced = library.arguments.contains(&"kind=fenced");
     let verb = if is_fenced { "fenced" } else { "lock" };
     let leaves_it = is_fenced || library.id == PLAIN.id;
@@ -272,9 +267,7 @@ fn with_sentinel_what_their_failed_lock_leaves_taken_is_ours_when_its_lease_is_o
 /// No replica answers any more: their renewal is over with the first hundred locks that it asks
 /// for, and those behind them lapse while they are believed in. We take what has lapsed and nothing
 /// else.
-fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses(
-    library: &'static Library,
-) {
+fn sentinel_lock_unrenewed_by_redisson_is_free_after_lease(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "");
     let names: Vec<_> = (0..120).map(|number| format!("held-{number}")).collect();
     names.iter().for_each(|name| drop(scene.peer.ask("t", &format!("lock {name} 0"))));
@@ -296,7 +289,7 @@ fn with_sentinel_what_their_renewal_does_not_come_to_is_ours_when_it_lapses(
     assert!((1..names.len()).contains(&lapsed), "docs/INTEROP.md says otherwise: {lapsed}");
 }
 
-fn with_sentinel_the_oldest_shares_a_lock_with_us(library: &'static Library) {
+fn sentinel_lock_is_shared_with_the_oldest_redisson(library: &'static Library) {
     let (scene, _group) = on_sentinel(library, "");
     scene.add_up("sentinel, 3.12.0", "lock");
     scene.wake("sentinel, 3.12.0");

@@ -20,6 +20,7 @@ use crate::node::{Answer, Flaw, Node, Request, Rules, View};
 
 mod checking;
 mod choices;
+mod hashing;
 mod words;
 
 pub const NODES: usize = 3;
@@ -137,7 +138,7 @@ enum Phase {
 }
 
 /// One node, and how it stands with each attempt there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Column {
     /// Whether it may be started again.
     is_mortal: bool,
@@ -156,7 +157,7 @@ pub struct Column {
 }
 
 /// One request, and what came of it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Cell {
     #[default]
     Unsent,

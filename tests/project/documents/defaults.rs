@@ -23,7 +23,7 @@ fn value(config: &Config, setting: &str) -> String {
         "prefix" if config.prefix().is_empty() => "nothing".to_owned(),
         "prefix" => format!("`{}`", config.prefix()),
         "tokens" => format!("`{:?}`", config.tokens()).to_lowercase(),
-        "keep" => duration(config.keep()),
+        "token_retention" => duration(config.token_retention()),
         "replicas" => config.replication().count().to_string(),
         "replication_timeout" => duration(config.replication().time()),
         "on_insufficient_replicas" => {
@@ -59,7 +59,7 @@ fn beyond(limit: &str, larger: bool) -> Option<String> {
 }
 
 #[test]
-fn the_table_of_settings_is_what_the_code_does() {
+fn table_of_settings_agrees_with_code() {
     let rows = table(&read("docs/DEFAULTS.md"), "Settings");
     let mut limits = 0;
     for row in &rows {
@@ -80,7 +80,7 @@ fn the_table_of_settings_is_what_the_code_does() {
     let longest = (1_u64 << 53) - 1;
     assert!(is_taken("watchdog", &format!("{longest}ms")));
     assert!(!is_taken("watchdog", &format!("{}ms", longest + 1)));
-    // Whoever adds a setting finds it missing here.
+    // A new setting must be added to the table.
     let in_table: Vec<_> = rows.iter().map(|row| row[0].clone()).collect();
     for option in there_are("memory://defaults?nonsense=1") {
         assert!(in_table.contains(&option), "{option} is not in the table");
@@ -99,7 +99,7 @@ fn there_are(url: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_table_of_the_schemes_options_has_those_that_they_take() {
+fn table_of_options_agrees_with_schemes() {
     let settings = there_are("memory://x?nonsense=1");
     let mut taken = Vec::new();
     for scheme in there_are("nonsense://x") {
@@ -112,7 +112,7 @@ fn the_table_of_the_schemes_options_has_those_that_they_take() {
         listed.extend(row[1].split(", ").map(|scheme| (row[0].clone(), scheme.to_owned())));
         let [option, scheme] = [&row[0], row[1].split(", ").next().unwrap()];
         let [option, scheme] = [option, scheme].map(|cell| cell.trim_matches('`'));
-        // The same by name in code: taken by its scheme, whatever is then said of the value, and by no other.
+        // By name in code: its scheme takes it, whatever the value is worth, and no other does.
         let said = |url: &str| {
             let config = Config::from_url(url).unwrap().with_option(option, "no/such\0thing");
             let outcome = distlock::builder().config(config).connect();
@@ -132,7 +132,7 @@ fn the_table_of_the_schemes_options_has_those_that_they_take() {
 }
 
 #[test]
-fn the_table_of_constants_is_what_stands_in_the_code() {
+fn table_of_constants_agrees_with_code() {
     for row in table(&read("docs/DEFAULTS.md"), "Constants") {
         let quoted = code(&row);
         let [file, texts @ ..] = quoted.as_slice() else { panic!("{row:?}") };
@@ -144,14 +144,14 @@ fn the_table_of_constants_is_what_stands_in_the_code() {
     }
 }
 
-/// Whoever adds a time that is waited for finds it missing here.
+/// A new constant must be added to the table.
 #[test]
-fn every_time_in_the_code_stands_in_the_table_of_constants() {
+fn every_duration_constant_is_in_the_table() {
     let rows = table(&read("docs/DEFAULTS.md"), "Constants");
     let listed: Vec<_> = rows.iter().map(|row| code(row)).collect();
     let mut seen = 0;
     for file in sources(["lock-core/src", "lock-redis/src", "lock-cluster/src"]) {
-        // The settings have a table of their own, and the rest waits for nothing when a program runs.
+        // Settings have their own table, and the rest does not wait when a program runs.
         if ["/config/", "/conformance/", "/tests"].iter().any(|part| file.contains(part)) {
             continue;
         }
@@ -168,14 +168,14 @@ fn every_time_in_the_code_stands_in_the_table_of_constants() {
 }
 
 #[test]
-fn what_is_set_later_wins() {
+fn later_setting_wins() {
     let of_url = Config::from_url("memory://x?pool=2&watchdog=2s").unwrap();
     assert_eq!((of_url.pool(), of_url.watchdog()), (2, Duration::from_secs(2)));
     let text = "pool = 3\nurl = 'memory://x?pool=2&watchdog=2s'";
     let of_file: Config = toml::from_str(text).unwrap();
     assert_eq!(format!("{of_file:?}"), format!("{:?}", Config::from_toml(text).unwrap()));
     assert_eq!((of_file.pool(), of_file.watchdog()), (3, Duration::from_secs(2)));
-    // What the environment adds is shown in a process of its own: see `the_environment_wins_over_a_file`.
+    // The environment needs a process of its own: see `environment_wins_over_file`.
     let set = of_file.with_pool(4).with_pool(5);
     assert_eq!((set.pool(), set.watchdog()), (5, Duration::from_secs(2)));
     let by_name = set.with_option("pool", "6");
@@ -184,8 +184,8 @@ fn what_is_set_later_wins() {
 }
 
 #[test]
-fn the_environment_wins_over_a_file() {
-    const NAME: &str = "documents::defaults::the_environment_wins_over_a_file";
+fn environment_wins_over_file() {
+    const NAME: &str = "documents::defaults::environment_wins_over_file";
     const FILE: &str = "url = 'memory://file?pool=2&client_name=by-url'\npool = 3\nwatchdog = '3s'";
     if std::env::var_os("DISTLOCK_WATCHDOG").is_none() {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
@@ -204,7 +204,7 @@ fn the_environment_wins_over_a_file() {
 }
 
 #[test]
-fn bad_names_are_refused_and_told_why() {
+fn bad_names_are_refused_with_reason() {
     let refusal = |name: &str| {
         let error = LockName::new(name).unwrap_err();
         assert!(error.is_misuse(), "{error:?}");
@@ -218,7 +218,7 @@ fn bad_names_are_refused_and_told_why() {
 }
 
 #[test]
-fn odd_names_are_names() {
+fn unusual_names_are_accepted() {
     use distlock::DistLock;
     use distlock_tests::process::RedisServer;
     let server = RedisServer::start();
@@ -239,7 +239,7 @@ fn odd_names_are_names() {
 }
 
 #[test]
-fn a_wait_of_a_nanosecond_ends_and_says_what_is_known() {
+fn wait_of_a_nanosecond_ends() {
     use distlock::DistLock;
     use distlock_tests::process::RedisServer;
     let (server, instant) = (RedisServer::start(), Duration::from_nanos(1));
@@ -259,7 +259,7 @@ fn a_wait_of_a_nanosecond_ends_and_says_what_is_known() {
 }
 
 #[test]
-fn an_unknown_scheme_is_refused_by_name() {
+fn unknown_scheme_is_refused_by_name() {
     let error = distlock::connect("carrier-pigeon://roof").unwrap_err();
     assert!(error.is_configuration());
     let text = error.to_string();

@@ -1,11 +1,11 @@
-//! `docs/MIGRATING.md`: the calls on its left are those that the programs around these libraries make, those on its right
-//! are ours. Its examples are compiled as the library's are.
+//! `docs/MIGRATING.md`: the left calls are made by the interop programs, the right ones exist here.
+//! Its examples are compiled as doc-tests.
 
 use super::{read, root, sources, table};
 use std::fs;
 use std::path::Path;
 
-/// The sections, and where each library is called.
+/// The sections, and the folder of each library's program.
 const SECTIONS: [(&str, &str); 4] = [
     ("From Redisson", "java"),
     ("From redis-py", "python"),
@@ -13,7 +13,7 @@ const SECTIONS: [(&str, &str); 4] = [
     ("From ShedLock", "spring"),
 ];
 
-/// What none of the programs has a use for; read in the libraries' own sources.
+/// Calls that no program uses; read in the libraries' sources.
 const ELSEWHERE: [&str; 4] = ["WithTries", "assertLocked", "isHeldByCurrentThread", "thread_local"];
 
 /// The texts of all files in a folder.
@@ -53,7 +53,7 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 #[test]
-fn every_call_of_theirs_is_one_that_their_program_makes() {
+fn calls_of_other_libraries_are_made_by_their_programs() {
     let document = read("docs/MIGRATING.md");
     for (section, folder) in SECTIONS {
         let program = text_of(&root().join("tests/interop/peers").join(folder));
@@ -66,7 +66,7 @@ fn every_call_of_theirs_is_one_that_their_program_makes() {
 }
 
 #[test]
-fn every_call_of_ours_is_one_that_there_is() {
+fn calls_of_this_library_exist() {
     let document = read("docs/MIGRATING.md");
     let sources = sources(["lock-core/src", "src"]);
     let code: String = sources.iter().map(|file| read(file)).collect();

@@ -1,8 +1,9 @@
-//! The documentation keeps its word: numbers are the code's, and tests that it names are there.
+//! The documents agree with the code: numbers, calls, names of tests, style.
 
 mod defaults;
 mod migrating;
 pub(crate) mod named;
+mod operations;
 mod prose;
 
 use std::fs;
@@ -16,7 +17,7 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The rows of the table under this heading, as cells without their back-quotes; the head is left out.
+/// The rows of the table under this heading as cells, without the head.
 fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
     let after = document.split_once(&format!("\n## {heading}\n")).map(|(_, after)| after);
     let section = after.unwrap_or_else(|| panic!("there is no section `{heading}`"));

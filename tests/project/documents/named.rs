@@ -1,11 +1,11 @@
-//! Tests that a document names are there, and are run.
+//! Tests that a document names exist, and run in the tier that it says.
 
-use super::{read, root};
+use super::{read, root, sources};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The documents that name tests: in tables, whose last column is headed by one of [`HEADS`], and in their text.
+/// The documents that name tests, in text and in tables whose last column has one of [`HEADS`].
 const DOCUMENTS: [&str; 7] = [
     "docs/ALGORITHMS.md",
     "docs/DEFAULTS.md",
@@ -16,9 +16,9 @@ const DOCUMENTS: [&str; 7] = [
     "docs/MIGRATING.md",
 ];
 const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
-/// What stands behind the name of a test that only `tests/run.sh --all` runs.
+/// The mark behind the name of a test that only `tests/run.sh --all` runs.
 const BY_HAND: &str = " (long tier)";
-/// A word with so many underscores in a text is the name of a test; there are others with fewer.
+/// Quoted words in a text with as many underscores are names of tests.
 const UNDERSCORES: usize = 4;
 
 /// When a test is run.
@@ -86,7 +86,7 @@ struct Named {
     run: Run,
 }
 
-/// What stands in back-quotes there and is as long as `is_name` wants it.
+/// The quoted words of a text that `is_name` accepts.
 fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
     let parts: Vec<_> = text.split('`').collect();
     let quoted = parts.iter().skip(1).step_by(2).zip(parts.iter().skip(2).step_by(2));
@@ -97,7 +97,7 @@ fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
     named.collect()
 }
 
-/// The tests that this document names; all of a column of tests, or whatever looks like one in its text.
+/// The tests that this document names: all in a column of tests, and what looks like one elsewhere.
 fn named(document: &str) -> Vec<Named> {
     let is_long = |name: &str| {
         name.matches('_').count() >= UNDERSCORES
@@ -125,7 +125,7 @@ fn named(document: &str) -> Vec<Named> {
 }
 
 #[test]
-fn every_test_that_is_named_is_there() {
+fn named_tests_exist() {
     let (tests, mut count) = (tests(), 0);
     for document in DOCUMENTS {
         for Named { name, run } in named(document) {
@@ -142,8 +142,43 @@ fn every_test_that_is_named_is_there() {
     assert!(count > 200, "only {count} were found");
 }
 
+/// The filters of the tests that a command runs, as in `cargo test -p package -- filter`.
+fn filters(command: &str) -> Vec<&str> {
+    let Some((_, arguments)) = command.split_once("cargo test ") else { return Vec::new() };
+    let arguments = arguments.split(" # ").next().unwrap_or_default();
+    let mut filters = Vec::new();
+    let mut words = arguments.split_whitespace().filter(|word| *word != "...");
+    while let Some(word) = words.next() {
+        if ["-p", "--test", "--test-threads"].contains(&word) {
+            words.next();
+        } else if !word.starts_with('-') {
+            filters.push(word);
+        }
+    }
+    filters
+}
+
 #[test]
-fn an_ignored_test_is_known_by_its_attribute_wherever_that_stands() {
+fn commands_of_documents_name_existing_tests() {
+    let files = sources(["tests", "lock-core"]);
+    let texts: Vec<_> = files.iter().map(|file| format!("{file} {}", read(file))).collect();
+    let mut count = 0;
+    for document in ["docs/TESTING.md", "docs/PERFORMANCE.md"] {
+        for line in read(document).lines() {
+            for filter in filters(line.trim_matches('`')) {
+                for part in filter.split("::") {
+                    let is_there = texts.iter().any(|text| text.contains(part));
+                    assert!(is_there, "{document}: nothing is called `{part}` in {line:?}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 10, "only {count} were found");
+}
+
+#[test]
+fn ignored_tests_are_known_by_their_attribute() {
     let source = "#[test]\nfn runs() {\n}\n#[test]\n#[ignore = \"long\"]\nfn late() {}\n\n    #[ignore]\n    #[test]\n    // why\n    fn \
                   early() {\n}\n#[ignore]\nstruct Odd;\n#[test]\nfn after() {}\nfn helper() {}";
     let known = tests_in(source);

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// For a run of some thousand jobs on a busy machine: each of them yields, and then others have the processor for a while.
+/// For some thousand jobs on a busy machine, each of which yields the processor.
 const A_RUN: Duration = Duration::from_secs(300);
 
 fn start(arguments: &[&str]) -> Child {
     Example::new("batch_workers").args(arguments).spawn()
 }
 
-/// Runs it to its end, and returns its exit code and its summary. Nothing may stand on standard error: no panic, and no
-/// progress bar, because it is no terminal.
+/// Runs it to its end, and returns exit code and summary. Standard error must be empty: no panic, and
+/// no progress bar without a terminal.
 #[track_caller]
 fn run(arguments: &[&str]) -> (i32, String) {
     let mut child = start(arguments);
@@ -50,7 +50,7 @@ fn thirty_two_threads_in_memory_are_exact() {
     assert!(output.contains("tokens   grew with every sale"), "{output}");
 }
 
-/// Those that do not know their owner too, as long as nobody is slower than the lease.
+/// Formats without owners, too, as long as no client is slower than the lease.
 #[test]
 fn every_format_is_exact_within_its_leases() {
     let server = RedisServer::start();
@@ -94,7 +94,7 @@ fn four_processes_of_eight_threads_are_exact_on_a_server() {
 }
 
 #[test]
-fn without_the_lock_it_is_seen_to_oversell() {
+fn run_without_lock_oversells() {
     for processes in ["1", "2"] {
         let (code, output) = run(&["--unsafe", "--processes", processes]);
         assert_eq!(code, 1, "{output}");
@@ -120,10 +120,11 @@ fn several_runs_share_a_counter() {
 }
 
 #[test]
-fn a_counter_that_somebody_sets_back_refutes_the_proof() {
+fn counter_set_back_by_another_program_is_detected() {
     let (_directory, file) = counter();
     let mut child = start(&["--jobs", "1000000", "--counter", file.to_str().unwrap()]);
-    // Somebody without the lock sets it back. A job that read before may write over that, so it is seen to go on from it.
+    // A program without the lock sets it back. A job that read before may overwrite that, so the
+    // test waits until the jobs go on from it.
     let mut sold = 0;
     eventually("it sells old numbers", SOON, || {
         let number = number_in(&file);
@@ -142,7 +143,7 @@ fn a_counter_that_somebody_sets_back_refutes_the_proof() {
 }
 
 #[test]
-fn ctrl_c_stops_it_and_what_was_sold_is_still_exact() {
+fn sales_are_exact_after_ctrl_c() {
     let (_directory, file) = counter();
     let mut child =
         start(&["--workers", "32", "--jobs", "1000000", "--counter", file.to_str().unwrap()]);
@@ -158,7 +159,7 @@ fn ctrl_c_stops_it_and_what_was_sold_is_still_exact() {
 type Stop = fn(&Child);
 
 #[test]
-fn waiting_workers_stop_in_every_process_and_leave_nothing() {
+fn interrupted_workers_leave_nothing() {
     let server = RedisServer::start();
     let ways: [(&str, Stop); 2] =
         [("workers:ctrl-c", Child::interrupt), ("workers:terminated", Child::terminate)];
@@ -191,7 +192,7 @@ fn waiting_workers_stop_in_every_process_and_leave_nothing() {
 }
 
 #[test]
-fn a_killed_parent_takes_its_children_along() {
+fn killed_parent_ends_its_children() {
     let server = RedisServer::start();
     let (_directory, file) = counter();
     let path = file.to_str().unwrap();
@@ -211,11 +212,11 @@ fn a_killed_parent_takes_its_children_along() {
     eventually("its children are gone", SOON, || processes_with(path) == 0);
     assert!(!server.probe().exists("batch_workers"), "they released before they went");
     let sold = number_in(&file);
-    always("nobody sells", Duration::from_millis(100), || number_in(&file) == sold);
+    always("no worker sells", Duration::from_millis(100), || number_in(&file) == sold);
 }
 
 #[test]
-fn what_stops_one_process_stops_all() {
+fn failure_of_one_process_stops_all() {
     let server = RedisServer::start();
     let (_directory, file) = counter();
     let path = file.to_str().unwrap();
@@ -232,7 +233,7 @@ fn what_stops_one_process_stops_all() {
 }
 
 #[test]
-fn a_killed_child_is_not_passed_over_in_silence() {
+fn killed_child_is_reported() {
     let server = RedisServer::start();
     let (_directory, file) = counter();
     let url = format!("{}?watchdog=3s", server.url());
@@ -247,7 +248,7 @@ fn a_killed_child_is_not_passed_over_in_silence() {
 }
 
 #[test]
-fn trouble_is_one_line_and_has_its_code() {
+fn failure_is_one_line_with_exit_code() {
     let (_directory, file) = counter();
     let path = file.to_str().unwrap();
     std::fs::write(&file, "many\n").unwrap();
@@ -271,7 +272,7 @@ fn trouble_is_one_line_and_has_its_code() {
 }
 
 #[test]
-fn a_store_that_goes_away_ends_it_and_the_sales_so_far_are_told() {
+fn lost_store_ends_run_with_sales_so_far() {
     let mut server = RedisServer::start();
     let (_directory, file) = counter();
     let url = format!("{}?outage_limit=300ms", server.url());

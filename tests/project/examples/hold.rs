@@ -31,7 +31,7 @@ fn answer(child: &mut Child, question: &str) -> (bool, u64) {
 }
 
 #[test]
-fn it_answers_and_releases() {
+fn hold_answers_and_releases() {
     let server = RedisServer::start();
     let url = server.url();
     for arguments in [vec![], vec!["--url", &url]] {
@@ -55,7 +55,7 @@ fn it_answers_and_releases() {
 }
 
 #[test]
-fn it_says_what_is_written_in_its_first_lines() {
+fn output_is_the_documented_one() {
     let mut child = hold(&["--lease", "10s"]);
     let token = held(&mut child);
     child.send("check");
@@ -72,7 +72,7 @@ fn it_says_what_is_written_in_its_first_lines() {
 }
 
 #[test]
-fn the_end_of_its_input_and_signals_release() {
+fn end_of_input_and_signals_release() {
     let ends: [fn(&mut Child); 3] =
         [Child::close_input, |child| child.interrupt(), |child| child.terminate()];
     for end in ends {
@@ -85,7 +85,7 @@ fn the_end_of_its_input_and_signals_release() {
 }
 
 #[test]
-fn a_busy_lock_is_an_answer_and_a_wait_can_be_interrupted() {
+fn busy_lock_is_reported_and_wait_is_interruptible() {
     let server = RedisServer::start();
     let url = server.url();
     let mut holder = hold(&["--url", &url]);
@@ -111,7 +111,7 @@ fn a_busy_lock_is_an_answer_and_a_wait_can_be_interrupted() {
 }
 
 #[test]
-fn without_a_store_it_says_how_to_name_one() {
+fn missing_store_is_reported_with_advice() {
     let mut child = Example::new("hold").arg("--name=it").spawn();
     assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
     let line = only_error(&child);
@@ -119,7 +119,7 @@ fn without_a_store_it_says_how_to_name_one() {
 }
 
 #[test]
-fn the_environment_names_the_store() {
+fn environment_names_the_store() {
     let server = RedisServer::start();
     let mut child =
         Example::new("hold").arg("--name=it").env("DISTLOCK_URL", &server.url()).spawn();
@@ -128,7 +128,7 @@ fn the_environment_names_the_store() {
 }
 
 #[test]
-fn a_fixed_lease_ends_while_nobody_types() {
+fn fixed_lease_ends_without_input() {
     let mut child = hold(&["--lease", "300ms"]);
     held(&mut child);
     let lost = child.expect_event("lost", SOON);
@@ -137,7 +137,7 @@ fn a_fixed_lease_ends_while_nobody_types() {
 }
 
 #[test]
-fn a_lock_that_is_deleted_behind_its_back_is_lost_at_the_next_renewal() {
+fn deleted_lock_is_lost_at_next_renewal() {
     let server = RedisServer::start();
     let mut child = hold(&["--url", &format!("{}?watchdog=3s", server.url())]);
     held(&mut child);
@@ -148,7 +148,7 @@ fn a_lock_that_is_deleted_behind_its_back_is_lost_at_the_next_renewal() {
 }
 
 #[test]
-fn verify_and_release_learn_what_only_the_store_knows() {
+fn verify_and_release_report_loss_in_store() {
     let server = RedisServer::start();
     for command in ["verify", "release"] {
         let mut child = hold(&["--url", &server.url()]);
@@ -233,7 +233,7 @@ fn answer_or_lost(child: &mut Child) -> (bool, u64) {
 }
 
 #[test]
-fn a_paused_store_costs_nothing_but_renewals() {
+fn paused_store_costs_only_renewals() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(4));
     let url = format!("{}?watchdog={}ms&command_timeout=800ms", server.url(), lease.as_millis());
@@ -250,7 +250,7 @@ fn a_paused_store_costs_nothing_but_renewals() {
 }
 
 #[test]
-fn trouble_is_one_line_and_has_its_code() {
+fn failure_is_one_line_with_exit_code() {
     let nowhere = "redis://127.0.0.1:1?outage_limit=200ms";
     let troubles: [(&[&str], i32, &str); 6] = [
         (&["--url", nowhere], 69, "Connection refused"),
@@ -270,7 +270,7 @@ fn trouble_is_one_line_and_has_its_code() {
 }
 
 #[test]
-fn what_the_server_refuses_is_told() {
+fn server_refusal_is_reported() {
     let server = RedisServer::start();
     server.probe().command(&["CONFIG", "SET", "requirepass", "open"]);
     let url = format!("redis://:wrong-password@127.0.0.1:{}", server.port());
@@ -281,7 +281,7 @@ fn what_the_server_refuses_is_told() {
 }
 
 #[test]
-fn something_else_under_the_name_is_told() {
+fn foreign_data_under_name_is_reported() {
     let server = RedisServer::start();
     server.probe().command(&["SET", "it", "something else"]);
     let mut child = hold(&["--url", &server.url()]);
@@ -290,7 +290,7 @@ fn something_else_under_the_name_is_told() {
 }
 
 #[test]
-fn signals_that_were_ignored_at_the_start_are_no_handlers_of_the_program() {
+fn signals_ignored_at_start_are_no_handlers() {
     let words = ["--name", "x", "--url", "memory://"];
     let mut child = Example::new("hold").args(&words).with_signals_ignored().spawn();
     held(&mut child);

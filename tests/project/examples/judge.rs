@@ -1,4 +1,4 @@
-//! The judge of `batch_workers`: it must find whatever can be wrong, or its "exact" is worth nothing.
+//! The judge of `batch_workers` must find every kind of error, or its "exact" is worth nothing.
 
 // The example's own parts; of those, only what judges is used.
 #[path = "../../../examples/batch_workers/proof.rs"]
@@ -37,14 +37,14 @@ fn judge_tally(
 const EXACT: [(u64, Option<u64>); 3] = [(7, Some(40)), (6, Some(30)), (8, Some(50))];
 
 #[test]
-fn what_is_exact_is_found_exact_in_any_order() {
+fn exact_sales_pass_in_any_order() {
     let (code, summary) = judge(&EXACT, (5, Some(8)), true);
     assert_eq!(code, 0, "{summary}");
     assert!(summary.contains("3 of 3 jobs, 6 to 8") && summary.contains("30 to 50"), "{summary}");
 }
 
 #[test]
-fn a_number_that_was_sold_twice_is_named() {
+fn number_sold_twice_is_named() {
     let sales = [(6, Some(30)), (7, Some(40)), (7, Some(50))];
     for alone in [true, false] {
         let (code, summary) = judge(&sales, (5, Some(8)), alone);
@@ -54,7 +54,7 @@ fn a_number_that_was_sold_twice_is_named() {
 }
 
 #[test]
-fn tokens_that_do_not_grow_are_named() {
+fn token_that_does_not_grow_is_named() {
     for second in [30, 29] {
         let sales = [(6, Some(30)), (7, Some(second)), (8, Some(50))];
         let (code, summary) = judge(&sales, (5, Some(8)), true);
@@ -64,7 +64,7 @@ fn tokens_that_do_not_grow_are_named() {
 }
 
 #[test]
-fn a_store_without_tokens_is_judged_by_its_numbers() {
+fn sales_without_tokens_are_judged_by_numbers() {
     let sales = EXACT.map(|(number, _)| (number, None));
     let (code, summary) = judge(&sales, (5, Some(8)), true);
     assert_eq!(code, 0);
@@ -72,7 +72,7 @@ fn a_store_without_tokens_is_judged_by_its_numbers() {
 }
 
 #[test]
-fn a_file_that_rose_by_too_little_or_fell_or_is_no_number_refutes() {
+fn counter_below_its_sales_fails() {
     for last in [Some(7), Some(4), None] {
         for alone in [true, false] {
             assert_eq!(judge(&EXACT, (5, last), alone).0, 1, "{last:?}");
@@ -81,7 +81,7 @@ fn a_file_that_rose_by_too_little_or_fell_or_is_no_number_refutes() {
 }
 
 #[test]
-fn a_file_that_rose_by_more_is_by_others_if_there_can_be_any() {
+fn counter_above_its_sales_fails_unless_others_sell() {
     let (code, summary) = judge(&EXACT, (5, Some(10)), false);
     assert_eq!(code, 0);
     assert!(summary.contains("2 were sold by others"), "{summary}");
@@ -89,27 +89,27 @@ fn a_file_that_rose_by_more_is_by_others_if_there_can_be_any() {
 }
 
 #[test]
-fn a_number_from_before_the_run_refutes() {
+fn number_from_before_the_run_fails() {
     let (code, summary) = judge(&EXACT, (6, Some(9)), true);
     assert_eq!(code, 1);
     assert!(summary.contains("number 6 was sold, but the file went from 6 to 9"), "{summary}");
 }
 
 #[test]
-fn a_number_from_beyond_the_file_refutes_also_where_others_sell() {
+fn number_beyond_counter_fails_also_where_others_sell() {
     let (code, summary) = judge(&[(9, Some(30))], (5, Some(7)), false);
     assert_eq!(code, 1);
     assert!(summary.contains("number 9 was sold, but the file went from 5 to 7"), "{summary}");
 }
 
 #[test]
-fn a_file_that_fell_refutes_also_where_nothing_was_sold() {
+fn counter_that_fell_fails_without_sales() {
     assert_eq!(judge(&[], (5, Some(5)), false).0, 0);
     assert_eq!(judge(&[], (5, Some(4)), false).0, 1);
 }
 
 #[test]
-fn jobs_that_are_missing_refute_unless_they_were_interrupted() {
+fn missing_jobs_fail_unless_interrupted() {
     let tally = |reports: &[Report]| {
         let mut tally = Tally::default();
         for report in reports {

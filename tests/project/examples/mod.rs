@@ -1,4 +1,4 @@
-//! The examples do what their first lines promise: each is run as a user would, as a program of its own.
+//! The examples do what their first lines say: each is run as a user would run it.
 
 mod batch_workers;
 mod hold;

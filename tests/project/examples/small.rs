@@ -6,7 +6,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{late, retry_if_late};
 use std::path::Path;
 
-/// Every example that is one file and no tool: whoever adds one need not think of this test.
+/// Every example that is one file and no tool; a new one is included by itself.
 fn small_ones() -> Vec<String> {
     let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("examples");
     let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
@@ -35,12 +35,12 @@ fn run_all(url: &[&str]) {
 }
 
 #[test]
-fn every_small_example_shows_what_it_says_in_memory() {
+fn small_examples_print_what_they_document_in_memory() {
     retry_if_late(|| run_all(&[]));
 }
 
 #[test]
-fn every_small_example_shows_what_it_says_on_a_server() {
+fn small_examples_print_what_they_document_on_server() {
     let server = RedisServer::start();
     retry_if_late(|| run_all(&[&server.url()]));
     let left = server.probe().keys("*");

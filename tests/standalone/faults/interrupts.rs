@@ -144,7 +144,7 @@ fn busy(step: Step) -> Row {
     let error = outcome.map(drop).unwrap_err();
     assert!(error.is_interrupted(), "{error:?}");
     let fired = fires.at.lock().expect("it has fired");
-    assert_eq!(client.waiting("a").unwrap(), 0);
+    assert_eq!(client.queue_length("a").unwrap(), 0);
     eventually("nothing but the holder is left", LONG, || left(&mut probe) == before);
     holder.unlock().unwrap();
     client.mutex("a").unwrap().try_lock().unwrap().unwrap().unlock().unwrap();
@@ -216,9 +216,9 @@ fn behind_a_holder() -> Row {
     let server = server();
     let client = client_of(&server.url());
     let held = client.mutex("a").unwrap().lock().unwrap();
-    let queues = || eventually("it queues", LONG, || client.waiting("a").unwrap() == 1);
+    let queues = || eventually("it queues", LONG, || client.queue_length("a").unwrap() == 1);
     let (error, took) = fired_when(&client, queues);
-    assert_eq!(client.waiting("a").unwrap(), 0);
+    assert_eq!(client.queue_length("a").unwrap(), 0);
     held.unlock().unwrap();
     Row::new(error, took, AT_ONCE)
 }
@@ -229,8 +229,9 @@ fn behind_a_waiter() -> Row {
     let client = client_of(&server.url());
     thread::scope(|scope| {
         let first = scope.spawn(|| client.mutex("a").unwrap().lock().unwrap().unlock());
-        eventually("one waits", LONG, || client.waiting("a").unwrap() == 1);
-        let queues = || eventually("another queues", LONG, || client.waiting("a").unwrap() == 2);
+        eventually("one waits", LONG, || client.queue_length("a").unwrap() == 1);
+        let queues =
+            || eventually("another queues", LONG, || client.queue_length("a").unwrap() == 2);
         let (error, took) = fired_when(&client, queues);
         assert!(!first.is_finished(), "it is not meant");
         held.unlock().unwrap();
@@ -320,7 +321,8 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
         .connect()
         .unwrap();
     let lock = client.mutex("a").unwrap();
-    let queues = |n: usize| eventually("it queues", LONG, || client.waiting("a").unwrap() == n);
+    let queues =
+        |n: usize| eventually("it queues", LONG, || client.queue_length("a").unwrap() == n);
     // Somebody else who waits, as far as the store knows: nobody stands back for nobody.
     let mut other = server.probe();
     other.command(&["SUBSCRIBE", "redisson_lock__channel:{a}"]);
@@ -390,7 +392,7 @@ fn frozen() -> Row {
     client.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
     server.pause();
     let (error, took) = fired_when(&client, || {
-        eventually("it waits", LONG, || client.waiting("a").unwrap() == 1);
+        eventually("it waits", LONG, || client.queue_length("a").unwrap() == 1);
     });
     server.resume();
     let mut probe = server.probe();

@@ -83,7 +83,7 @@ fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
 }
 
 #[test]
-fn what_the_server_knows_is_told_by_the_next_renewal() {
+fn loss_known_to_the_server_is_told_by_next_renewal() {
     let faults: [(&str, Fault); 5] = [
         ("key deleted", |scene| counted(scene, &[&["DEL", "a"]])),
         ("FLUSHALL", |scene| counted(scene, &[&["FLUSHALL"]])),
@@ -102,7 +102,7 @@ fn what_the_server_knows_is_told_by_the_next_renewal() {
 }
 
 #[test]
-fn of_a_server_that_cannot_be_asked_is_told_at_the_deadline_and_never_before() {
+fn loss_on_unreachable_server_is_told_at_the_deadline() {
     let faults: [(&str, Fault); 3] = [
         ("killed", |scene| scene.server.kill()),
         ("frozen", |scene| scene.server.pause()),

@@ -64,7 +64,7 @@ fn applied(server: &RedisServer) -> String {
 }
 
 #[test]
-fn each_fault_does_what_it_says_once_and_is_counted() {
+fn proxy_fault_strikes_once_and_is_counted() {
     // The fault, what the client hears, whether it is cut off, and how often the server ran it.
     let faults = [
         (Fault::Pass, ":1\r\n", false, "1"),
@@ -94,7 +94,7 @@ fn each_fault_does_what_it_says_once_and_is_counted() {
 }
 
 #[test]
-fn where_a_part_was_swallowed_nothing_follows() {
+fn proxy_passes_nothing_after_a_swallowed_part() {
     // Otherwise the next answer would be taken for the one that is missing: no network does that.
     for (fault, times) in
         [(Fault::SwallowReply, "2"), (Fault::SwallowRequest, "0"), (Fault::Late(ms(60_000)), "0")]
@@ -110,7 +110,7 @@ fn where_a_part_was_swallowed_nothing_follows() {
 }
 
 #[test]
-fn what_is_delayed_comes_late_in_either_direction() {
+fn proxy_delays_in_either_direction() {
     for (fault, is_early) in [(Fault::Delay(DELAY), false), (Fault::DelayReply(DELAY), true)] {
         let (server, proxy) = first(fault);
         let mut probe = Probe::connect(proxy.port());
@@ -130,7 +130,7 @@ fn what_is_delayed_comes_late_in_either_direction() {
 }
 
 #[test]
-fn what_is_held_back_arrives_after_the_client_has_gone() {
+fn request_held_back_arrives_after_the_client_left() {
     let (server, proxy) = first(Fault::Late(DELAY));
     let (stream, heard, is_closed) = send(&proxy, "", false);
     assert_eq!((heard.as_str(), is_closed), ("", false));
@@ -141,7 +141,7 @@ fn what_is_held_back_arrives_after_the_client_has_gone() {
 }
 
 #[test]
-fn what_is_held_back_is_dropped_with_the_proxy_and_its_connections_are_cut() {
+fn dropped_proxy_discards_held_requests_and_cuts() {
     let (server, proxy) = first(Fault::Late(DELAY));
     let (mut stream, ..) = send(&proxy, "", false);
     drop(proxy);
@@ -151,7 +151,7 @@ fn what_is_held_back_is_dropped_with_the_proxy_and_its_connections_are_cut() {
 }
 
 #[test]
-fn turns_are_kept_and_chances_are_the_same_for_the_same_seed() {
+fn proxy_turns_are_kept_and_chances_follow_the_seed() {
     let request = |words: &[&str]| {
         let mut bytes = format!("*{}\r\n", words.len());
         for word in words {
@@ -191,7 +191,7 @@ fn turns_are_kept_and_chances_are_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn a_message_that_nobody_asked_for_is_passed_on() {
+fn proxy_passes_on_unsolicited_messages() {
     let (server, proxy) = first(Fault::Pass);
     let mut listener = Probe::connect(proxy.port());
     listener.command(&["SUBSCRIBE", "news"]);

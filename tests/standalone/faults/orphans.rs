@@ -87,30 +87,30 @@ fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64
 }
 
 #[test]
-fn lost_answers_and_late_requests_leave_no_zombie_and_every_job_is_exact() {
+fn lost_answers_and_late_requests_leave_no_zombie() {
     nothing_is_left_or_sold_twice(1, "0s", 15, 10);
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn nor_do_they_leave_one_in_a_long_run() {
+fn lost_answers_and_late_requests_leave_no_zombie_long() {
     nothing_is_left_or_sold_twice(1, "0s", 200, 100);
 }
 
 /// The same with the usual setting, with which most of the jobs need no request that could be lost.
 #[test]
-fn nor_do_they_where_threads_hand_the_lock_on() {
+fn lost_answers_between_handoffs_leave_no_zombie() {
     nothing_is_left_or_sold_twice(3, "5ms", 10, 6);
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn nor_do_they_where_threads_hand_the_lock_on_in_a_long_run() {
+fn lost_answers_between_handoffs_leave_no_zombie_long() {
     nothing_is_left_or_sold_twice(3, "5ms", 60, 30);
 }
 
 #[test]
-fn without_tombstones_zombies_are_seen() {
+fn zombies_are_seen_without_tombstones() {
     let is_seen = |seen: &Counts| seen.zombies > 0 && seen.longest_idle > SHORT_LEASE / 2;
     let seen = retry_if_late(|| {
         let ledger = Arc::new(Ledger::new(2, false));
@@ -121,7 +121,7 @@ fn without_tombstones_zombies_are_seen() {
 }
 
 #[test]
-fn an_old_renewal_that_lands_after_a_longer_extension_shortens_nothing() {
+fn old_renewal_after_longer_extension_shortens_nothing() {
     const SOON: Duration = Duration::from_secs(60);
     let server = RedisServer::start();
     let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(5_000)));

@@ -46,8 +46,7 @@ pub(super) const CASES: &[Case] = &[
 /// Has another process meet this fault, and tell.
 pub(super) fn run(name: &str) -> Row {
     let binary = std::env::current_exe().expect("a test knows its binary");
-    let only =
-        ["--exact", "faults::process_limits::a_process_that_was_started_for_it_meets_its_fault"];
+    let only = ["--exact", "faults::process_limits::fault_of_a_child_process"];
     let run = Example::program(binary).args(&only).args(&["--nocapture", "--test-threads=1"]);
     let mut process = run.env(FAULT, name).spawn();
     let row = process.expect("its row", LONG * 2, |row| {
@@ -61,7 +60,7 @@ pub(super) fn run(name: &str) -> Row {
 
 /// What the other process does. In any other nothing was asked for, and there is nothing to do.
 #[test]
-fn a_process_that_was_started_for_it_meets_its_fault() {
+fn fault_of_a_child_process() {
     let Ok(wanted) = std::env::var(FAULT) else { return };
     let (_, case) = CASES.iter().find(|(name, _)| *name == wanted).expect("it has a case");
     let Row { said, took, bound } = case();
@@ -278,7 +277,7 @@ fn no_file_descriptor_to_wait() -> Row {
     limited(Resource::Nofile, 3, || {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.try_lock_for(LONG).unwrap().unwrap().unlock());
-            eventually("it waits", LONG, || client.waiting("held").unwrap() == 1);
+            eventually("it waits", LONG, || client.queue_length("held").unwrap() == 1);
             let watch = Stopwatch::start();
             eventually("it waits on", LONG, || watch.elapsed() > command());
             assert!(!waiting.is_finished());
@@ -367,7 +366,7 @@ impl Clock for Stopping {
 /// The watchdog is in the middle of looking at what was left with a thread when the process forks. With its last handle the
 /// child gives nothing back, and waits for none of the watchdog's own locks.
 #[test]
-fn a_client_that_ends_in_a_forked_child_waits_for_nobody() {
+fn client_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
     let client = builder_of("memory://").clock(Arc::<Stopping>::clone(&clock)).connect().unwrap();
     let lock = client.mutex("left").unwrap();
@@ -425,7 +424,7 @@ fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
 
 /// Other threads are in the middle of something when the process forks. They are not in the child, so it waits for none.
 #[test]
-fn a_guard_dropped_in_a_forked_child_waits_for_nobody() {
+fn guard_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
     let client = builder_of("memory://").clock(Arc::<Stopping>::clone(&clock)).connect().unwrap();
     let left = client.mutex("left").unwrap().lock_with(&LockOptions::new().lease(LONG)).unwrap();
@@ -453,7 +452,7 @@ fn a_guard_dropped_in_a_forked_child_waits_for_nobody() {
             is_refused(client.mutex("new")),
             is_refused(lock.unlock()),
             client.names_in_use() == 0,
-            client.waiting("forked").unwrap() == 0,
+            client.queue_length("forked").unwrap() == 0,
             is_refused(guard.unlock()),
         ]
     };

@@ -120,7 +120,7 @@ impl Crowd {
 }
 
 #[test]
-fn one_key_of_another_type_among_500_delays_no_renewal() {
+fn key_of_wrong_type_among_500_delays_no_renewal() {
     let server = RedisServer::start();
     let mut crowd = Crowd::hold(&server, &server.url());
     let broken = [LOCKS / 2];
@@ -131,7 +131,7 @@ fn one_key_of_another_type_among_500_delays_no_renewal() {
 }
 
 #[test]
-fn ten_keys_that_are_broken_in_all_ways_among_500_delay_no_renewal() {
+fn ten_broken_keys_among_500_delay_no_renewal() {
     let server = RedisServer::start();
     let mut crowd = Crowd::hold(&server, &server.url());
     // In every batch, and first and last.
@@ -166,7 +166,7 @@ impl Plan for Doubt {
 }
 
 #[test]
-fn a_clean_up_that_gets_no_answer_delays_no_renewal() {
+fn cleanup_without_an_answer_delays_no_renewal() {
     let server = RedisServer::start();
     let proxy = Proxy::new(server.port(), Arc::new(Doubt));
     let crowd = Crowd::hold(&server, &proxy.url());
@@ -197,7 +197,7 @@ impl Plan for OneSlowRenewal {
 }
 
 #[test]
-fn one_renewal_without_an_answer_among_500_delays_only_those_that_are_in_the_same_request() {
+fn unanswered_renewal_delays_only_its_own_batch() {
     let server = RedisServer::start();
     let plan = OneSlowRenewal { of: "crowd:0", turn: 1, seen: AtomicU64::new(0) };
     let proxy = Proxy::new(server.port(), Arc::new(plan));
@@ -221,7 +221,7 @@ fn one_renewal_without_an_answer_among_500_delays_only_those_that_are_in_the_sam
 }
 
 #[test]
-fn a_renewal_of_a_long_lease_that_gets_no_answer_costs_no_short_one() {
+fn unanswered_renewal_of_long_lease_costs_no_short_lease() {
     let server = RedisServer::start();
     let plan = OneSlowRenewal { of: "long", turn: 1, seen: AtomicU64::new(0) };
     let proxy = Proxy::new(server.port(), Arc::new(plan));

@@ -201,7 +201,7 @@ fn waits_seen_by(
     let before = probe.command_calls("evalsha");
     let waiting = thread::spawn(move || takes(lock));
     eventually("it waits", LONG, || {
-        probe.command_calls("evalsha") > before && scene.client.waiting("a").unwrap() == 1
+        probe.command_calls("evalsha") > before && scene.client.queue_length("a").unwrap() == 1
     });
     waiting
 }

@@ -119,7 +119,7 @@ fn server_with_holders() -> RedisServer {
 }
 
 #[test]
-fn everybody_gets_its_own_answer_or_none_whatever_its_patience() {
+fn shared_link_with_short_deadlines_mixes_no_answers() {
     let server = server_with_holders();
     // About as long as an answer takes: deadlines come while a request is queued, written, read, and while the reader's
     // role is handed on. Should that be lost, those who are patient would wait until their end.
@@ -132,7 +132,7 @@ fn everybody_gets_its_own_answer_or_none_whatever_its_patience() {
 }
 
 #[test]
-fn everybody_gets_its_own_answer_or_none_whatever_the_network_does() {
+fn shared_link_on_a_faulty_network_mixes_no_answers() {
     let server = server_with_holders();
     let proxy = Proxy::new(server.port(), Arc::new(Mischief::new(1)));
     let url = format!("{}?command_timeout=50ms", proxy.url());

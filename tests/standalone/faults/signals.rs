@@ -9,13 +9,13 @@ use std::time::Duration;
 const STOPS: u32 = 300;
 
 #[test]
-fn interrupted_calls_to_the_system_are_gone_on_with() {
+fn interrupted_system_calls_are_repeated() {
     stopped_and_continued(STOPS);
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn interrupted_calls_to_the_system_are_gone_on_with_in_a_long_run() {
+fn interrupted_system_calls_are_repeated_long() {
     stopped_and_continued(STOPS * 10);
 }
 

@@ -37,7 +37,7 @@ enum Verdict {
 }
 
 #[test]
-fn every_fault_is_answered_rightly_and_within_its_bound() {
+fn every_fault_has_its_outcome_within_its_bound() {
     let cases = || TABLE.iter().flat_map(|group| group.cases.iter().map(move |case| (group, case)));
     let verdicts = examine(&cases().collect::<Vec<_>>());
     println!("{:57} {:>9} {:>9}  {:8}  said", "fault", "took ms", "bound ms", "verdict");

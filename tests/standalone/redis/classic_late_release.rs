@@ -5,13 +5,14 @@ use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use lock_redis::RedisBackend;
+use lock_redis::parts::open;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 /// Nobody tells its holder, whose release deletes what it finds, unless it compares.
 #[test]
-fn what_was_freed_by_force_takes_the_next_lock_along_unless_its_release_compares() {
+fn forced_holder_frees_next_lock_unless_release_compares() {
     let formats = [
         ("plain", true),
         ("plain,commands", true),
@@ -46,7 +47,7 @@ fn what_was_freed_by_force_takes_the_next_lock_along_unless_its_release_compares
 
 /// A process may be held up between its last look at the clock and its `DEL`, and then the lock is the next one's.
 #[test]
-fn a_del_that_is_held_up_past_the_lease_is_not_sent() {
+fn del_delayed_past_the_lease_is_not_sent() {
     thread::scope(|scope| {
         for format in ["plain", "counter,lua", "timestamp", "timestamp,float"] {
             scope.spawn(move || holds_up_its_del(format));
@@ -59,8 +60,9 @@ fn holds_up_its_del(format: &str) {
     let url = format!("{}?format={format},poll=10ms", server.url());
     let (hold, context) =
         (Arc::<Hold>::default(), Context::new(Arc::new(SystemClock), ClientId::random()));
-    let backend = RedisBackend::new(&Config::from_url(&url).unwrap(), &context).unwrap();
-    let backend = Arc::new(backend.stopping(Arc::clone(&hold) as _));
+    let config = Config::from_url(&url).unwrap();
+    let build = |format| RedisBackend::with_format(&config, &context, format);
+    let backend = open(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
     let first = distlock::builder().backend(backend).connect().unwrap();
     let first = first.owned_mutex("x").unwrap();
     let held = first.lock_with(&LockOptions::new().lease(Duration::from_secs(1))).unwrap();

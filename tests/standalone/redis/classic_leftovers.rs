@@ -24,7 +24,7 @@ fn fails_to_lock(client: &Client) -> Error {
 }
 
 #[test]
-fn a_lock_that_may_have_been_taken_without_an_end_is_told_and_can_be_freed() {
+fn lock_taken_without_expiry_is_told_and_can_be_freed() {
     let server = RedisServer::start();
     for format in ["plain,commands", "counter", "counter,lua"] {
         let client = without(&server, "-expire", format);
@@ -55,7 +55,7 @@ impl Plan for Unheard {
 /// Where the end of a lock is a command of its own, nobody sends that after an answer that was lost. Elsewhere the lease
 /// ends what may be there.
 #[test]
-fn a_lost_answer_leaves_a_lock_without_an_end_where_that_is_a_second_command() {
+fn lost_answer_between_two_commands_leaves_no_expiry() {
     let server = RedisServer::start();
     for (format, command, is_endless) in [
         ("plain,commands", "SETNX", true),
@@ -77,7 +77,7 @@ fn a_lost_answer_leaves_a_lock_without_an_end_where_that_is_a_second_command() {
 
 /// Or its commands would be carried out one by one, and nobody would have the lock.
 #[test]
-fn who_may_not_begin_a_transaction_takes_nothing() {
+fn user_without_right_to_multi_takes_nothing() {
     let server = RedisServer::start();
     let client = without(&server, "-multi", "counter,multi");
     for _ in 0..2 {
@@ -88,7 +88,7 @@ fn who_may_not_begin_a_transaction_takes_nothing() {
 }
 
 #[test]
-fn a_grant_that_comes_too_late_is_left_to_its_lease() {
+fn late_grant_is_left_to_its_lease() {
     let server = RedisServer::start();
     let late = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(ms(700)));
     let proxy = Proxy::new(server.port(), Arc::new(late));
@@ -107,7 +107,7 @@ fn a_grant_that_comes_too_late_is_left_to_its_lease() {
 
 /// It is nobody's any more, and while its lease lasts it cannot be another's.
 #[test]
-fn what_was_detached_goes_with_its_client() {
+fn detached_classic_lock_ends_with_its_client() {
     let server = RedisServer::start();
     for format in ["plain", "counter,multi", "timestamp"] {
         let client = client(&server, &format!("format={format}&lease=60s"));

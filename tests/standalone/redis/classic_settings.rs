@@ -19,7 +19,7 @@ const UNTIL: [(&str, &str); 2] = [("seconds", "1800000061"), ("float", "18000000
 
 /// Who waits would find out only after the lease that it is over: the SETNX page asks every 10 ms.
 #[test]
-fn who_waits_must_ask_more_often_than_a_lease_takes() {
+fn poll_interval_must_be_shorter_than_the_lease() {
     let server = RedisServer::start();
     for format in ["plain", "timestamp", "counter"] {
         let poll = |poll: &str| format!("format={format},poll={poll}");
@@ -48,7 +48,7 @@ fn who_waits_must_ask_more_often_than_a_lease_takes() {
 
 /// However far ahead the clock of who asks is.
 #[test]
-fn a_lock_without_an_end_is_never_past() {
+fn lock_without_expiry_is_never_past() {
     const FAR: i64 = 60 * 365 * 24 * 60 * 60;
     for format in ["timestamp", "timestamp,float", "timestamp,takeover=delete"] {
         let server = Server::start();
@@ -63,7 +63,7 @@ fn a_lock_without_an_end_is_never_past() {
 }
 
 #[test]
-fn what_was_never_acquired_is_not_given_back() {
+fn lock_that_was_never_acquired_is_not_released() {
     for format in ["timestamp", "timestamp,float", "timestamp,release=compare"] {
         let server = Server::start();
         let [holder, other] = [(); 2].map(|()| Client::new(&server, format));
@@ -79,7 +79,7 @@ fn what_was_never_acquired_is_not_given_back() {
 /// What a release makes of a time that is not the one it wrote, older or newer: the SETNX page deletes whatever is there,
 /// tornado-redis what is no older than its own, and a script what is its own.
 #[test]
-fn a_time_is_deleted_by_the_rule_that_is_set() {
+fn timestamp_is_deleted_by_the_configured_rule() {
     let rules = [
         ("delete", [true, true, true]),
         ("not-older", [false, true, true]),
@@ -111,7 +111,7 @@ fn a_time_is_deleted_by_the_rule_that_is_set() {
 
 /// A holder who never lets go, and a wait that is over in time although nobody wakes it.
 #[test]
-fn a_wait_that_polls_has_a_limit() {
+fn polling_wait_ends_at_its_deadline() {
     let server = RedisServer::start();
     for format in ["plain", "timestamp", "counter"] {
         let [one, other] = [(); 2].map(|()| {
@@ -127,7 +127,7 @@ fn a_wait_that_polls_has_a_limit() {
 
 /// What another wrote is answered as busy, and for how long yet.
 #[test]
-fn how_long_it_is_busy_yet_is_read_from_both_spellings() {
+fn remaining_time_is_read_from_both_spellings() {
     for (spelling, until) in UNTIL {
         let server = Server::start();
         server.ask(&format!("SET x {until}"));
@@ -143,7 +143,7 @@ fn how_long_it_is_busy_yet_is_read_from_both_spellings() {
 
 /// Python's read their clocks in whole seconds: what a finer one finds past they still hold.
 #[test]
-fn a_float_is_past_when_a_clock_in_whole_seconds_says_so() {
+fn float_timestamp_is_past_by_a_clock_of_whole_seconds() {
     for (format, until) in
         [("timestamp,float", "1800000000.0"), ("timestamp,seconds", "1800000000")]
     {
@@ -163,7 +163,7 @@ fn probe(server: &Server) -> Probe {
 
 /// Whoever finds it taken, and then nothing there, has seen no time that is past: what is written since is another's.
 #[test]
-fn who_finds_nothing_there_takes_it_as_if_it_had_asked_just_now() {
+fn takeover_of_a_released_lock_uses_no_getset() {
     for format in ["timestamp", "timestamp,float", "timestamp,takeover=delete"] {
         let server = Server::start();
         let [holder, late] = [(); 2].map(|()| Client::new(&server, format));

@@ -12,7 +12,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn the_events_tell_what_happened() {
+fn events_report_acquisition_renewal_and_release() {
     let server = RedisServer::start();
     let (tell, told) = mpsc::channel();
     let tell = parking_lot::Mutex::new(tell);
@@ -31,7 +31,7 @@ fn the_events_tell_what_happened() {
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 #[test]
-fn a_detached_lock_goes_with_its_client() {
+fn detached_lock_ends_with_its_client() {
     let server = RedisServer::start();
     let client = client(&server, "");
     client.mutex("left").unwrap().lock().unwrap().detach();
@@ -42,7 +42,7 @@ fn a_detached_lock_goes_with_its_client() {
 }
 
 #[test]
-fn a_lock_of_one_client_is_seen_and_refused_by_another() {
+fn lock_of_a_client_is_seen_and_refused_by_a_second_client() {
     let server = RedisServer::start();
     let (one, two) = (client(&server, ""), client(&server, ""));
     let (here, there) = (one.mutex("x").unwrap(), two.mutex("x").unwrap());
@@ -65,7 +65,7 @@ fn a_lock_of_one_client_is_seen_and_refused_by_another() {
 }
 
 #[test]
-fn a_server_that_restarts_empty_is_a_loss_and_the_next_lock_is_kept_again() {
+fn lock_is_lost_when_server_restarts_empty_next_is_renewed() {
     let mut server = RedisServer::start();
     let lease = scaled(Duration::from_secs(3));
     let client =
@@ -90,7 +90,7 @@ fn a_server_that_restarts_empty_is_a_loss_and_the_next_lock_is_kept_again() {
 
 /// A batch job takes its locks at its start, and they are renewed for as long as it runs. The clock is moved by hand.
 #[test]
-fn locks_that_are_taken_at_once_are_not_renewed_at_once() {
+fn locks_taken_at_once_are_not_renewed_at_once() {
     const LOCKS: u64 = 1_000;
     let server = RedisServer::start();
     let (lease, clock) = (Duration::from_secs(600), ManualClock::new());
@@ -116,7 +116,7 @@ fn locks_that_are_taken_at_once_are_not_renewed_at_once() {
 }
 
 #[test]
-fn one_connection_and_many_names_leave_no_subscription_behind() {
+fn many_names_on_a_connection_leave_no_subscription() {
     const NAMES: usize = 5;
     let server = RedisServer::start();
     let clients = [client(&server, "pool=1"), client(&server, "pool=1")];

@@ -23,7 +23,7 @@ fn change_password(probe: &mut Probe, password: &str) {
 }
 
 #[test]
-fn a_password_in_a_file_is_read_for_each_connection() {
+fn password_file_is_read_for_each_connection() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let folder = tempfile::tempdir().unwrap();
@@ -79,7 +79,7 @@ impl CredentialsProvider for Vault {
 }
 
 #[test]
-fn a_provider_is_asked_for_each_connection() {
+fn credentials_provider_is_asked_for_each_connection() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let vault = Arc::<Vault>::default();
@@ -113,7 +113,7 @@ fn a_provider_is_asked_for_each_connection() {
 }
 
 #[test]
-fn a_provider_that_hangs_is_not_waited_for_beyond_the_time_out() {
+fn hanging_credentials_provider_is_bounded_by_the_timeout() {
     let server = RedisServer::start();
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
@@ -132,7 +132,7 @@ fn a_provider_that_hangs_is_not_waited_for_beyond_the_time_out() {
 
 /// The server's certificate, its authority and ours are replaced by others, as they are before they expire.
 #[test]
-fn files_of_certificates_are_read_for_each_connection() {
+fn certificate_files_are_read_for_each_connection() {
     let (old, new) = (Authority::new(), Authority::new());
     old.certify("client", "worker", 2090);
     new.certify("client", "worker", 2090);

@@ -22,7 +22,7 @@ fn gets_it_when(client: &Client, free: impl FnOnce()) {
             let lock = client.mutex("x").unwrap();
             within(LONG, || lock.lock().unwrap().unlock().unwrap());
         });
-        eventually("it waits", LONG, || client.waiting("x").unwrap() == 1);
+        eventually("it waits", LONG, || client.queue_length("x").unwrap() == 1);
         free();
         waits.join().unwrap();
     });
@@ -36,7 +36,7 @@ fn is_watched(probe: &mut Probe, key: &str) -> bool {
 
 /// The leases are ten minutes: whoever does not ask again is late.
 #[test]
-fn a_release_that_nobody_tells_of_is_found_out_by_asking() {
+fn unpublished_release_is_found_by_polling() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     probe.command(&TEXT);
@@ -61,7 +61,7 @@ fn a_release_that_nobody_tells_of_is_found_out_by_asking() {
 
 /// While one of us has it, who waits is told, and asks no more often than it is.
 #[test]
-fn while_one_of_us_has_it_nobody_asks_again_and_again() {
+fn waiters_behind_a_local_holder_do_not_poll() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let [ours, other] = [(); 2].map(|()| client(&server, "format=token,poll=5ms,jitter=0ms"));
@@ -78,7 +78,7 @@ fn while_one_of_us_has_it_nobody_asks_again_and_again() {
 
 /// Both a lock that a neighbour never gave an end, and one whose expiry was never set.
 #[test]
-fn a_lock_without_an_end_is_named_as_such_once_for_each_wait() {
+fn lock_without_expiry_is_reported_once_per_wait() {
     for (format, words) in [
         ("token", &["SET", "x", "c3RyYW5nZXI=", "NX"][..]),
         ("redisson", &HASH),
@@ -105,7 +105,7 @@ fn a_lock_without_an_end_is_named_as_such_once_for_each_wait() {
 }
 
 #[test]
-fn what_is_found_under_the_key_is_named() {
+fn value_found_under_the_key_is_named() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (format, words, says) in [
@@ -151,7 +151,7 @@ fn what_is_found_under_the_key_is_named() {
 
 /// Redisson's read-write lock is one of its locks, too: held is held, and who has it is told.
 #[test]
-fn a_read_write_lock_of_redissons_is_taken() {
+fn redisson_read_write_lock_is_busy() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     probe.command(&["HSET", "x", "mode", "write", &format!("{}:write", HASH[2]), "1"]);
@@ -162,7 +162,7 @@ fn a_read_write_lock_of_redissons_is_taken() {
 
 /// One client, and locks of several formats.
 #[test]
-fn a_lock_may_be_of_another_format_than_the_rest() {
+fn lock_may_have_a_format_of_its_own() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let client = client(&server, "prefix=app:");

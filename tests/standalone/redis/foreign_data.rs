@@ -50,7 +50,7 @@ fn force_unlock_deletes_no_hash_but_a_lock() {
 }
 
 #[test]
-fn force_unlock_frees_every_kind_of_redissons_locks() {
+fn force_unlock_frees_every_kind_of_redisson_lock() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let lock = client(&server, "").mutex("x").unwrap();
@@ -81,7 +81,7 @@ fn fill(probe: &mut Probe, kind: &str, size: &str) {
 }
 
 #[test]
-fn large_data_under_a_locks_name_is_not_fetched() {
+fn large_value_under_a_lock_name_is_not_fetched() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (format, kind, size) in [
@@ -118,7 +118,7 @@ fn large_data_under_a_locks_name_is_not_fetched() {
 
 /// Where replicas are waited for, another connection is used than where not.
 #[test]
-fn a_field_of_any_bytes_is_told_on_both_paths() {
+fn field_of_any_bytes_is_told_on_both_paths() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (bytes, says) in [

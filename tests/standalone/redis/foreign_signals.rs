@@ -66,7 +66,7 @@ fn with(server: &RedisServer, options: &str) -> [Client; 3] {
 }
 
 #[test]
-fn whatever_frees_a_lock_wakes_those_of_python_redis_lock() {
+fn every_release_path_signals_python_redis_lock() {
     let server = RedisServer::start();
     for client in with(&server, PYTHON) {
         let lock = client.mutex("x").unwrap();
@@ -79,7 +79,7 @@ fn whatever_frees_a_lock_wakes_those_of_python_redis_lock() {
 }
 
 #[test]
-fn whatever_frees_a_lock_is_told_on_springs_channel() {
+fn every_release_path_publishes_on_the_spring_channel() {
     let server = RedisServer::start();
     for client in with(&server, SPRING) {
         let lock = client.mutex("x").unwrap();
@@ -102,7 +102,7 @@ fn close(server: &RedisServer, options: &str) {
 
 /// A full server refuses to push, unless something was written before: a lock is given back there all the same.
 #[test]
-fn a_full_server_signals_as_well() {
+fn full_server_signals_as_well() {
     let server = RedisServer::start();
     let lock = client(&server, PYTHON).mutex("x").unwrap();
     let guard = lock.lock().unwrap();
@@ -112,7 +112,7 @@ fn a_full_server_signals_as_well() {
 
 /// As theirs leave it: whoever comes while it stays looks once more for nothing, and nobody ever finds two.
 #[test]
-fn a_signal_that_nobody_takes_stays_for_a_second_and_is_one() {
+fn untaken_signal_stays_single_for_a_second() {
     let server = RedisServer::start();
     let (lock, mut probe) = (client(&server, PYTHON).mutex("x").unwrap(), server.probe());
     for _ in 0..3 {
@@ -131,7 +131,7 @@ fn a_signal_that_nobody_takes_stays_for_a_second_and_is_one() {
 /// It writes no `UUID:number`, so it is taken for one that tells nobody, and asked for every `poll=`: what is heard before
 /// that was the message.
 #[test]
-fn a_release_of_springs_registry_wakes_ours_at_once() {
+fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let client = client(&server, "prefix=registry:&format=token,wakes=spring-integration,poll=1h");
@@ -181,7 +181,7 @@ fn is_refused(probe: &mut Probe, (lock, guard): (&Mutex, LockGuard), says: &str)
 }
 
 #[test]
-fn something_else_under_the_list_is_named_and_left_alone_and_the_lock_is_kept() {
+fn foreign_value_under_signal_list_is_named_lock_is_kept() {
     let server = RedisServer::start();
     let (lock, mut probe) = (client(&server, PYTHON).mutex("x").unwrap(), server.probe());
     let guard = lock.lock().unwrap();
@@ -202,7 +202,7 @@ fn as_user(server: &RedisServer, rules: &[&str], options: &str) -> Client {
 }
 
 #[test]
-fn a_right_that_is_missing_for_the_signal_is_named_and_the_lock_is_kept() {
+fn missing_right_to_signal_is_named_and_the_lock_is_kept() {
     let keys = ["~lock:*", "~redisson_lock_token:*", "~distlock_closed:*", "&*"];
     for (options, rules, says) in
         [(PYTHON, &keys[..], "~lock-signal:*`"), (PYTHON, &["~*", "&*", "-lpush"], "+lpush`")]
@@ -215,7 +215,7 @@ fn a_right_that_is_missing_for_the_signal_is_named_and_the_lock_is_kept() {
 }
 
 #[test]
-fn on_a_cluster_the_list_must_be_in_the_slot_of_the_lock() {
+fn signal_list_must_be_in_the_slot_of_the_lock() {
     let cluster = Cluster::shared();
     let client = distlock::connect(&format!("{}?{PYTHON}", cluster.url())).unwrap();
     let lock = client.mutex("wakes-without-a-tag").unwrap();
@@ -240,7 +240,7 @@ fn on_a_cluster_the_list_must_be_in_the_slot_of_the_lock() {
 
 /// The listener is on some node, and Spring's knows no sharded channels.
 #[test]
-fn on_a_cluster_springs_channel_is_a_plain_one() {
+fn spring_channel_is_a_plain_channel_on_a_cluster() {
     let cluster = Cluster::shared();
     let client = distlock::connect(&format!("{}?{SPRING}", cluster.url())).unwrap();
     let lock = client.mutex("wakes-spring").unwrap();
@@ -254,7 +254,7 @@ fn on_a_cluster_springs_channel_is_a_plain_one() {
 
 /// Before another server takes the master's place, and behind that.
 #[test]
-fn behind_sentinels_the_signals_are_on_whichever_server_is_the_master() {
+fn signals_follow_the_master_behind_sentinels() {
     let group = Group::start();
     let clients = [PYTHON, SPRING]
         .map(|options| distlock::connect(&format!("{}?{options}", group.url())).unwrap());

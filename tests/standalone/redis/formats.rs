@@ -45,7 +45,7 @@ fn is_due(value: &str, seconds: u64, has_point: bool) -> bool {
 }
 
 #[test]
-fn every_format_writes_what_its_neighbours_read_and_leaves_nothing_behind() {
+fn formats_write_what_foreign_clients_read_and_clean_up() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (format, is_right) in WRITTEN {
@@ -62,7 +62,7 @@ fn every_format_writes_what_its_neighbours_read_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn with_tokens_switched_off_a_free_lock_is_one_plain_set() {
+fn free_lock_without_tokens_is_taken_by_a_plain_set() {
     let server = RedisServer::start();
     let lock = client(&server, "format=token&tokens=off").mutex("x").unwrap();
     lock.lock().unwrap().unlock().unwrap();
@@ -75,7 +75,7 @@ fn with_tokens_switched_off_a_free_lock_is_one_plain_set() {
 }
 
 #[test]
-fn what_is_no_lock_of_the_format_is_named_and_left_alone() {
+fn value_that_is_no_lock_of_the_format_is_left_alone() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let make: [&[&str]; 3] =
@@ -102,7 +102,7 @@ fn what_is_no_lock_of_the_format_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_format_without_owners_says_what_it_cannot() {
+fn format_without_owners_says_what_it_cannot_do() {
     let server = RedisServer::start();
     for format in ["plain", "timestamp", "counter"] {
         let client = client(&server, &format!("format={format}"));
@@ -122,7 +122,7 @@ fn a_format_without_owners_says_what_it_cannot() {
 }
 
 #[test]
-fn a_lock_without_an_end_is_written_as_the_second_after_the_last() {
+fn lock_without_expiry_is_written_as_the_last_second_plus_1() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (format, written) in [("timestamp", "2147483649"), ("timestamp,float", "2147483649.0")] {
@@ -139,7 +139,7 @@ fn a_lock_without_an_end_is_written_as_the_second_after_the_last() {
 
 /// What a library that polls has written is waited for, and what we have written it cannot take.
 #[test]
-fn a_neighbour_and_we_exclude_each_other_by_a_token() {
+fn foreign_client_and_ours_exclude_each_other_by_a_token() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let lock = client(&server, "format=token").mutex("x").unwrap();

@@ -19,7 +19,7 @@ fn set(server: &RedisServer, setting: &str, value: &str) {
 }
 
 #[test]
-fn a_full_server_takes_every_kind_of_release() {
+fn full_server_takes_every_kind_of_release() {
     let server = RedisServer::start();
     for options in [
         "",
@@ -59,7 +59,7 @@ fn a_full_server_takes_every_kind_of_release() {
 }
 
 #[test]
-fn a_server_that_may_evict_locks_is_told_of() {
+fn server_that_may_evict_locks_is_reported() {
     let server = RedisServer::start();
     set(&server, "maxmemory", "100mb");
     for (policy, times) in [("noeviction", 0), ("volatile-lru", 1), ("allkeys-lfu", 1)] {
@@ -89,7 +89,7 @@ fn a_server_that_may_evict_locks_is_told_of() {
 }
 
 #[test]
-fn a_server_that_may_evict_locks_can_be_refused() {
+fn server_that_may_evict_locks_can_be_refused() {
     let server = RedisServer::start();
     let url = format!("{}?eviction=refuse", server.url());
     let client = distlock::connect(&url).unwrap();

@@ -38,7 +38,7 @@ fn crowd(client: &Client, time: Duration) -> u64 {
 }
 
 #[test]
-fn a_crowd_of_one_process_asks_seldom_and_its_counter_keeps_close_to_the_clock() {
+fn handoffs_ask_seldom_and_keep_counter_near_the_clock() {
     let server = RedisServer::start();
     let client = client(&server, "");
     let mut probe = server.probe();
@@ -70,7 +70,7 @@ fn a_crowd_of_one_process_asks_seldom_and_its_counter_keeps_close_to_the_clock()
 }
 
 #[test]
-fn where_two_clients_want_it_both_have_their_turns() {
+fn two_contending_clients_take_turns() {
     let server = RedisServer::start();
     let (one, two) = (client(&server, ""), client(&server, ""));
     let time = scaled(Duration::from_secs(1));

@@ -5,7 +5,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{Counted, client, counted};
 
 #[test]
-fn an_uncontended_cycle_is_two_commands_in_two_round_trips_and_a_nested_one_is_none() {
+fn uncontended_cycle_takes_two_round_trips_nested_none() {
     let server = RedisServer::start();
     let client = client(&server, "");
     let lock = client.mutex("cost").unwrap();
@@ -38,7 +38,7 @@ fn an_uncontended_cycle_is_two_commands_in_two_round_trips_and_a_nested_one_is_n
 }
 
 #[test]
-fn what_is_stored_is_what_redisson_stores() {
+fn stored_values_are_those_of_redisson() {
     let server = RedisServer::start();
     let client = client(&server, "watchdog=30s");
     let lock = client.mutex("orders:42").unwrap();

@@ -44,7 +44,7 @@ fn pass(one: &Client, other: &Client, times: usize) {
                 let lock = waiter.mutex("x").unwrap();
                 within(LONG, || lock.lock().unwrap().unlock().unwrap());
             });
-            eventually("it waits", LONG, || waiter.waiting("x").unwrap() == 1);
+            eventually("it waits", LONG, || waiter.queue_length("x").unwrap() == 1);
             guard.unlock().unwrap();
             waits.join().unwrap();
         });
@@ -57,7 +57,7 @@ fn pass(one: &Client, other: &Client, times: usize) {
 const USER: [&str; 9] = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
 
 #[test]
-fn locks_are_freed_and_passed_on_where_nothing_may_be_published() {
+fn locks_are_freed_and_passed_on_without_publishing() {
     for rule in ["-publish", "renamed"] {
         let server = if rule == "renamed" {
             RedisServer::start_with(&["--rename-command", "PUBLISH", ""])
@@ -82,7 +82,7 @@ fn locks_are_freed_and_passed_on_where_nothing_may_be_published() {
 }
 
 #[test]
-fn locks_are_passed_on_where_no_client_may_subscribe() {
+fn locks_are_passed_on_without_subscriptions() {
     for (rule, cause) in [("-subscribe", "+subscribe`"), ("renamed", "renamed or disabled")] {
         let server = if rule == "renamed" {
             RedisServer::start_with(&["--rename-command", "SUBSCRIBE", ""])
@@ -102,7 +102,7 @@ fn locks_are_passed_on_where_no_client_may_subscribe() {
 
 /// The lock is freed; the warning has the rule for the format's own channel.
 #[test]
-fn the_channel_that_is_missing_is_named_as_the_format_calls_it() {
+fn missing_channel_is_named_as_in_the_format() {
     let server = RedisServer::start();
     server.probe().command(&[&USER[..], &["resetchannels"]].concat());
     for (options, channel) in [
@@ -120,7 +120,7 @@ fn the_channel_that_is_missing_is_named_as_the_format_calls_it() {
 }
 
 #[test]
-fn what_is_allowed_again_is_done_again_and_warned_of_anew() {
+fn restored_publish_right_is_used_and_its_loss_warned_anew() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let tell = |rule| server.probe().command(&[&USER[..], &[rule]].concat());

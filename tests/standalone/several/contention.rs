@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What makes this test binary one of the processes: where to write its claims, for how long to go on, and the servers.
 const ROLE: &str = "DISTLOCK_TEST_SEVERAL";
-const ENTRY: &str = "several::contention::one_of_the_processes";
+const ENTRY: &str = "several::contention::child_process_of_the_test";
 
 /// Not a test of its own: what the other processes run.
 #[test]
-fn one_of_the_processes() {
+fn child_process_of_the_test() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut words = role.split(' ');
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
@@ -108,12 +108,12 @@ fn crowd(seconds: u64) {
 }
 
 #[test]
-fn two_processes_that_lock_pairs_and_triples_in_any_order_never_wait_for_each_other() {
+fn two_processes_locking_pairs_in_any_order_never_deadlock() {
     crowd(2);
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
-fn nor_do_they_for_half_a_minute() {
+fn two_processes_locking_pairs_never_deadlock_long() {
     crowd(30);
 }

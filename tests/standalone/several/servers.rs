@@ -2,7 +2,8 @@
 
 use super::{SOON, left_over, three_servers};
 use distlock::{
-    Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MultiLock, Mutex, Outcome,
+    Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MemberOutcome, MultiLock,
+    Mutex,
 };
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
@@ -50,7 +51,7 @@ impl Scene {
 }
 
 #[test]
-fn one_server_that_is_down_is_named_and_nothing_is_kept_on_the_others() {
+fn multi_lock_with_a_server_down_names_it_and_keeps_nothing() {
     let mut scene = Scene::new();
     scene.all().lock().unwrap().unlock().unwrap();
     scene.servers[1].kill();
@@ -59,7 +60,7 @@ fn one_server_that_is_down_is_named_and_nothing_is_kept_on_the_others() {
         assert!(error.is_unavailable(), "{error}");
         let text = error.to_string();
         assert!(text.contains("\"lock on server 2\" failed"), "{text}");
-        assert!(matches!(error.members()[1].outcome(), Outcome::Failed(_)), "{error:?}");
+        assert!(matches!(error.members()[1].outcome(), MemberOutcome::Failed(_)), "{error:?}");
     }
     let error = all.lock_with(&LockOptions::new().interrupt(&fired_soon())).unwrap_err();
     assert!(error.is_interrupted(), "{error}");
@@ -88,7 +89,7 @@ fn fired_soon() -> Interrupt {
 }
 
 #[test]
-fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
+fn frozen_server_costs_a_timeout_and_a_majority_survives() {
     let scene = Scene::new();
     let guard = scene.majority().lock().unwrap();
     scene.all().lock().unwrap().unlock().unwrap();
@@ -123,7 +124,7 @@ fn one_server_that_is_frozen_costs_a_time_out_and_a_majority_outlives_it() {
 }
 
 #[test]
-fn a_server_that_loses_its_memory_takes_the_whole_along_and_the_others_are_freed() {
+fn emptied_server_loses_the_multi_lock_and_frees_the_rest() {
     let mut scene = Scene::new();
     let watched = LockOptions::new().watched(ms(3_000));
     let all = scene.all().lock_with(&watched).unwrap();

@@ -104,17 +104,24 @@ fn memory_and_redis_give_the_same_answers() {
         println!("{times:6} {what}");
     }
     let is_seen = |answer: &str| seen.keys().any(|what| what.contains(answer));
-    for answer in
-        ["Took", "Busy", "for a waiter", "Lost", "NotHeld", "Interrupted", "Ending", "Misuse"]
-            .into_iter()
-            .chain([
-                "TakeAndUseUp -> Took",
-                "LockInterrupted -> Failed(Interrupted)",
-                "LockTogether -> Took",
-                "Settle -> Done",
-                "ReplaceClient -> Done",
-            ])
-    {
+    for answer in [
+        "Took",
+        "Busy",
+        "for a waiter",
+        "Lost",
+        "NotHeld",
+        "Interrupted",
+        "LeaseTooShort",
+        "Misuse",
+    ]
+    .into_iter()
+    .chain([
+        "TakeAndUseUp -> Took",
+        "LockInterrupted -> Failed(Interrupted)",
+        "LockTogether -> Took",
+        "Settle -> Done",
+        "ReplaceClient -> Done",
+    ]) {
         assert!(cases < CASES || is_seen(answer), "these commands never lead to `{answer}`");
     }
 }
@@ -122,7 +129,7 @@ fn memory_and_redis_give_the_same_answers() {
 /// The comparison is worth something: a store with a mutation is found out. (Those that make somebody wait in vain are, too,
 /// but each costs its bound for every shorter list that is tried.)
 #[test]
-fn a_mutant_is_found_out() {
+fn mutant_store_is_detected() {
     for mutation in [
         Mutation::AlwaysGrants,
         Mutation::TokenRepeats,
@@ -149,7 +156,7 @@ fn a_mutant_is_found_out() {
 /// What chance brings about too seldom: all waits end that share the interrupt, for both locks and of both clients, and no
 /// other; and it serves again.
 #[test]
-fn one_interrupt_ends_all_waits_that_share_it() {
+fn shared_interrupt_ends_all_its_waits() {
     let does = |actor, lock, deed| Command { actor, lock, deed };
     let (lock, together) = (Deed::Lock(Terms::Default), Deed::LockTogether(Terms::Default));
     let commands = [
@@ -178,7 +185,7 @@ fn one_interrupt_ends_all_waits_that_share_it() {
 
 /// Differences are found, too, in what is done too seldom for chance to find it soon.
 #[test]
-fn what_is_done_seldom_shows_a_difference_too() {
+fn rare_actions_show_a_difference_too() {
     let mine = |deed| Command { actor: 0, lock: 0, deed };
     let detached = [Deed::Lock(Terms::Default), Deed::Detach(0), Deed::ReplaceClient];
     for (mutation, deeds, last) in [
@@ -200,7 +207,7 @@ fn what_is_done_seldom_shows_a_difference_too() {
 
 /// What is compared with must not be what is wrong: a sound store that was written by itself passes.
 #[test]
-fn a_sound_store_is_not_found_out() {
+fn sound_store_is_not_reported() {
     let memory = Arc::new(Store::memory());
     let sound = Arc::new(Store::mutant(Mutant::sound()));
     let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };

@@ -86,7 +86,7 @@ impl World {
             self.together.reset();
             // Who drops waits for no answer, and a look from another connection may reach the store before the release.
             for client in &self.clients {
-                client.settle(SOON).map_err(|error| format!("{error:?}"))?;
+                client.wait_for_cleanup(SOON).map_err(|error| format!("{error:?}"))?;
             }
         }
         self.settle(&mut answers)?;
@@ -151,7 +151,7 @@ impl World {
                 Err(why) => return Some(Err(why)),
             }
             // After the look at who holds it: whoever got the lock in between is not in the queue any more.
-            let queued = self.clients[client].waiting(&self.names[lock]).unwrap();
+            let queued = self.clients[client].queue_length(&self.names[lock]).unwrap();
             (queued == waiters.len()).then_some(Ok(None))
         })
     }

@@ -15,7 +15,7 @@ fn topology() -> Topology {
         addresses: AddressMap::default(),
         trouble: RefreshHook(Arc::new(|| ())),
     };
-    let format = Arc::new(Format::of(&config, &context).unwrap().on_cluster());
+    let format = Arc::new(Format::of(&config).unwrap());
     let bound = Duration::from_secs(1);
     Topology::new(factory, Arc::default(), Vec::new(), bound, format, Channels::Plain)
 }

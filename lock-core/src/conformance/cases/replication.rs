@@ -96,7 +96,8 @@ pub(crate) fn waiter_survives_insufficient_replicas(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// Whoever accepts too few acknowledgements holds the lock, and is told of each: at the grant, and at renewals.
+/// Whoever accepts too few acknowledgements holds the lock, and is told of each: at the grant, and
+/// at renewals.
 pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();

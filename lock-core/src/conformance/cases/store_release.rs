@@ -81,7 +81,7 @@ pub(crate) fn inspect_names_holder(subject: &dyn Subject) {
     let owner = line.hold(&name, long());
     for eyes in [&line, &Line::open(subject)] {
         let holder = eyes.inspect(&name).holder.expect("it is held");
-        assert!(owner.is(&holder.owner), "{:?} is not {owner:?}", holder.owner);
+        assert!(owner.matches(&holder.owner), "{:?} is not {owner:?}", holder.owner);
         assert_eq!(holder.holds, 1);
     }
 }

@@ -69,8 +69,8 @@ pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
     cycle();
     eventually("it rings while it lasts", prompt(), || bell.count() > 0);
     drop(watch);
-    // Calls may be under way while the watch is dropped, one for each server that tells of a release. One that is not
-    // dropped rings at each cycle.
+    // Calls may be under way while the watch is dropped, one for each server that tells of a
+    // release. One that is not dropped rings at each cycle.
     let is_silent = || {
         let before = bell.count();
         cycle();

@@ -103,22 +103,28 @@ fn gone_at_the_first_release_is_a_loss() {
 }
 
 #[test]
-fn where_the_owner_is_not_known_nothing_is_watched_repeated_or_released_late() {
+fn request_that_must_not_be_repeated_is_sent_once_and_left_alone() {
     let (store, clock) = Recorded::new();
-    let client = store.able(Abilities::full().owned(false)).client();
+    let client = store.able(Abilities::full().renewable(false)).client();
     let lock = client.mutex("x").unwrap();
     assert!(lock.lock().unwrap_err().is_unsupported(), "the watchdog cannot keep it");
     let fixed = LockOptions::new().lease(10 * SECOND);
-    store.fail_next("acquire", Fault::Swallowed);
+    store.fail_next("acquire", Fault::Final);
     assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
     assert_eq!(store.count("acquire"), 1, "a second one might take it twice");
+    client.wait_for_cleanup(SECOND).unwrap();
+    assert_eq!(store.count("release") + store.count("close"), 0);
     clock.advance(11 * SECOND);
-    let guard = lock.lock_with(&fixed).unwrap();
-    assert!(guard.verify().unwrap_err().is_unsupported());
-    clock.advance(11 * SECOND);
-    assert!(guard.unlock().unwrap_err().is_lost());
-    assert_eq!(store.count("release") + store.count("close"), 0, "it could free a stranger's");
-    let guard = lock.lock_with(&fixed).unwrap();
-    guard.unlock().unwrap();
-    assert_eq!(store.count("release"), 1);
+    for drops in [false, true] {
+        let guard = lock.lock_with(&fixed).unwrap();
+        store.fail_next("release", Fault::Final);
+        let before = store.count("release");
+        if drops {
+            drop(guard);
+        } else {
+            assert!(guard.unlock().unwrap_err().is_unavailable());
+        }
+        client.wait_for_cleanup(SECOND).unwrap();
+        assert_eq!(store.count("release") + store.count("close"), before + 1);
+    }
 }

@@ -129,13 +129,13 @@ fn a_client_that_goes_waits_for_a_store_that_hangs_for_one_command_only() {
 fn settling_waits_for_the_confirmation() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    client.settle(Duration::ZERO).unwrap();
+    client.wait_for_cleanup(Duration::ZERO).unwrap();
     in_doubt(&store, &client);
-    let error = client.settle(Duration::ZERO).unwrap_err();
+    let error = client.wait_for_cleanup(Duration::ZERO).unwrap_err();
     assert!(error.is_unavailable() && error.to_string().starts_with("1 outcome"), "{error}");
     let settles = {
         let client = client.clone();
-        thread::spawn(move || client.settle(20 * SECOND))
+        thread::spawn(move || client.wait_for_cleanup(20 * SECOND))
     };
     parked(&clock, 2);
     store.mend();
@@ -157,7 +157,7 @@ fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
     in_doubt(&store, &client);
     let settles = {
         let client = client.clone();
-        thread::spawn(move || client.settle(5 * SECOND))
+        thread::spawn(move || client.wait_for_cleanup(5 * SECOND))
     };
     parked(&clock, 2);
     advance_until_done(&clock, 1, &settles);

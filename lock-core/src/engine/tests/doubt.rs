@@ -1,7 +1,7 @@
 //! Where it is not known what happened in the store, or somebody there or here misbehaves.
 
 use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, parked, sleeping};
-use crate::backend::{Abilities, Answer, Attempt, Backend};
+use crate::backend::{Answer, Attempt, Backend};
 use crate::{
     Clock, DistLock, Interrupt, LeaseTime, LockGuard, LockOptions, LossCause, Moment, Mutex,
 };
@@ -98,19 +98,6 @@ fn a_doubtful_lock_that_is_gone_leaves_a_tombstone_for_the_late_copy() {
 }
 
 #[test]
-fn a_late_grant_of_an_unknown_owner_is_left_to_its_lease() {
-    let (store, _clock) = Recorded::new();
-    let client = store.able(Abilities::full().owned(false)).client();
-    let lock = client.mutex("x").unwrap();
-    store.fail_next("acquire", Fault::Slow(11 * SECOND));
-    let fixed = LockOptions::new().lease(10 * SECOND);
-    assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
-    let guard = lock.lock_with(&fixed).unwrap();
-    assert!(guard.extend(20 * SECOND).unwrap_err().is_unsupported());
-    assert_eq!(store.count("release") + store.count("close") + store.count("renew"), 0);
-}
-
-#[test]
 fn who_queues_behind_a_head_that_cannot_ask_is_not_told_busy() {
     let (store, clock) = Recorded::new();
     let client = store.client();
@@ -130,7 +117,7 @@ fn who_queues_behind_a_head_that_cannot_ask_is_not_told_busy() {
         let lock = lock.clone();
         move || lock.try_lock_for(SECOND).map(|guard| guard.is_some())
     });
-    eventually("it queues", || client.waiting("x").unwrap() == 2);
+    eventually("it queues", || client.queue_length("x").unwrap() == 2);
     advance_until_done(&clock, 1, &behind);
     assert!(behind.join().unwrap().unwrap_err().is_unavailable());
     store.faults.lock().clear();
@@ -238,7 +225,7 @@ fn a_wait_ends_also_if_the_interrupt_is_reset_before_it_can_look() {
         let (lock, interrupt) = (client.mutex("x").unwrap(), interrupt.clone());
         move || lock.lock_interruptibly(&interrupt).map(drop)
     });
-    eventually("it waits", || client.waiting("x").unwrap() == 1);
+    eventually("it waits", || client.queue_length("x").unwrap() == 1);
     interrupt.fire();
     interrupt.reset();
     assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
@@ -301,7 +288,7 @@ fn all_who_wait_without_end_give_up_one_outage_limit_after_it_began() {
         .map(|n| {
             let lock = lock.clone();
             let waiter = thread::spawn(move || lock.lock().map(drop));
-            eventually("it queues", || client.waiting("x").unwrap() == n);
+            eventually("it queues", || client.queue_length("x").unwrap() == n);
             waiter
         })
         .collect();
@@ -333,14 +320,4 @@ fn no_request_of_a_wait_may_take_longer_than_it_has() {
     );
     advance_until_done(&store.clock, 1, &waiter);
     assert!(waiter.join().unwrap());
-}
-
-#[test]
-fn a_release_of_an_unknown_owner_must_arrive_before_the_deadline() {
-    let (store, _clock) = Recorded::new();
-    let lock = store.able(Abilities::full().owned(false)).client().mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
-    let end = store.clock.now() + guard.remaining();
-    guard.unlock().unwrap();
-    assert!(store.by("release").unwrap() <= end);
 }

@@ -13,7 +13,7 @@ fn an_extension_lasts_as_long_as_was_asked_for_and_asks_only_if_it_must() {
     guard.extend(20 * SECOND).unwrap();
     assert!(guard.remaining() >= 20 * SECOND && store.count("renew") == 1);
     assert!(guard.ensure(20 * SECOND).is_ok());
-    assert!(guard.ensure(30 * SECOND).unwrap_err().is_ending());
+    assert!(guard.ensure(30 * SECOND).unwrap_err().is_lease_too_short());
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn stuck(store: &Recorded, client: &Client) -> thread::JoinHandle<Result<(), Err
     let first = thread::spawn(move || drop(other.extend(60 * SECOND)));
     eventually("the other is on its way", || store.count("renew") == 1);
     let second = thread::spawn(move || guard.extend(60 * SECOND));
-    eventually("ours is behind it", || client.0.lanes.threads().1);
+    eventually("ours is behind it", || client.0.workers.threads().1);
     // The timer, both of them, and who looks whether the first one takes too long.
     eventually("they wait", || first.is_finished() || sleeping(&store.clock) == 4);
     second
@@ -103,8 +103,8 @@ fn an_extension_of_a_lock_that_is_lost_meanwhile_is_answered_at_once() {
     let gate = store.gate.lock();
     let extends = stuck(&store, &client);
     clock.advance(SECOND);
-    let entry = client.0.entry(&LockName::new("x").unwrap()).unwrap();
-    eventually("it is lost", || entry.lock().current().is_none());
+    let lock_state = client.0.local_lock(&LockName::new("x").unwrap()).unwrap();
+    eventually("it is lost", || lock_state.lock().current().is_none());
     drop(gate);
     eventually("it is answered", || extends.is_finished());
     assert!(extends.join().unwrap().unwrap_err().is_lost());

@@ -62,10 +62,10 @@ fn waits_as(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
-    let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
+    let (lock, queued) = (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
     let thread = thread::Builder::new().name(name.to_owned());
     let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
-    eventually("it queues", || client.waiting("x").unwrap() > queued);
+    eventually("it queues", || client.queue_length("x").unwrap() > queued);
     waiter
 }
 
@@ -384,7 +384,7 @@ fn what_was_handed_to_one_who_was_interrupted_goes_on_to_the_next() {
         }
         second.join().unwrap().unwrap().unwrap().unlock().unwrap();
         assert!(!client.mutex("x").unwrap().is_locked().unwrap());
-        assert_eq!(client.waiting("x").unwrap(), 0);
+        assert_eq!(client.queue_length("x").unwrap(), 0);
     }
 }
 
@@ -457,7 +457,7 @@ impl Clock for Sluggish {
 }
 
 /// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and late.
-struct Relay {
+struct HandoffChain {
     store: Recorded,
     clock: Arc<Sluggish>,
     client: Client,
@@ -465,7 +465,7 @@ struct Relay {
     late: thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>>,
 }
 
-fn relay() -> Relay {
+fn relay() -> HandoffChain {
     let (store, clock) = Recorded::new();
     let clock = Arc::new(Sluggish(clock, Mutex::default()));
     let client = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>).connect().unwrap();
@@ -474,12 +474,12 @@ fn relay() -> Relay {
     let late = waits_as(LATE, &client, LockOptions::new());
     head_sleeps(&store);
     other.unlock().unwrap();
-    Relay { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
+    HandoffChain { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
 }
 
 #[test]
 fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
-    let Relay { store, clock, client, guard, late } = relay();
+    let HandoffChain { store, clock, client, guard, late } = relay();
     let before = (asked(&store), token(&guard));
     let gate = clock.1.lock();
     guard.unlock().unwrap();
@@ -491,13 +491,13 @@ fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
     assert!(token(&next).get() > before.1.get() + 1);
     assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
     next.unlock().unwrap();
-    assert_eq!(client.waiting("x").unwrap(), 0);
+    assert_eq!(client.queue_length("x").unwrap(), 0);
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
 }
 
 #[test]
 fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
-    let Relay { store, clock, client, guard, late } = relay();
+    let HandoffChain { store, clock, client, guard, late } = relay();
     let next = waits(&client, LockOptions::new());
     let before = asked(&store).0;
     let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
@@ -518,7 +518,7 @@ fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
 
 #[test]
 fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns() {
-    let Relay { store, clock, client, guard, late } = relay();
+    let HandoffChain { store, clock, client, guard, late } = relay();
     let second = waits(&client, LockOptions::new());
     let third = waits(&client, LockOptions::new());
     let gate = clock.1.lock();
@@ -580,7 +580,7 @@ fn nested_holds_are_ended_before_it_goes_on() {
     let next = waits(&client, LockOptions::new());
     outer.unlock().unwrap();
     assert!(!next.is_finished() && inner.is_valid());
-    assert_eq!(client.waiting("x").unwrap(), 1);
+    assert_eq!(client.queue_length("x").unwrap(), 1);
     inner.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
 }

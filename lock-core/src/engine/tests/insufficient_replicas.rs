@@ -330,9 +330,10 @@ fn a_lock_passes_to_nobody_who_asks_for_other_replicas() {
     for (asked, attempts) in [(Replication::replicas(1), 0), (Replication::replicas(2), 1)] {
         let other = store.client().mutex("x").unwrap().lock().unwrap();
         let queue = |options: LockOptions| {
-            let (lock, queued) = (client.owned_mutex("x").unwrap(), client.waiting("x").unwrap());
+            let (lock, queued) =
+                (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
             let waiter = thread::spawn(move || lock.lock_with(&options).unwrap());
-            eventually("it queues", || client.waiting("x").unwrap() == queued + 1);
+            eventually("it queues", || client.queue_length("x").unwrap() == queued + 1);
             waiter
         };
         let before = store.count("acquire");

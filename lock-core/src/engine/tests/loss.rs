@@ -88,7 +88,7 @@ fn a_waiter_of_the_same_client_gets_what_a_paused_holder_lost() {
         let lock = client.mutex("x").unwrap();
         move || lock.lock().unwrap().fencing_token()
     });
-    eventually("it waits", || client.waiting("x").unwrap() == 1);
+    eventually("it waits", || client.queue_length("x").unwrap() == 1);
     parked(&clock, 2);
     clock.advance(60 * SECOND);
     eventually("it has it", || waiter.is_finished());

@@ -27,7 +27,7 @@ fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
             let lock = client.mutex(*name).unwrap();
             let interrupt = if *name == "c" { other.clone() } else { fired.clone() };
             let waiter = thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop));
-            eventually("it waits", || client.waiting(*name).unwrap() == 1);
+            eventually("it waits", || client.queue_length(*name).unwrap() == 1);
             waiter
         })
         .collect();
@@ -40,7 +40,7 @@ fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
         client.mutex("a").unwrap().lock_interruptibly(&fired).unwrap_err().is_interrupted(),
         "until it is reset"
     );
-    assert_eq!(client.waiting("c").unwrap(), 1);
+    assert_eq!(client.queue_length("c").unwrap(), 1);
     drop(held);
     waiters.next().unwrap().join().unwrap().unwrap();
 }
@@ -58,12 +58,12 @@ fn an_interrupt_also_ends_a_wait_in_the_local_queue() {
             thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
         })
         .collect();
-    eventually("they wait", || client.waiting("x").unwrap() == 3);
+    eventually("they wait", || client.queue_length("x").unwrap() == 3);
     interrupt.fire();
     for waiter in waiters {
         assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
     }
-    assert_eq!((client.waiting("x").unwrap(), store.count("acquire")), (0, 1));
+    assert_eq!((client.queue_length("x").unwrap(), store.count("acquire")), (0, 1));
     held.unlock().unwrap();
 }
 
@@ -161,7 +161,7 @@ fn absurd_durations_are_refused_or_never_come() {
     assert!(guard.extend(Duration::MAX).unwrap_err().is_misuse());
     assert!(guard.extend(Duration::ZERO).is_ok());
     assert!(
-        guard.ensure(Duration::MAX).unwrap_err().is_ending()
+        guard.ensure(Duration::MAX).unwrap_err().is_lease_too_short()
             && guard.ensure(Duration::ZERO).is_ok()
     );
 }

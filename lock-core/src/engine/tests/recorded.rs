@@ -13,7 +13,7 @@ pub(crate) struct Recorded {
     pub(crate) abilities: Abilities,
     /// Who asked for a lock last.
     pub(crate) owner: Arc<Mutex<Option<OwnerId>>>,
-    /// While it is up, the backend does not know its lanes.
+    /// While it is up, the backend does not know its workers.
     pub(crate) lane_panics: Arc<AtomicBool>,
     /// While somebody holds it, requests that are to hang do.
     pub(crate) gate: Arc<Mutex<()>>,
@@ -61,6 +61,8 @@ pub(crate) enum Fault {
     Mute,
     /// Applied, and the answer is lost.
     Swallowed,
+    /// The same, and the store says that it must not be repeated.
+    Final,
     /// Never left.
     NotSent,
     /// It left, and nobody knows more: it may arrive yet.
@@ -219,6 +221,10 @@ impl Recorded {
             }
             Some(Fault::Panic) => panic!("on purpose"),
             Some(Fault::Mute) => Err(Failure::NotSent(Error::misuse(MUTE))),
+            Some(Fault::Final) => {
+                apply()?;
+                Err(Failure::Final(Error::unavailable("final on purpose")))
+            }
             Some(Fault::NotSent) => Err(Failure::NotSent(Error::unavailable("on purpose"))),
             Some(Fault::Vanished) => Err(Failure::Unknown(Error::unavailable("on purpose"))),
             Some(Fault::Refused) => Err(Failure::Refused(Error::configuration("on purpose"))),

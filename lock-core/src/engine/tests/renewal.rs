@@ -78,10 +78,10 @@ fn what_was_released_is_not_sent_for_renewal_any_more() {
     clock.advance(10 * SECOND - SECOND / 100);
     eventually("the first is on its way", || store.count("renew") == 1);
     clock.advance(SECOND / 100);
-    eventually("the second is behind it", || client.0.lanes.threads().1);
+    eventually("the second is behind it", || client.0.workers.threads().1);
     late.unlock().unwrap();
     drop(gate);
-    eventually("the lane has no work", || !client.0.lanes.threads().1);
+    eventually("the lane has no work", || !client.0.workers.threads().1);
     advance(&client, &clock, SECOND);
     assert_eq!(store.count("renew"), 1);
     assert!(early.is_valid());
@@ -200,13 +200,13 @@ fn a_timer_that_is_there_already_is_left_alone() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let entry = client.0.entry(lock.name()).unwrap();
+    let lock_state = client.0.local_lock(lock.name()).unwrap();
     lock.lock().unwrap().unlock().unwrap();
-    let timer = entry.lock().timer;
+    let timer = lock_state.lock().timer;
     clock.advance(SECOND);
     lock.lock().unwrap().unlock().unwrap();
     assert!(timer.is_some());
-    assert_eq!(entry.lock().timer, timer);
+    assert_eq!(lock_state.lock().timer, timer);
 }
 
 #[test]
@@ -311,9 +311,9 @@ fn a_lane_without_work_ends_and_leaves_no_queue_behind() {
     for round in 1..=2 {
         let guard = client.mutex("x").unwrap().lock().unwrap();
         advance(&client, &clock, 11 * SECOND);
-        assert_eq!((store.count("renew"), client.0.lanes.queues()), (round, 1));
+        assert_eq!((store.count("renew"), client.0.workers.queues()), (round, 1));
         guard.unlock().unwrap();
         advance(&client, &clock, 31 * SECOND);
-        eventually("its queue is gone", || client.0.lanes.queues() == 0);
+        eventually("its queue is gone", || client.0.workers.queues() == 0);
     }
 }

@@ -4,9 +4,9 @@ use super::*;
 
 /// A thread that waits for `x` of this client, and says whether it got it.
 fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bool, Error>> {
-    let (lock, queued) = (client.mutex("x").unwrap(), client.waiting("x").unwrap());
+    let (lock, queued) = (client.mutex("x").unwrap(), client.queue_length("x").unwrap());
     let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
-    eventually("it waits", || client.waiting("x").unwrap() > queued || waiter.is_finished());
+    eventually("it waits", || client.queue_length("x").unwrap() > queued || waiter.is_finished());
     waiter
 }
 
@@ -84,7 +84,7 @@ fn a_wait_ends_at_its_deadline_in_the_store_and_in_the_local_queue() {
     assert!(!asks.is_finished() && !queues.is_finished());
     clock.advance(SECOND / 100);
     assert!(!is_done(asks).unwrap() && !is_done(queues).unwrap());
-    assert_eq!(client.waiting("x").unwrap(), 0);
+    assert_eq!(client.queue_length("x").unwrap(), 0);
 }
 
 #[test]
@@ -317,10 +317,10 @@ fn with_outage_limit(store: &Recorded) -> Client {
 
 /// A thread that waits for `x` without an end, and says when it gave up, and why.
 fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, Moment)> {
-    let (lock, queued) = (client.mutex("x").unwrap(), client.waiting("x").unwrap());
+    let (lock, queued) = (client.mutex("x").unwrap(), client.queue_length("x").unwrap());
     let clock = clock.clone();
     let waiter = thread::spawn(move || (lock.lock().unwrap_err(), clock.now()));
-    eventually("it waits", || client.waiting("x").unwrap() > queued);
+    eventually("it waits", || client.queue_length("x").unwrap() > queued);
     waiter
 }
 

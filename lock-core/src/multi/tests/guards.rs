@@ -9,7 +9,7 @@ fn it_is_as_good_as_its_worst_member_and_its_loss_is_told_once() {
     assert_eq!((guard.state(), guard.is_valid()), (GuardState::Held, true));
     assert_eq!(guard.verify().unwrap(), 30 * SECOND);
     guard.ensure(20 * SECOND).unwrap();
-    assert!(guard.ensure(40 * SECOND).unwrap_err().is_ending());
+    assert!(guard.ensure(40 * SECOND).unwrap_err().is_lease_too_short());
     let losses = guard.losses();
     three.stores[1].store.lose(three.locks[1].name());
     three.stores[2].store.lose(three.locks[2].name());

@@ -13,8 +13,8 @@ fn clients() -> [Client; 3] {
     })
 }
 
-/// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On the way each member's
-/// token must grow.
+/// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On
+/// the way each member's token must grow.
 fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
     let clients = clients();
     let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
@@ -83,7 +83,7 @@ fn who_wants_both_has_a_turn_among_many_who_want_one() {
         }
         for _ in 0..5 {
             for (client, name) in clients.iter().zip(NAMES).take(2) {
-                eventually("there is a queue", || client.waiting(name).unwrap() >= 2);
+                eventually("there is a queue", || client.queue_length(name).unwrap() >= 2);
             }
             let start = SystemClock.now();
             let guard = both.try_lock_for(20 * SECOND).unwrap();

@@ -3,9 +3,9 @@
 use super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Dialer, Identity, IdentityKind, Route, not_connected};
 use crate::connection::{CallError, Connection, Request};
-use crate::kind;
-use crate::refusal::{self, Asked};
+use crate::error_mapping::{self, Asked};
 use crate::reply::{Reply, ServerError};
+use crate::server_kind;
 use crate::text::Text;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Secret};
@@ -68,7 +68,7 @@ impl Dialer {
         // First what was answered: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
             let checked = self.check(connection, *step, reply);
-            checked.map_err(|failure| kind::named(connection, failure, by))?;
+            checked.map_err(|failure| server_kind::with_server_kind(connection, failure, by))?;
         }
         outcome.map_err(|error| match error {
             // Nothing of the caller's own has left yet.
@@ -139,7 +139,7 @@ impl Dialer {
             // A name on the server's list of clients is no reason to fail.
             return Ok(());
         }
-        let error = refusal::explain(&self.server, answer, &Asked::Handshake);
+        let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
         Err(not_connected(error))
     }
 
@@ -153,7 +153,7 @@ impl Dialer {
         if may_not && identity.kind() == IdentityKind::Run && identity.is_optional() {
             return Ok(());
         }
-        let error = refusal::explain(&self.server, answer, &asked);
+        let error = error_mapping::explain(&self.server, answer, &asked);
         // Where a certain server belongs, one that is no server of that kind is another one, and
         // may go again.
         if !may_not && !identity.is_optional() {

@@ -14,7 +14,7 @@ fn at(milliseconds: u64) -> Moment {
 
 fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
     let (id, standing) =
-        table.add(ChannelKind::Plain, "c", Some(Polls::default()), Arc::new(Nobody));
+        table.add(ChannelKind::Plain, "c", Some(PollInterval::default()), Arc::new(Nobody));
     match standing {
         SubscriptionState::Live => (id, None),
         SubscriptionState::Awaited(confirmation) => (id, Some(confirmation)),

@@ -28,7 +28,6 @@ const MUTANTS: [(&str, &str); 29] = [
     ("handed_over_is_overwritten", "waiting::lost_before_it_was_fetched"),
     ("idle_end_outside_the_lock", "holding::idle_watchdog"),
     ("interrupt_checked_too_early", "waiting::interrupt_at_the_store"),
-    ("lane_forgets_a_new_queue", "holding::idle_lane"),
     ("late_entry_removes_successor", "queueing::handles"),
     ("late_renewal_revives", "holding::validity_is_final"),
     ("leaver_wakes_no_head", "queueing::deadline"),
@@ -45,6 +44,7 @@ const MUTANTS: [(&str, &str); 29] = [
     ("taken_back_owner_is_used_again", "trouble::taken_back_in_doubt"),
     ("unlock_ends_anothers_detached_hold", "holding::sent_and_detached"),
     ("watchdog_misses_its_signal", "holding::sent_and_detached"),
+    ("worker_forgets_a_new_queue", "holding::idle_worker"),
 ];
 
 /// The schedule in which a scenario found the mutant, its seed, and what was seen.

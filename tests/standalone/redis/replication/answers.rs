@@ -33,7 +33,7 @@ fn proxy(servers: &Replicated, fault: Fault, count: u32) -> Proxy {
 /// The grant was answered, and the connection broke before replicas were: nobody knows how many have it. It is asked again,
 /// as the same owner.
 #[test]
-fn a_wait_that_is_cut_off_is_asked_again_by_the_same_owner() {
+fn cut_off_wait_is_repeated_by_the_same_owner() {
     for fault in [Fault::Cut, Fault::CutReply, Fault::HalfReply, Fault::Garbage] {
         let servers = Replicated::start(1);
         let proxy = proxy(&servers, fault, 1);
@@ -57,7 +57,7 @@ fn a_wait_that_is_cut_off_is_asked_again_by_the_same_owner() {
 
 /// The grant was answered, and then nothing: too few acknowledgements that says so, in time, and nothing is left.
 #[test]
-fn a_wait_that_is_not_answered_in_time_is_insufficient_replicas_that_says_so() {
+fn unanswered_wait_is_reported_as_insufficient_replicas() {
     let servers = Replicated::start(1);
     let proxy = proxy(&servers, Fault::SwallowReply, 1);
     let url = format!(
@@ -74,7 +74,7 @@ fn a_wait_that_is_not_answered_in_time_is_insufficient_replicas_that_says_so() {
 }
 
 #[test]
-fn the_right_to_wait_is_named_and_nothing_is_left_without_it() {
+fn missing_right_to_wait_is_named_and_leaves_nothing() {
     let servers = Replicated::start(1);
     let mut probe = servers.master.probe();
     probe.command(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-wait"]);
@@ -83,7 +83,7 @@ fn the_right_to_wait_is_named_and_nothing_is_left_without_it() {
     let error = client.mutex("a").unwrap().lock().unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
     assert!(error.to_string().contains("`ACL SETUSER me +wait`"), "{error}");
-    client.settle(LONG).unwrap();
+    client.wait_for_cleanup(LONG).unwrap();
     assert!(!probe.exists("a"));
     let plain = distlock::connect(&url).unwrap();
     drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy nobody waits"));
@@ -91,7 +91,7 @@ fn the_right_to_wait_is_named_and_nothing_is_left_without_it() {
 
 /// The master becomes a replica while its own are waited for: it says so, and what it granted is in doubt.
 #[test]
-fn a_master_that_is_demoted_while_it_waits_grants_nothing() {
+fn master_demoted_during_wait_grants_nothing() {
     let servers = Replicated::start(1);
     servers.replicas[0].pause();
     let client = distlock::connect(&servers.url("replicas=1&replication_timeout=5s")).unwrap();

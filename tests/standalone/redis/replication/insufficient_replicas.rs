@@ -33,7 +33,7 @@ fn in_each_trouble(check: impl Fn(Trouble) + Copy + Send) {
 }
 
 #[test]
-fn a_grant_is_on_as_many_replicas_as_were_asked_for() {
+fn grant_is_on_as_many_replicas_as_asked_for() {
     let servers = Replicated::start(2);
     let lock = client(&servers, "replicas=2&replication_timeout=10s").mutex("a").unwrap();
     drop(lock.lock().unwrap());
@@ -53,7 +53,7 @@ fn a_grant_is_on_as_many_replicas_as_were_asked_for() {
 }
 
 #[test]
-fn so_many_of_more_replicas_are_enough_and_more_than_there_are_never() {
+fn enough_of_more_replicas_suffice_more_than_exist_never() {
     let servers = Replicated::start(2);
     let lock = |policy: &str| client(&servers, &impatient(policy)).mutex("a").unwrap();
     let said = insufficient(lock("3").try_lock());
@@ -70,7 +70,7 @@ fn so_many_of_more_replicas_are_enough_and_more_than_there_are_never() {
 }
 
 #[test]
-fn insufficient_replicas_leaves_nothing_on_the_master_and_on_the_replicas() {
+fn insufficient_replicas_leaves_nothing_on_any_server() {
     in_each_trouble(|(trouble, begins, ends)| {
         let mut servers = Replicated::start(2);
         let client = client(&servers, &impatient("2"));
@@ -92,7 +92,7 @@ fn insufficient_replicas_leaves_nothing_on_the_master_and_on_the_replicas() {
 }
 
 #[test]
-fn insufficient_replicas_is_waited_out_until_the_replica_is_back() {
+fn insufficient_replicas_is_retried_until_replica_is_back() {
     in_each_trouble(|(trouble, begins, ends)| {
         let mut servers = Replicated::start(2);
         let lock = client(&servers, &impatient("2")).mutex("a").unwrap();
@@ -110,7 +110,7 @@ fn insufficient_replicas_is_waited_out_until_the_replica_is_back() {
 }
 
 #[test]
-fn a_wait_that_ends_in_insufficient_replicas_says_so_and_is_never_busy() {
+fn wait_that_ends_in_insufficient_replicas_is_never_busy() {
     let servers = Replicated::start(1);
     servers.cut(0);
     let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
@@ -125,7 +125,7 @@ fn a_wait_that_ends_in_insufficient_replicas_says_so_and_is_never_busy() {
 }
 
 #[test]
-fn insufficient_replicas_that_is_accepted_is_held_and_told() {
+fn accepted_insufficient_replicas_emits_event() {
     let servers = Replicated::start(2);
     let (tell, told) = mpsc::channel();
     let tell = parking_lot::Mutex::new(tell);
@@ -148,7 +148,7 @@ fn insufficient_replicas_that_is_accepted_is_held_and_told() {
 }
 
 #[test]
-fn a_lock_may_have_another_policy_than_its_client() {
+fn lock_may_have_a_replication_policy_of_its_own() {
     let servers = Replicated::start(1);
     servers.cut(0);
     let time = ms(200);
@@ -168,7 +168,7 @@ fn a_lock_may_have_another_policy_than_its_client() {
 }
 
 #[test]
-fn all_replicas_of_one_server_mean_nothing_and_are_refused_by_name() {
+fn policy_of_all_replicas_is_refused_by_name() {
     let server = RedisServer::start();
     let url = format!("{}?replicas=all", server.url());
     for said in [

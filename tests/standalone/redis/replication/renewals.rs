@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
-fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_and_never_before() {
+fn unconfirmed_renewal_suspends_until_the_local_deadline() {
     let servers = Replicated::start(2);
     let lock = client(&servers, &impatient("2")).mutex("a").unwrap();
     let lease = ms(3_000);
@@ -36,7 +36,7 @@ fn an_unconfirmed_renewal_suspends_and_the_lock_is_lost_at_the_local_deadline_an
 }
 
 #[test]
-fn an_unconfirmed_renewal_is_held_again_when_the_replica_is_back() {
+fn suspended_lock_is_held_again_when_the_replica_is_back() {
     let servers = Replicated::start(2);
     let counters = Arc::new(Counters::new());
     let client = builder(&servers, &impatient("2")).events(counters.clone()).connect().unwrap();
@@ -53,7 +53,7 @@ fn an_unconfirmed_renewal_is_held_again_when_the_replica_is_back() {
 }
 
 #[test]
-fn an_extension_that_is_not_confirmed_is_told_and_extends_nothing() {
+fn unconfirmed_extension_is_told_and_extends_nothing() {
     let servers = Replicated::start(1);
     let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
     let guard = lock.lock().unwrap();
@@ -69,7 +69,7 @@ fn an_extension_that_is_not_confirmed_is_told_and_extends_nothing() {
 }
 
 #[test]
-fn replicas_that_lag_delay_no_renewal_that_does_not_need_them() {
+fn lagging_replicas_delay_no_renewal_without_a_policy() {
     let servers = Replicated::start(1);
     // Longer than the short leases last: whoever waits along, or behind those that wait, loses them.
     let time = ms(30_000).as_millis();

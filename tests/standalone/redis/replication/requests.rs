@@ -57,7 +57,7 @@ fn waits_behind_writes(commands: &[(String, String)]) -> usize {
 }
 
 #[test]
-fn replicas_are_waited_for_right_behind_the_write_and_on_its_connection() {
+fn wait_follows_the_write_on_its_connection() {
     let servers = Replicated::start(1);
     let client = client(&servers, "replicas=1");
     let lock = client.mutex("a").unwrap();
@@ -74,7 +74,7 @@ fn replicas_are_waited_for_right_behind_the_write_and_on_its_connection() {
 }
 
 #[test]
-fn write_and_wait_are_one_read_of_the_servers() {
+fn write_and_wait_arrive_in_a_single_read() {
     let servers = Replicated::start(1);
     let lock = client(&servers, "replicas=1").mutex("a").unwrap();
     lock.lock().unwrap().unlock().unwrap();
@@ -91,7 +91,7 @@ fn write_and_wait_are_one_read_of_the_servers() {
 }
 
 #[test]
-fn without_a_policy_nobody_is_waited_for() {
+fn request_without_a_policy_sends_no_wait() {
     let servers = Replicated::start(1);
     let lock = client(&servers, "").mutex("a").unwrap();
     let mut probe = servers.master.probe();
@@ -105,7 +105,7 @@ fn without_a_policy_nobody_is_waited_for() {
 }
 
 #[test]
-fn one_wait_confirms_a_whole_batch_of_renewals() {
+fn single_wait_confirms_a_whole_batch_of_renewals() {
     let servers = Replicated::start(1);
     let client = client(&servers, "replicas=1");
     let guards: Vec<_> = (0..90)
@@ -127,7 +127,7 @@ fn one_wait_confirms_a_whole_batch_of_renewals() {
 /// A guard that is dropped does not wait for the answer to its release, and a lock under a policy is asked for on another
 /// connection: it must not come there first.
 #[test]
-fn a_lock_that_was_just_dropped_is_free_for_the_next_attempt_under_a_policy() {
+fn dropped_lock_under_a_policy_is_free_for_the_next_attempt() {
     let servers = Replicated::start(1);
     let slow = Sometimes::new(Some(Kind::Release), Turn::Every(1), Fault::Delay(ms(50)));
     let proxy = Proxy::new(servers.master.port(), Arc::new(slow));

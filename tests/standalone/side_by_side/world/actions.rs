@@ -75,7 +75,7 @@ impl World {
             }
             Deed::Settle => {
                 let client = self.clients[client_of(who)].clone();
-                actor.begin(move |_| done(client.settle(SOON)));
+                actor.begin(move |_| done(client.wait_for_cleanup(SOON)));
             }
             _ => self.start_alone(command),
         }

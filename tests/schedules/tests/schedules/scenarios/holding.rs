@@ -322,8 +322,8 @@ fn idle_watchdog() {
 
 /// A renewal is due at the very moment at which the idle thread that sends them ends.
 #[test]
-fn idle_lane() {
-    explore("idle_lane", 2_000, |world| {
+fn idle_worker() {
+    explore("idle_worker", 2_000, |world| {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
         for _ in 0..2 {

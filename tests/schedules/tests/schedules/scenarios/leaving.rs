@@ -97,7 +97,7 @@ fn settled_at_once() {
         for _ in 0..2 {
             drop(take(&lock));
             let start = time::peek();
-            let settled = client.settle(LEASE * 10);
+            let settled = client.wait_for_cleanup(LEASE * 10);
             assert!(settled.is_ok() || !is_punctual(), "{settled:?}");
             in_time("the answers", start, ms(10));
         }

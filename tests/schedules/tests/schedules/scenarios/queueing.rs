@@ -40,7 +40,7 @@ fn fifo() {
                     if number == 1 { drop(guard) } else { give(guard) }
                 });
                 until("it queues", ms(50), || {
-                    client.waiting(NAME).expect("a name") == number + 1 || !guard.is_valid()
+                    client.queue_length(NAME).expect("a name") == number + 1 || !guard.is_valid()
                 });
                 waiter
             })
@@ -137,7 +137,7 @@ fn deadline() {
         );
         holding.join().expect("no panic");
         in_time("all of it", start, ms(120) + TIMEOUT);
-        assert_eq!(client.waiting(NAME).expect("a name"), 0);
+        assert_eq!(client.queue_length(NAME).expect("a name"), 0);
     });
 }
 

@@ -43,10 +43,10 @@ fn settled(world: &World, clients: &[Client]) {
     world.net.replicas(false);
     let start = time::peek();
     for client in clients {
-        while let Err(error) = client.settle(LEASE * 4) {
+        while let Err(error) = client.wait_for_cleanup(LEASE * 4) {
             assert!(!is_punctual(), "{error}");
         }
-        assert_eq!(client.waiting(NAME).expect("a name"), 0);
+        assert_eq!(client.queue_length(NAME).expect("a name"), 0);
     }
     in_time("the clean-up", start, ms(1_300));
     until("all requests have arrived", ms(1_000), || world.net.under_way() == 0);

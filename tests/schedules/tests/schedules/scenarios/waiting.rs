@@ -126,7 +126,7 @@ fn lost_before_it_was_fetched() {
         };
         let queues = |count| {
             until("it queues", ms(50), || {
-                client.waiting(NAME).expect("a name") == count || !is_punctual()
+                client.queue_length(NAME).expect("a name") == count || !is_punctual()
             });
         };
         queues(1);
@@ -149,7 +149,7 @@ fn lost_before_it_was_fetched() {
         handing.join().expect("no panic");
         stopped.join().expect("no panic");
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
-        assert_eq!(client.waiting(NAME).expect("a name"), 0);
+        assert_eq!(client.queue_length(NAME).expect("a name"), 0);
         in_time("four turns", Duration::ZERO, ms(900));
         // Whatever happened, the lock can be had, soon.
         let start = time::peek();

@@ -1,0 +1,301 @@
+//! Asking the store until it grants the lock or the time is over, and what to do after each answer.
+
+use super::Wait;
+use super::replicas::GrantVerdict;
+use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
+use crate::backoff::Backoff;
+use crate::clock::{Moment, Woken};
+use crate::engine::local_queue::{LockWake, StoreOutage, WaiterGuard};
+use crate::error::Error;
+use crate::sync::mutant;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pauses before an unreachable store is asked again.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+
+/// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as zero.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
+/// their turns in the 5 ms for which a client keeps a lock by default.
+const RESERVE: u32 = 2_000;
+
+/// What to do after an attempt.
+pub(super) enum Next {
+    Again,
+    Sleep(Moment),
+    /// The same, and news of releases are no reason to get up.
+    Pause(Moment),
+    GiveUp,
+}
+
+/// What came of an attempt.
+enum Outcome {
+    Granted(Grant, Moment),
+    Not(Next),
+}
+
+/// Since when the store cannot be asked, and the pauses since.
+pub(super) struct Outage {
+    pub(super) since: Option<Moment>,
+    pub(super) backoff: Backoff,
+}
+
+impl Outage {
+    fn new(since: Option<Moment>) -> Self {
+        Self { since, backoff: BACKOFF }
+    }
+
+    /// The store has answered.
+    pub(super) fn end(&mut self, waiter: &WaiterGuard<'_>) {
+        if self.since.take().is_some() {
+            waiter.set_outage(None);
+            self.backoff.reset();
+        }
+    }
+}
+
+impl Wait<'_> {
+    /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until then.
+    pub(super) fn contend(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+    ) -> Result<Option<(Grant, Moment)>, Error> {
+        let clock = &self.engine.clock;
+        let mut outage = Outage::new(waiter.outage_since());
+        if outage.since.is_some_and(|since| clock.now() >= self.limit(since))
+            && let Some(error) = waiter.why_not()
+        {
+            return Err(error); // the head before us has asked in vain for as long as we wait, too
+        }
+        loop {
+            // What was raised before this request, this request will see for itself. The interrupt
+            // raises the signal, too: it is looked at after the signal was taken down, or one that
+            // fires in between would sleep with us.
+            let early = mutant("interrupt_checked_too_early").then(|| self.check_interrupt());
+            self.signal.take();
+            early.unwrap_or_else(|| self.check_interrupt())?;
+            let left = match outage.since {
+                None => self.leave_to_others(waiter)?,
+                Some(_) => None,
+            };
+            let next = match left {
+                Some(next) => next,
+                None => match self.attempt(waiter, &mut outage)? {
+                    Outcome::Granted(grant, sent) => return Ok(Some((grant, sent))),
+                    Outcome::Not(next) => next,
+                },
+            };
+            match next {
+                Next::Again => {}
+                Next::GiveUp => return Ok(None),
+                Next::Pause(until) => self.pause(until)?,
+                Next::Sleep(until) => {
+                    // Also at the deadline: it may have been freed at this very moment, so it is
+                    // looked at once more before it is said that it was busy.
+                    let _lost = mutant("signal_taken_before_sleep") && self.signal.take();
+                    if clock.wait(self.signal, self.plan.at_most(until)) == Woken::Signalled {
+                        self.let_others_go_first(waiter);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the store for the lock, once.
+    fn attempt(&mut self, waiter: &WaiterGuard<'_>, outage: &mut Outage) -> Result<Outcome, Error> {
+        let settings = &self.engine.settings;
+        let sent = self.engine.clock.now();
+        let by = sent + (settings.command_timeout + self.plan.replication.patience());
+        let has_followers = waiter.asks(by);
+        if !self.doubt {
+            let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
+            self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
+        }
+        let tokens = match settings.tokens {
+            true => Tokens::Assign { reserve: self.reserve },
+            false => Tokens::None,
+        };
+        let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
+            .tokens(tokens)
+            .replication(self.plan.replication);
+        let next = match self.engine.ask(|backend| backend.acquire(&attempt, by)) {
+            Ok(Answer::Granted(grant)) => {
+                outage.end(waiter);
+                return Ok(Outcome::Granted(grant, sent));
+            }
+            Ok(Answer::Unacknowledged(grant, insufficient)) => {
+                match self.weigh_grant(waiter, grant, insufficient, sent, outage)? {
+                    GrantVerdict::Accepted(grant) => {
+                        outage.end(waiter);
+                        return Ok(Outcome::Granted(grant, sent));
+                    }
+                    GrantVerdict::Revoked(next) => next,
+                }
+            }
+            Ok(answer @ (Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
+                outage.end(waiter);
+                if matches!(answer, Answer::BusyWithoutExpiry(_)) {
+                    self.tell_endless();
+                }
+                self.busy(waiter, left)?
+            }
+            Ok(Answer::RolledBack(why)) => self.rolled_back(waiter, why, sent, outage)?,
+            Ok(Answer::Stale(_)) => {
+                let why = "the store turned down a token that nobody had proposed";
+                let failure = Failure::Refused(Error::unavailable(why));
+                self.failed(waiter, failure, sent, outage)?
+            }
+            Err(failure) => self.failed(waiter, failure, sent, outage)?,
+        };
+        Ok(Outcome::Not(next))
+    }
+
+    /// After news of a release: waits for a moment if others have waited for longer.
+    fn let_others_go_first(&self, waiter: &WaiterGuard<'_>) {
+        let clock = &self.engine.clock;
+        loop {
+            let delay = waiter.delay();
+            if delay.is_zero() || self.check_interrupt().is_err() {
+                return;
+            }
+            let until = self.plan.at_most(clock.now() + delay);
+            if clock.wait(self.signal, until) == Woken::Due {
+                return;
+            }
+            // More news: another client had it and released it, so fewer are left to go first. Not
+            // at once, or a lock that is held for shorter than the delay would never be left to them.
+        }
+    }
+
+    /// Another client has it: sees to it that we are woken, or sleeps until it can have changed.
+    pub(super) fn busy(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        left: Option<Duration>,
+    ) -> Result<Next, Error> {
+        self.tell_contended();
+        let now = self.engine.clock.now();
+        waiter.found_busy(now);
+        if self.plan.is_late(now) {
+            return Ok(Next::GiveUp);
+        }
+        if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
+            let pause = interval.max(SHORTEST_SLEEP) + jitter.mul_f64(fastrand::f64());
+            return Ok(Next::Sleep(now + pause));
+        }
+        if !waiter.is_watched() {
+            return self.watch(waiter);
+        }
+        // A message may be lost, so the holder's lease bounds the sleep, and never more than our own.
+        let lease = self.engine.settings.lease_time.duration();
+        let bounds = [left, self.engine.abilities.max_poll_interval];
+        let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
+        Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
+    }
+
+    /// Sees to it that this name's releases are told.
+    fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
+        let wake = Arc::new(LockWake(Arc::downgrade(self.lock)));
+        let by = self.plan.at_most(self.engine.command_deadline());
+        waiter.asks(by);
+        match self.engine.ask(|backend| backend.watch(&self.lock.name, wake, by)) {
+            Ok(watch) => {
+                waiter.keep_watch(watch);
+                self.unwatched.reset();
+                // It may have been released before the registration: look again before sleeping.
+                let sleeps = mutant("no_look_after_watch");
+                let until = self.engine.clock.now() + LONGEST_PAUSE * 9;
+                Ok(if sleeps { Next::Sleep(until) } else { Next::Again })
+            }
+            // The store answers, and does not tell of releases at the moment: ask it repeatedly.
+            Err(failure) if failure.error().is_unavailable() => {
+                Ok(Next::Sleep(self.engine.clock.now() + self.unwatched.next()))
+            }
+            Err(failure) => Err(failure.into_error()),
+        }
+    }
+
+    /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it, while
+    /// they have it or may be about to ask. `None`: they do not want it, or there are none.
+    fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
+        let (is_behind, before) = waiter.is_behind();
+        // An attempt without an answer may have the lock, and only another attempt finds that out.
+        let cannot_wait = self.doubt || self.plan.is_late(self.engine.clock.now());
+        // Where some do not publish, only an attempt learns whether to ask again soon.
+        let abilities = &self.engine.abilities;
+        let cannot_hear = self.unwatched.failures() > 0
+            || abilities.waking != Waking::Publishes
+            || abilities.max_poll_interval.is_some();
+        if !is_behind || cannot_wait || cannot_hear {
+            return Ok(None);
+        }
+        if !waiter.is_watched() {
+            return self.watch(waiter).map(Some);
+        }
+        let answered_by = self.engine.command_deadline();
+        waiter.asks(answered_by);
+        let by = self.plan.at_most(answered_by);
+        match self.engine.ask(|backend| backend.inspect(&self.lock.name, by)) {
+            Ok(LockInfo { holder: Some(holder) }) => {
+                if holder.remaining.is_none() {
+                    self.tell_endless();
+                }
+                self.busy(waiter, holder.remaining).map(Some)
+            }
+            // It was released meanwhile, and is the next client's.
+            Ok(_) if waiter.is_behind().1 != before => {
+                waiter.answered(self.engine.clock.now());
+                self.let_others_go_first(waiter);
+                Ok(Some(Next::Again))
+            }
+            // What keeps the store from an answer, an attempt meets, too.
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    /// The store could not be asked, or refused: what to do, or the error to give up with.
+    pub(super) fn failed(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        failure: Failure,
+        sent: Moment,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        self.doubt |= matches!(failure, Failure::Unknown(_));
+        let is_final = matches!(failure, Failure::Final(_));
+        let error = failure.into_error();
+        let since = *outage.since.get_or_insert(sent);
+        if error.is_unavailable() {
+            let error = error.clone().on(&self.lock.name);
+            waiter.set_outage(Some(StoreOutage { since, error, ends: None }));
+        }
+        if is_final || !error.is_unavailable() {
+            return Err(error);
+        }
+        let now = self.engine.clock.now();
+        let is_first = outage.backoff.failures() == 0;
+        let pause = outage.backoff.next();
+        if is_first && now.since(sent) < FIRST_PAUSE {
+            // A connection that had died: one more try, at once, also for those that do not wait.
+            return Ok(Next::Again);
+        }
+        let limit = self.limit(since);
+        if now >= limit {
+            return Err(error);
+        }
+        Ok(Next::Sleep((now + pause).min(limit)))
+    }
+
+    /// Lets time pass, whatever is told meanwhile; an interrupt ends it.
+    fn pause(&self, until: Moment) -> Result<(), Error> {
+        let until = self.plan.at_most(until);
+        while self.engine.clock.wait(self.signal, until) == Woken::Signalled {
+            self.check_interrupt()?;
+        }
+        Ok(())
+    }
+}

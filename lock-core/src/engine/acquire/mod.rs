@@ -1,0 +1,348 @@
+//! Taking a lock: queue locally, ask the store when it is our turn, and sleep until that may change.
+//!
+//! Register, look again, then sleep: nothing that happens between the look and the sleep is lost,
+//! because a signal stays up. One absolute deadline is computed by the public call; every sleep ends
+//! by then, or earlier.
+
+mod attempt;
+mod local_wait;
+mod nested;
+mod replicas;
+mod rolled_back;
+
+use super::acquisition::{Acquisition, AcquisitionInit, MOST_HOLDS, RenewalPlan};
+use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
+use super::{Engine, forked};
+use crate::backend::{AcquisitionId, Grant, Receipt, ReleaseOptions};
+use crate::backoff::Backoff;
+use crate::clock::{Clock, Moment, Signal};
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::holder::Holder;
+use crate::interrupt::Registration;
+use crate::lease::{Lease, LeaseTime};
+use crate::options::LockOptions;
+use crate::owner::OwnerId;
+use crate::replication::Replication;
+use local_wait::Queued;
+use std::cell::LazyCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) use replicas::{refuse_unsupported, weigh_renewal};
+
+crate::sync::thread_local! {
+    /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an
+    /// earlier wait costs a look, no more.
+    static SIGNAL: Arc<Signal> = Arc::new(Signal::new());
+}
+
+/// What a wait is to do, from the options.
+struct Plan {
+    start: Moment,
+    /// `None`: wait for ever.
+    deadline: Option<Moment>,
+    lease: Lease,
+    /// Whether the options said so, and not the settings.
+    is_lease_asked: bool,
+    time: LeaseTime,
+    replication: Replication,
+    /// What the options said of it, if anything.
+    asked_replication: Option<Replication>,
+}
+
+impl Plan {
+    fn waits(&self) -> bool {
+        self.deadline != Some(self.start)
+    }
+
+    /// Whether it is renewed without an end, so that it may be handed to another thread.
+    fn is_watched(&self) -> bool {
+        matches!(self.lease, Lease::Watched { renewals: None, .. })
+    }
+
+    fn request(&self, holder: &Holder, signal: &Arc<Signal>) -> LockRequest {
+        LockRequest {
+            holder: holder.clone(),
+            signal: Arc::clone(signal),
+            since: self.start,
+            watched: self.is_watched().then_some(self.time),
+            replication: self.replication,
+        }
+    }
+
+    fn is_late(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    fn at_most(&self, until: Moment) -> Moment {
+        self.deadline.map_or(until, |deadline| until.min(deadline))
+    }
+}
+
+impl Engine {
+    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was busy
+    /// until the deadline.
+    pub(crate) fn acquire(
+        &self,
+        lock: &Arc<LocalLock>,
+        thread: Option<u64>,
+        options: &LockOptions,
+    ) -> Result<Option<Arc<Acquisition>>, Error> {
+        #[cfg(feature = "tracing")]
+        let span = crate::trace::acquire(&lock.name);
+        let result = self.try_acquire(lock, thread, options).map_err(|error| error.on(&lock.name));
+        #[cfg(feature = "tracing")]
+        crate::trace::ended(&span, &result);
+        result
+    }
+
+    fn try_acquire(
+        &self,
+        lock: &Arc<LocalLock>,
+        thread: Option<u64>,
+        options: &LockOptions,
+    ) -> Result<Option<Arc<Acquisition>>, Error> {
+        let plan = self.plan(options)?;
+        if self.origin.seems_elsewhere() {
+            return Err(forked());
+        }
+        let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
+        let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+        if let Some(interrupt) = &interrupt {
+            interrupt.check()?;
+        }
+        let holder = LazyCell::new(|| Holder::of(thread));
+        let mut waiter =
+            match lock.enter(self, thread, plan.waits(), || plan.request(&holder, &signal)) {
+                Entered::Nested(acquisition) => {
+                    return nested::nest(self, lock, acquisition, &plan).map(Some);
+                }
+                Entered::TooDeep => {
+                    return Err(Error::misuse(format!(
+                        "this thread holds it {MOST_HOLDS} times already, which is the limit"
+                    )));
+                }
+                Entered::Lost(acquisition) => return Err(acquisition.lost_error()),
+                Entered::Busy => {
+                    self.events.emit(|| Event::Contended { lock: lock.name.clone() });
+                    return Ok(None);
+                }
+                Entered::Unavailable(error) => return Err(error),
+                Entered::Queued(waiter) => waiter,
+            };
+        let mut wait = Wait::new(self, lock, &plan, &signal, interrupt.as_ref());
+        match wait.queue(&mut waiter, &holder)? {
+            Queued::Mine => {}
+            Queued::Handed(acquisition) => return Ok(Some(acquisition)),
+            Queued::Late => return Ok(None),
+        }
+        match wait.contend(&waiter) {
+            Ok(Some((grant, sent))) => wait.take(waiter, holder.clone(), grant, sent).map(Some),
+            refused => {
+                wait.close();
+                refused.map(|_| None)
+            }
+        }
+    }
+
+    fn plan(&self, options: &LockOptions) -> Result<Plan, Error> {
+        let lease = options.lease.unwrap_or(self.settings.lease);
+        let time = match options.lease {
+            Some(lease) => lease.time()?,
+            None => self.settings.lease_time,
+        };
+        if !self.abilities.renewable && matches!(lease, Lease::Watched { .. }) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not know who holds a lock, so the watchdog cannot keep it: \
+                 ask for a fixed lease",
+            ));
+        }
+        let replication = match options.replication {
+            Some(asked) => {
+                refuse_unsupported(&asked, &self.abilities)?;
+                asked.within(time)
+            }
+            None if self.settings.replication.is_off() => Replication::off(),
+            None => self.settings.replication.within(time),
+        };
+        let start = self.clock.now();
+        let deadline = options.wait.map(|wait| start + wait);
+        let asked_replication = options.replication;
+        let is_lease_asked = options.lease.is_some();
+        Ok(Plan { start, deadline, lease, is_lease_asked, time, replication, asked_replication })
+    }
+}
+
+impl QueueOwner for Engine {
+    fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.settings.command_timeout
+    }
+
+    fn tell_acquired(&self, acquisition: &Acquisition, since: Moment) {
+        self.events.emit(|| Event::Acquired {
+            lock: acquisition.name.clone(),
+            token: acquisition.token,
+            waited: self.clock.now().since(since),
+        });
+    }
+
+    fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
+        self.end_hold_async(lock, acquisition);
+    }
+}
+
+/// One thread's wait for one lock.
+struct Wait<'a> {
+    engine: &'a Engine,
+    lock: &'a Arc<LocalLock>,
+    plan: &'a Plan,
+    signal: &'a Arc<Signal>,
+    interrupt: Option<&'a Registration<'a>>,
+    /// The same for every request of this wait, and never used again. A new one after a grant that
+    /// was revoked, and after an attempt that was rolled back.
+    owner: OwnerId,
+    /// Whether a request of this owner went unanswered.
+    doubt: bool,
+    /// How many tokens to have reserved. The same for every send of an attempt that may have been
+    /// granted: the answer to a repetition is counted back from the last token by it.
+    reserve: u32,
+    told: Told,
+    /// The store does not tell of releases.
+    unwatched: Backoff,
+    /// How many votes in a row were split.
+    split_votes: u32,
+}
+
+/// What was told once in this wait.
+#[derive(Default)]
+struct Told {
+    contended: bool,
+    endless: bool,
+    paused: bool,
+}
+
+impl<'a> Wait<'a> {
+    fn new(
+        engine: &'a Engine,
+        lock: &'a Arc<LocalLock>,
+        plan: &'a Plan,
+        signal: &'a Arc<Signal>,
+        interrupt: Option<&'a Registration<'a>>,
+    ) -> Self {
+        Self {
+            engine,
+            lock,
+            plan,
+            signal,
+            interrupt,
+            owner: engine.new_owner(),
+            doubt: false,
+            reserve: 0,
+            told: Told::default(),
+            unwatched: attempt::BACKOFF,
+            split_votes: 0,
+        }
+    }
+
+    /// The store granted it: make it ours, unless the answer took longer than the lease is good for.
+    fn take(
+        &self,
+        waiter: WaiterGuard<'_>,
+        holder: Holder,
+        grant: Grant,
+        sent: Moment,
+    ) -> Result<Arc<Acquisition>, Error> {
+        let (engine, lock) = (self.engine, self.lock);
+        let Plan { lease, time, .. } = *self.plan;
+        let renewal = match lease {
+            // Where renewals are numbered, they are to last for as long as they can.
+            Lease::Watched { renewals, .. } => {
+                let earlier = renewals.map_or(lock.earlier(time), |_| Duration::ZERO);
+                Some(RenewalPlan::from(sent, time, renewals, earlier))
+            }
+            Lease::Fixed(_) => None,
+        };
+        let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
+            name: lock.name.clone(),
+            owner: self.owner,
+            holder,
+            tokens: grant.tokens,
+            receipt: grant.receipt,
+            doubt: self.doubt,
+            sent,
+            lease: time,
+            renewal,
+            replication: self.plan.replication,
+        }));
+        let now = engine.clock.now();
+        if now >= acquisition.valid_until() {
+            engine.clean_up(acquisition.id(time), acquisition.release_options());
+            return Err(self.too_late(now.since(sent)));
+        }
+        let due = acquisition.next_check(&acquisition.lock());
+        let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
+        if let Err(error) = waiter.occupy(&acquisition, sent, now, arm) {
+            engine.mark_released(&acquisition);
+            engine.clean_up(acquisition.id(time), acquisition.release_options());
+            lock.released(&acquisition, ReleaseTiming { at: now, took: None, told: None });
+            return Err(error);
+        }
+        engine.tell_acquired(&acquisition, self.plan.start);
+        Ok(acquisition)
+    }
+
+    fn too_late(&self, took: Duration) -> Error {
+        let time = self.plan.time;
+        Error::unavailable(format!(
+            "the store granted it, but its answer took {took:.1?}, and a lease of {time} is good \
+             for {:.1?} only: it was given back; ask for a longer lease",
+            time.validity()
+        ))
+    }
+
+    /// Ends the wait without the lock. A request that went unanswered may have taken it, or may yet.
+    fn close(&self) {
+        if self.doubt {
+            let (name, time) = (self.lock.name.clone(), self.plan.time);
+            let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
+            self.engine.clean_up(id, ReleaseOptions::WITH_TOMBSTONE);
+        }
+    }
+
+    /// When to give up on an outage that began at `since`, perhaps before this wait did.
+    fn limit(&self, since: Moment) -> Moment {
+        let limit = self.engine.settings.outage_limit;
+        self.plan.deadline.unwrap_or(since.max(self.plan.start) + limit)
+    }
+
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.interrupt.map_or(Ok(()), Registration::check)
+    }
+
+    fn tell_endless(&mut self) {
+        if !std::mem::replace(&mut self.told.endless, true) {
+            let lock = self.lock.name.clone();
+            self.engine.events.emit(|| Event::BusyWithoutExpiry { lock });
+        }
+    }
+
+    fn tell_paused(&mut self, left: Duration, why: &Error) {
+        if !std::mem::replace(&mut self.told.paused, true) {
+            let (lock, why) = (self.lock.name.clone(), why.clone());
+            self.engine.events.emit(|| Event::Paused { lock, left, why });
+        }
+    }
+
+    fn tell_contended(&mut self) {
+        if !std::mem::replace(&mut self.told.contended, true) {
+            let lock = &self.lock.name;
+            self.engine.events.emit(|| Event::Contended { lock: lock.clone() });
+        }
+    }
+}

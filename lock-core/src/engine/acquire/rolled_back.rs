@@ -1,0 +1,86 @@
+//! After an attempt on several stores that not enough of them granted.
+
+use super::Wait;
+use super::attempt::{Next, Outage};
+use crate::backend::{Failure, Pause, RollbackCause};
+use crate::clock::Moment;
+use crate::engine::local_queue::{StoreOutage, WaiterGuard};
+use crate::error::Error;
+use std::time::Duration;
+
+/// The bounds on the pause after a split vote.
+const SHORTEST_SPLIT_VOTE: Duration = Duration::from_micros(400);
+const LONGEST_SPLIT_VOTE: Duration = Duration::from_millis(50);
+/// How often a store that grants nothing until a known time is asked again: that may end sooner.
+const PAUSE_LOOK: Duration = Duration::from_secs(1);
+
+impl Wait<'_> {
+    /// What it got is being released, and its owner is used up: what to do next.
+    pub(super) fn rolled_back(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        why: RollbackCause,
+        sent: Moment,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        self.close();
+        self.doubt = false;
+        self.owner = self.engine.new_owner();
+        match why {
+            // What there was of it is seen to: nothing of this one can happen any more.
+            RollbackCause::Failed(error) => {
+                self.failed(waiter, Failure::NotSent(error), sent, outage)
+            }
+            RollbackCause::Paused(pause) => self.paused(waiter, pause, outage),
+            RollbackCause::Held(left) => {
+                outage.end(waiter);
+                self.split_votes = 0;
+                self.busy(waiter, left)
+            }
+            RollbackCause::SplitVote => {
+                outage.end(waiter);
+                Ok(self.split_vote(waiter, sent))
+            }
+        }
+    }
+
+    /// The store grants nothing until a time that is known. A wait that ends before says so at once,
+    /// unless that may end sooner; the others are told why and until when, and wait it out.
+    fn paused(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        Pause { left, why, may_end_sooner }: Pause,
+        outage: &mut Outage,
+    ) -> Result<Next, Error> {
+        let now = self.engine.clock.now();
+        let end = now + left;
+        if self.plan.deadline.is_some_and(|at| if may_end_sooner { at <= now } else { at < end }) {
+            return Err(why);
+        }
+        self.tell_paused(left, &why);
+        // It begins anew each time: no limit on outages is for this.
+        let ends = (!may_end_sooner).then_some(end);
+        let error = why.on(&self.lock.name);
+        waiter.set_outage(Some(StoreOutage { since: now, error, ends }));
+        outage.since = Some(now);
+        let look = if may_end_sooner { outage.backoff.next() } else { PAUSE_LOOK };
+        Ok(Next::Sleep(now + left.clamp(SHORTEST_SPLIT_VOTE, look)))
+    }
+
+    /// Several asked at the same time, and none got enough: each waits for a moment of its own.
+    fn split_vote(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> Next {
+        self.tell_contended();
+        let now = self.engine.clock.now();
+        waiter.found_busy(now);
+        if self.plan.is_late(now) {
+            return Next::GiveUp;
+        }
+        // Twice what it took, so that one of them has time to get through before the next asks;
+        // doubled, so that there is room for any number of them.
+        let took = now.since(sent).max(SHORTEST_SPLIT_VOTE / 2);
+        let span = took * (2 << self.split_votes.min(8));
+        self.split_votes += 1;
+        let span = span.clamp(SHORTEST_SPLIT_VOTE, LONGEST_SPLIT_VOTE);
+        Next::Pause(now + span.mul_f64(fastrand::f64()))
+    }
+}

@@ -1,0 +1,406 @@
+//! What is held: when to renew it, what a renewal came to, and when it is lost.
+
+use super::Engine;
+use super::acquire::weigh_renewal;
+use super::acquisition::{Acquisition, GuardState, RenewalPlan};
+use super::local_queue::{LocalLock, LocalLockState};
+use super::renewal::{RenewalJob, RenewalPolicy, Reply, TICK};
+use crate::backend::{HolderInfo, Renewal};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::event::{Event, Events};
+use crate::lease::LeaseTime;
+use crate::loss::{Loss, LossCause};
+use crate::sync::mutant;
+use crate::token::FencingToken;
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How soon a failed renewal is tried again: a thirtieth of the lease, within these limits.
+const SHORTEST_RETRY: Duration = Duration::from_millis(10);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// What the timer finds when it checks an acquisition.
+enum Finding {
+    Fine(Moment),
+    Renew(LeaseTime, Moment),
+    UsedUp(Moment),
+    Over(LossCause),
+    /// Its release has begun.
+    Released,
+}
+
+impl RenewalPolicy for Engine {
+    /// `now` was read shortly before. What is over since is found at the next check, or when the
+    /// answer to the renewal comes.
+    fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        let mut state = lock.lock();
+        state.timer = None;
+        let abandoned = state.take_abandoned();
+        if !abandoned.is_empty() {
+            drop(state);
+            self.drop_detached(&abandoned);
+            state = lock.lock();
+        }
+        self.arm_for_lost(&lock, &mut state, now);
+        let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
+        let finding = examine(&acquisition, now);
+        let next = match &finding {
+            Finding::Fine(next) | Finding::Renew(_, next) | Finding::UsedUp(next) => *next,
+            Finding::Over(cause) => {
+                let cause = *cause;
+                drop(state);
+                self.declare_lost(&lock, &acquisition, cause);
+                return None;
+            }
+            Finding::Released => return None,
+        };
+        // The timer's thread is running: it is the one that called us.
+        let _armed = self.timer.arm(&lock, &mut state, now, next);
+        drop(state);
+        match finding {
+            Finding::Renew(lease, _) => Some(RenewalJob { lock, acquisition, lease, reply: None }),
+            Finding::UsedUp(end) => {
+                let left = end.since(self.clock.now());
+                self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
+                None
+            }
+            Finding::Fine(_) | Finding::Over(_) | Finding::Released => None,
+        }
+    }
+
+    fn send(&self, due: &mut Vec<RenewalJob>) {
+        let sent = self.clock.now();
+        for (RenewalJob { lock, acquisition, .. }, error) in self.workers.renew(due) {
+            self.renewal_failed(&lock, &acquisition, sent, error);
+        }
+    }
+
+    fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
+        let RenewalJob { lock, acquisition, lease, reply } = job;
+        let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
+        let result = match answer {
+            Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
+                self.renewal_succeeded(lock, acquisition, sent, *lease, reply.is_none())
+            }
+            Ok(Renewal::Gone) => {
+                acquisition.lock().renewing = false;
+                self.declare_lost(lock, acquisition, LossCause::Gone);
+                Err(acquisition.lost_error())
+            }
+            // Something else lives under the key: that is an answer, and it says that ours is gone.
+            Err(error) if error.is_foreign_format() => {
+                Err(self.declare_overwritten(lock, acquisition, error))
+            }
+            Err(error) => {
+                let error = error.on(&acquisition.name);
+                if reply.is_none() {
+                    self.renewal_failed(lock, acquisition, sent, error.clone());
+                }
+                Err(error)
+            }
+        };
+        if let Some(reply) = reply {
+            reply.answer(result);
+        }
+    }
+}
+
+fn examine(acquisition: &Acquisition, now: Moment) -> Finding {
+    let mut inner = acquisition.lock();
+    let end = acquisition.valid_until();
+    if acquisition.has_ended() && !mutant("released_name_is_kept") {
+        return Finding::Released;
+    }
+    if now >= end {
+        return Finding::Over(LossCause::Expired);
+    }
+    // A lease that ends by itself lasts until then: the caller has said for how long.
+    let is_kept = inner.renewal.is_some() && !mutant("ended_thread_keeps_it");
+    if is_kept && acquisition.holder.has_ended() {
+        return Finding::Over(LossCause::HolderEnded);
+    }
+    match inner.renewal {
+        // A tick early is not too early: a renewal is sent a little after the check that found it
+        // due, so the next check, which was armed by that one, comes as much before the time.
+        Some(plan) if now + TICK <= plan.renew_at => Finding::Fine(plan.renew_at.min(end)),
+        Some(RenewalPlan { left: Some(0), .. }) => {
+            acquisition.give_up_renewing(&mut inner);
+            Finding::UsedUp(end)
+        }
+        Some(plan) if !inner.renewing => {
+            inner.renewing = true;
+            // Armed for the renewal after this one: if this one is answered in time, nothing has to
+            // be armed again.
+            Finding::Renew(plan.ttl, RenewalPlan::next(now, plan.ttl).min(end))
+        }
+        _ => Finding::Fine(end),
+    }
+}
+
+impl Engine {
+    /// The store found something that is not a lock under the name. Returns the loss as an error.
+    fn declare_overwritten(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        error: Error,
+    ) -> Error {
+        let mut inner = acquisition.lock();
+        inner.renewing = false;
+        inner.last_failure = Some(error);
+        drop(inner);
+        self.declare_lost(lock, acquisition, LossCause::Gone);
+        acquisition.lost_error()
+    }
+
+    fn renewal_succeeded(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        sent: Moment,
+        lease: LeaseTime,
+        by_timer: bool,
+    ) -> Result<(), Error> {
+        let mut state = lock.lock();
+        let mut inner = acquisition.lock();
+        if by_timer {
+            inner.renewing = false;
+        }
+        if acquisition.has_ended() {
+            // Released or lost meanwhile. What it extended, the release or the cleanup ends.
+            drop(inner);
+            return Err(acquisition.lost_error());
+        }
+        let (now, end) = (self.clock.now(), acquisition.valid_until());
+        let left = end.since(sent);
+        if now >= end || !acquisition.extended(&mut inner, sent, lease) {
+            // Lost is final: a successor's work may have begun. But the store keeps it for a lease
+            // from now on, so it is to be released.
+            inner.overlong = true;
+            drop((inner, state));
+            self.declare_lost(lock, acquisition, LossCause::Expired);
+            return Err(acquisition.lost_error());
+        }
+        inner.renewal_succeeded();
+        // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
+        inner.overlong &= lease < inner.lease;
+        let mut suspended = false;
+        if let Some(plan) = &mut inner.renewal {
+            if by_timer {
+                plan.left = plan.left.map(|left| left.saturating_sub(1));
+                plan.renew_at = RenewalPlan::next(sent, plan.ttl);
+            }
+        } else {
+            suspended = acquisition.recorded_state() == GuardState::Suspended; // none are left
+        }
+        acquisition.set_suspended(&mut inner, suspended);
+        let next = acquisition.next_check(&inner);
+        drop(inner);
+        let _armed = self.timer.arm(lock, &mut state, now, next);
+        drop(state);
+        self.events.emit(|| Event::Renewed { lock: acquisition.name.clone(), left });
+        Ok(())
+    }
+
+    fn renewal_failed(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        sent: Moment,
+        error: Error,
+    ) {
+        let mut state = lock.lock();
+        let mut inner = acquisition.lock();
+        inner.renewing = mutant("failed_renewal_is_not_repeated");
+        if acquisition.has_ended() {
+            return;
+        }
+        let now = self.clock.now();
+        let is_news = inner.renewal_failed(&error);
+        acquisition.set_suspended(&mut inner, true);
+        if let Some(plan) = &mut inner.renewal {
+            let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
+            // Half of it is random, so that the locks of a node do not all come back at once.
+            plan.renew_at = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+        }
+        let next = acquisition.next_check(&inner);
+        drop(inner);
+        let _armed = self.timer.arm(lock, &mut state, now, next);
+        drop(state);
+        let left = acquisition.remaining_at(now);
+        if is_news {
+            let lock = acquisition.name.clone();
+            self.events.emit(|| Event::RenewalFailed { lock, error, left });
+        }
+    }
+
+    /// Ends an acquisition by loss: tells the holder, and lets others of this client contend.
+    pub(super) fn declare_lost(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        cause: LossCause,
+    ) {
+        if self.is_forked() {
+            return; // It is the parent's to lose.
+        }
+        let mut state = lock.lock();
+        let mut inner = acquisition.lock();
+        if acquisition.has_ended() && !mutant("loss_declared_twice") {
+            return;
+        }
+        let unconfirmed = inner.last_failure.as_ref().is_some_and(Error::is_insufficient_replicas);
+        let cause = match cause {
+            LossCause::Expired if unconfirmed => LossCause::InsufficientReplicas,
+            cause => cause,
+        };
+        let loss = acquisition.set_lost(&mut inner, cause);
+        let lease = inner.lease;
+        // A lease that simply ran out needs nothing. After a renewal that failed, or is still under
+        // way, the store may keep it for longer than we trust it; an ended holder's it has still.
+        let may_be_there = inner.last_failure.is_some() || inner.renewing || inner.overlong;
+        let is_left_over =
+            cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
+        drop(inner);
+        state.set_lost(acquisition);
+        self.arm_for_lost(lock, &mut state, self.clock.now());
+        drop(state);
+        if acquisition.holder.has_ended() {
+            self.drop_detached(slice::from_ref(acquisition));
+        }
+        // Also if the store says that it is gone: a copy of the first request may be under way.
+        if is_left_over || acquisition.is_doubtful() {
+            self.clean_up(acquisition.id(lease), acquisition.release_options());
+        }
+        tell_lost(&self.events, acquisition, loss);
+    }
+
+    /// Has lost acquisitions checked again while there are any: a thread may end.
+    fn arm_for_lost(&self, lock: &Arc<LocalLock>, state: &mut LocalLockState, now: Moment) {
+        if let Some(lease) = state.shortest_lost() {
+            let _armed = self.timer.arm(lock, state, now, now + lease.duration() / 3);
+        }
+    }
+
+    /// Whether it is valid now, by the clock alone. Never in a forked child: the parent holds it.
+    pub(crate) fn is_valid(&self, acquisition: &Acquisition) -> bool {
+        acquisition.is_valid_at(self.clock.now()) && !self.is_forked()
+    }
+
+    /// What is left of the validity, by the clock alone.
+    pub(crate) fn remaining(&self, acquisition: &Acquisition) -> Duration {
+        if self.is_forked() { Duration::ZERO } else { acquisition.remaining_at(self.clock.now()) }
+    }
+
+    /// Whether it is valid now. If its deadline has passed, it is lost from here on, also if the
+    /// timer did not come by yet.
+    pub(super) fn still_holds(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> bool {
+        let is_valid = acquisition.is_valid_at(self.clock.now());
+        if !is_valid {
+            self.declare_lost(lock, acquisition, LossCause::Expired);
+        }
+        is_valid
+    }
+
+    /// The same, as an error where it is not.
+    pub(crate) fn must_hold(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<(), Error> {
+        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
+        if self.still_holds(lock, acquisition) { Ok(()) } else { Err(acquisition.lost_error()) }
+    }
+
+    /// Makes the lease last for at least `lease` from now, and returns when that is confirmed.
+    pub(crate) fn extend(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        lease: LeaseTime,
+    ) -> Result<(), Error> {
+        self.must_hold(lock, acquisition)?;
+        {
+            // From here on the store may keep it for that long, whatever we hear.
+            let mut inner = acquisition.lock();
+            inner.lease = inner.lease.max(lease);
+            inner.overlong = true;
+        }
+        let reply = Arc::new(Reply::default());
+        let job = RenewalJob {
+            lock: Arc::clone(lock),
+            acquisition: Arc::clone(acquisition),
+            lease,
+            reply: Some(Arc::clone(&reply)),
+        };
+        if let Some((_, error)) = self.workers.renew(&mut vec![job]).pop() {
+            return Err(error.on(&acquisition.name));
+        }
+        // Another batch may be under way before ours.
+        let time = self.settings.command_timeout + acquisition.replication.patience();
+        let by = self.clock.now() + time * 2;
+        loop {
+            if let Some(result) = reply.result.lock().take() {
+                return result;
+            }
+            if self.clock.now() >= by {
+                return Err(Error::unavailable("the extension was not confirmed in time")
+                    .on(&acquisition.name));
+            }
+            self.clock.wait(&reply.signal, by);
+        }
+    }
+
+    /// Asks the store whether it still has it, and what is left of its lease: what the store says,
+    /// less the time since it was asked.
+    pub(crate) fn verify(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<Duration, Error> {
+        self.must_hold(lock, acquisition)?;
+        let sent = self.clock.now();
+        let by = sent + self.settings.command_timeout;
+        let id = acquisition.id(acquisition.lock().lease);
+        let holder = match self.ask(|backend| backend.verify(&id, by)) {
+            Ok(holder) => holder,
+            Err(failure) if failure.error().is_foreign_format() => {
+                return Err(self.declare_overwritten(lock, acquisition, failure.into_error()));
+            }
+            Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
+        };
+        match holder {
+            Some(HolderInfo { remaining, .. }) => {
+                // What was true when the store answered may have ended before the answer came.
+                self.must_hold(lock, acquisition)?;
+                let took = self.clock.now().since(sent);
+                Ok(remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
+            }
+            None => {
+                self.declare_lost(lock, acquisition, LossCause::Gone);
+                Err(acquisition.lost_error())
+            }
+        }
+    }
+}
+
+/// Tells of a loss. If the store says that the lock is gone, it may have been gone for all former
+/// holders of the same grant, which were told `Ok` when they handed it off.
+pub(super) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
+    let chain = acquisition.handoff_chain();
+    if loss.cause() == LossCause::Gone && chain.before > 0 {
+        events.emit(|| Event::HandedOnLost {
+            lock: acquisition.name.clone(),
+            holds: chain.before,
+            first: chain.first,
+            last: acquisition.token.map(|token| FencingToken::new(token.get() - 1)),
+        });
+    }
+    events.emit(|| Event::Lost { lock: acquisition.name.clone(), token: acquisition.token, loss });
+}

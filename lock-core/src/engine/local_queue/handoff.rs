@@ -1,0 +1,64 @@
+//! Hand-off: passing the lock to the next thread of this client without asking the store.
+//!
+//! The store sees one grant and one release, however many threads have their turn in between; each
+//! has a token of its own, from those that the store reserved with the grant. Handing on proves
+//! nothing about the store: if it says later that the lock was gone, an event tells of all holds.
+//!
+//! It is passed on only on equal terms, while nothing about it is open, and for a setting's time at a
+//! stretch, because waiters in other processes hear nothing of it.
+
+use super::{LocalLock, LockRequest};
+use crate::clock::{Clock, Moment};
+use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
+use crate::sync::mutant;
+use std::sync::Arc;
+
+impl LocalLock {
+    /// Passes `acquisition`, whose last hold has ended, on to the head of the queue. Returns when
+    /// that was; `None` if it must go back to the store.
+    pub(crate) fn hand_off(
+        &self,
+        acquisition: &Arc<Acquisition>,
+        clock: &dyn Clock,
+    ) -> Option<Moment> {
+        let mut state = self.lock();
+        state.queue.front()?;
+        // Read under the mutex: the timer, which takes it, too, cannot have come by since.
+        let now = clock.now();
+        let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, acquisition));
+        if !is_current || state.fairness.is_over(now, self.sharing.hand_off) {
+            return None;
+        }
+        let next = Arc::new(successor(acquisition, &state.queue.front()?.request, now)?);
+        let head = state.queue.pop_front()?;
+        state.current = Some(Arc::clone(&next));
+        state.handed.retain(|_| !mutant("handed_over_is_overwritten"));
+        state.handed.push((head.ticket, next));
+        drop(state);
+        head.request.signal.raise();
+        Some(now)
+    }
+}
+
+/// What follows `acquisition` for this request, if it may be handed off. From here on `acquisition`
+/// is released.
+fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> Option<Acquisition> {
+    let mut inner = acquisition.lock();
+    let Some(RenewalPlan { ttl, left: None, renew_at }) = inner.renewal else { return None };
+    // After a longer lease was asked for, or an extension that was not confirmed, only the store
+    // knows for how long it keeps it; an owner with an unanswered request is to be closed soon.
+    let is_open = inner.lease != ttl || inner.overlong || acquisition.is_doubtful();
+    let are_equal = request.watched == Some(ttl) && request.replication == acquisition.replication;
+    if is_open || !are_equal {
+        return None;
+    }
+    // The answer to a renewal would come to a former holder. By default none is due yet: a third of
+    // the shortest watched lease is longer than the time for which a lock is handed on.
+    let is_due = (now >= renew_at || inner.renewing) && !mutant("hand_off_beside_renewal");
+    if is_due || acquisition.recorded_state() != GuardState::Held {
+        return None;
+    }
+    let next = acquisition.successor(&inner, &request.holder, now)?;
+    acquisition.set_released(&mut inner);
+    Some(next)
+}

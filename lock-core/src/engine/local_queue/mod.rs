@@ -1,0 +1,316 @@
+//! [`LocalLock`]: what this client knows of one name - which thread holds it, and which wait for it.
+//!
+//! Of all threads of a client, only the head of the queue contends in the store, and only while no
+//! thread of this client holds the lock. All others wait locally, first in, first out. Nothing here
+//! asks a store: what it needs of the engine is a [`QueueOwner`].
+
+mod fairness;
+mod handoff;
+mod registry;
+mod waiter;
+
+use super::acquisition::Acquisition;
+use super::timer_wheel::TimerKey;
+use crate::backend::Watch;
+use crate::clock::{Clock, Moment, Signal};
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::LeaseTime;
+use crate::name::LockName;
+use crate::replication::Replication;
+use crate::sync::mutant;
+use crate::sync::{Mutex, MutexGuard};
+use fairness::FairnessPolicy;
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+pub(crate) use fairness::ReleaseTiming;
+pub(crate) use registry::Registry;
+pub(crate) use waiter::{Known, LockWake, Turn, WaiterGuard};
+
+/// What a queue needs of its engine.
+pub(crate) trait QueueOwner {
+    fn clock(&self) -> &dyn Clock;
+
+    fn command_timeout(&self) -> Duration;
+
+    /// A waiter that came at `since` was handed this acquisition.
+    fn tell_acquired(&self, acquisition: &Acquisition, since: Moment);
+
+    /// A waiter left with a hold that it does not want: an interrupt, or a panic.
+    fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
+}
+
+/// How the locks of a client are shared.
+#[derive(Clone, Copy)]
+pub(crate) struct Sharing {
+    /// For how long a lock passes from thread to thread before other clients get a turn.
+    pub(crate) hand_off: Duration,
+    /// Whether the store counts all clients that wait.
+    pub(crate) counts_waiters: bool,
+}
+
+/// One lock name of one client.
+pub(crate) struct LocalLock {
+    pub(crate) name: LockName,
+    registry: Weak<Registry>,
+    sharing: Sharing,
+    /// How much earlier the first renewal is due, in 256ths of a [`SPREAD`]. Random, so that locks
+    /// taken together are not renewed together for ever; and constant for a name, so that the timer
+    /// of one that is taken again and again is where it was.
+    phase: u8,
+    state: Mutex<LocalLockState>,
+}
+
+/// A first renewal comes earlier by less than this part of the lease.
+const SPREAD: u32 = 12;
+
+/// All of it is read and written under the mutex, which is never held while the store is asked.
+#[derive(Default)]
+pub(crate) struct LocalLockState {
+    /// Held, or just being released. While there is one, no thread of this client asks the store.
+    current: Option<Arc<Acquisition>>,
+    /// Lost acquisitions whose guards are not all dropped yet.
+    lost: Vec<Arc<Acquisition>>,
+    queue: VecDeque<Waiter>,
+    next_ticket: u64,
+    /// Written by the head, inherited by the next one.
+    outage: Option<StoreOutage>,
+    /// When the store last answered a head, or granted it the lock.
+    answered: Option<Moment>,
+    /// Waiters whose deadline has passed, and that wait for the end of the head's request.
+    overdue: Vec<Arc<Signal>>,
+    /// The timer of this name in the wheel, and when it is due. Written by the watchdog.
+    pub(crate) timer: Option<(TimerKey, Moment)>,
+    /// Kept while a thread queues and the store was found busy once.
+    watch: Option<Watch>,
+    /// Acquisitions that were handed to a waiter, by its ticket, and not fetched yet. The newest may
+    /// be the current one; the others were lost meanwhile.
+    handed: Vec<(u64, Arc<Acquisition>)>,
+    fairness: FairnessPolicy,
+}
+
+/// Why the head cannot take the lock from the store, although no other client has it.
+#[derive(Clone)]
+pub(crate) struct StoreOutage {
+    pub(crate) since: Moment,
+    pub(crate) error: Error,
+    /// When it ends, and not before: a [pause](crate::backend::Pause).
+    pub(crate) ends: Option<Moment>,
+}
+
+/// A thread in the queue.
+struct Waiter {
+    ticket: u64,
+    request: LockRequest,
+    /// The head that asks the store: wake-ups from the store are for it.
+    contending: bool,
+    /// By when its request that is under way must be answered.
+    asks_until: Option<Moment>,
+}
+
+/// What a waiter wants.
+#[derive(Clone)]
+pub(crate) struct LockRequest {
+    pub(crate) holder: Holder,
+    pub(crate) signal: Arc<Signal>,
+    pub(crate) since: Moment,
+    /// The lease that a handed-off acquisition must have; `None` if only one from the store will do.
+    pub(crate) watched: Option<LeaseTime>,
+    /// How many replicas must have confirmed it.
+    pub(crate) replication: Replication,
+}
+
+/// What a caller that wants the lock finds.
+pub(crate) enum Entered<'a> {
+    /// This thread holds it: one hold more.
+    Nested(Arc<Acquisition>),
+    /// This thread holds it too often.
+    TooDeep,
+    /// This thread held it, lost it, and still has guards of it.
+    Lost(Arc<Acquisition>),
+    /// Another thread of this client has it or waits for it, and the caller does not want to wait.
+    Busy,
+    /// Another thread of this client waits for it because the store cannot be asked.
+    Unavailable(Error),
+    /// In the queue.
+    Queued(WaiterGuard<'a>),
+}
+
+impl LocalLock {
+    fn new(name: LockName, registry: Weak<Registry>, sharing: Sharing) -> Self {
+        Self { name, registry, sharing, phase: Self::phase(), state: Mutex::default() }
+    }
+
+    /// None in this crate's own tests: they say to the millisecond when what happens.
+    fn phase() -> u8 {
+        if cfg!(test) { 0 } else { fastrand::u8(..) }
+    }
+
+    /// How much earlier the first renewal of a holding with this lease is due.
+    pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
+        lease.duration() / SPREAD * u32::from(self.phase) / (u32::from(u8::MAX) + 1)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LocalLockState> {
+        self.state.lock()
+    }
+
+    /// Brings all of them from memory before each is locked in turn: plain reads do not wait for each
+    /// other, as locks do, and of very many most are in no cache when they are due.
+    pub(crate) fn fetch<'a>(locks: impl IntoIterator<Item = &'a Arc<Self>>) {
+        for lock in locks {
+            std::hint::black_box(lock.state.is_locked());
+        }
+    }
+
+    /// Goes in: one hold more if that `thread` has it, otherwise into the queue.
+    pub(crate) fn enter<'a>(
+        self: &Arc<Self>,
+        owner: &'a dyn QueueOwner,
+        thread: Option<u64>,
+        will_wait: bool,
+        request: impl FnOnce() -> LockRequest,
+    ) -> Entered<'a> {
+        let mut state = self.lock();
+        if let Some(thread) = thread {
+            if let Some(acquisition) =
+                state.current.as_ref().filter(|it| it.holder.is_thread(thread))
+            {
+                return if acquisition.nest() {
+                    Entered::Nested(Arc::clone(acquisition))
+                } else {
+                    Entered::TooDeep
+                };
+            }
+            if let Some(lost) = state.lost.iter().find(|it| it.holder.is_thread(thread)) {
+                return Entered::Lost(Arc::clone(lost));
+            }
+        }
+        if !will_wait && (state.current.is_some() || !state.queue.is_empty()) {
+            return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
+        }
+        let waiter = state.new_waiter(request());
+        let (ticket, since) = (waiter.ticket, waiter.request.since);
+        if state.current.is_none() && state.queue.is_empty() {
+            state.fairness.begin(since);
+        }
+        state.queue.push_back(waiter);
+        Entered::Queued(WaiterGuard { owner, lock: Arc::clone(self), ticket, since })
+    }
+
+    /// Ends a hold. After the last one the acquisition stays here until the store was told, so that
+    /// no thread of this client asks before.
+    pub(crate) fn end_hold(&self, acquisition: &Arc<Acquisition>) {
+        let mut state = self.lock();
+        if acquisition.end_hold() == 0 {
+            state.lost.retain(|lost| !Arc::ptr_eq(lost, acquisition));
+        }
+    }
+
+    /// The store was told: the head of the queue may contend, unless this client has had the lock
+    /// for long enough and leaves it to others first.
+    pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, timing: ReleaseTiming) {
+        let mut state = self.lock();
+        if let Some(told) = timing.told {
+            state.told(told);
+        }
+        if state.watch.is_none() {
+            state.fairness.heard(); // where we watch, the store tells us of our own release, too
+        }
+        if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
+            let Sharing { hand_off, counts_waiters } = self.sharing;
+            state.fairness.released(timing, hand_off, counts_waiters);
+            state.wake_head();
+        }
+    }
+
+    /// The store told so many clients of the last release.
+    pub(crate) fn told(&self, clients: u32) {
+        self.lock().told(clients);
+    }
+
+    /// How many threads queue, the head included.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// How many holds this thread has, lost ones too, and on which holding.
+    pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Acquisition>)> {
+        let state = self.lock();
+        let mut acquisitions = state.current.iter().chain(&state.lost);
+        let acquisition = acquisitions.find(|it| it.holder.is_thread(thread))?;
+        Some((acquisition.holds(), Arc::clone(acquisition)))
+    }
+}
+
+impl LocalLockState {
+    /// The acquisition of the thread of this client that holds the lock.
+    pub(crate) fn current(&self) -> Option<&Arc<Acquisition>> {
+        self.current.as_ref()
+    }
+
+    /// Keeps a lost acquisition apart, so that other threads may ask the store for the lock.
+    pub(crate) fn set_lost(&mut self, acquisition: &Arc<Acquisition>) {
+        if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
+            if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
+                self.lost.push(lost);
+            }
+            self.fairness.forget();
+            self.wake_head();
+        }
+    }
+
+    /// Takes out lost acquisitions of threads that have ended: no other thread can end their holds.
+    pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
+        self.lost.extract_if(.., |it| it.holder.has_ended()).collect()
+    }
+
+    /// The shortest lease of the lost acquisitions whose holds have not ended.
+    pub(crate) fn shortest_lost(&self) -> Option<LeaseTime> {
+        self.lost.iter().map(|it| it.lock().lease).min()
+    }
+
+    fn new_waiter(&mut self, request: LockRequest) -> Waiter {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        Waiter { ticket, request, contending: false, asks_until: None }
+    }
+
+    /// What was handed to the waiter with this ticket.
+    fn take_handed(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
+        let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
+        Some(self.handed.swap_remove(at).1)
+    }
+
+    /// Why no thread of this client can ask the store, if that is so. Then "busy" would be a guess.
+    fn why_not(&self) -> Option<Error> {
+        self.outage().map(|outage| outage.error.clone())
+    }
+
+    fn outage(&self) -> Option<&StoreOutage> {
+        self.outage.as_ref().filter(|_| self.current.is_none())
+    }
+
+    /// The head's request has ended; at `answered`, if the store has answered it.
+    fn request_ended(&mut self, answered: Option<Moment>) {
+        if let Some(head) = self.queue.front_mut() {
+            head.asks_until = None;
+        }
+        self.answered = answered.or(self.answered);
+        self.overdue.drain(..).for_each(|signal| signal.raise());
+    }
+
+    /// See [`FairnessPolicy::waiting`].
+    fn told(&mut self, clients: u32) {
+        // We were among them if we watch.
+        self.fairness.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
+    }
+
+    fn wake_head(&self) {
+        if let Some(head) = self.queue.front() {
+            head.request.signal.raise();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! [`Registry`]: the local locks of a client, by name.
+
+use super::{LocalLock, Sharing};
+use crate::name::LockName;
+use crate::process::Origin;
+use crate::sync::mutant;
+use crate::sync::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// The names in use: those of which there is a handle, a guard, a timer or a waiter.
+///
+/// In a forked child there are none: a thread of the parent may have had the mutex at the fork.
+pub(crate) struct Registry {
+    locks: Mutex<HashMap<LockName, Weak<LocalLock>>>,
+    origin: Arc<Origin>,
+    sharing: Sharing,
+}
+
+impl Registry {
+    pub(crate) fn new(origin: Arc<Origin>, sharing: Sharing) -> Self {
+        Self { locks: Mutex::default(), origin, sharing }
+    }
+
+    /// The map; `None` in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, HashMap<LockName, Weak<LocalLock>>>> {
+        (!self.origin.is_elsewhere()).then(|| self.locks.lock())
+    }
+
+    /// The lock of this name; `None` in a forked child.
+    pub(crate) fn get(self: &Arc<Self>, name: &LockName) -> Option<Arc<LocalLock>> {
+        let mut locks = self.lock()?;
+        if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
+            return Some(lock);
+        }
+        let lock = Arc::new(LocalLock::new(name.clone(), Arc::downgrade(self), self.sharing));
+        locks.insert(name.clone(), Arc::downgrade(&lock));
+        Some(lock)
+    }
+
+    /// The lock of this name, if it is in use.
+    pub(crate) fn find(&self, name: &LockName) -> Option<Arc<LocalLock>> {
+        self.lock()?.get(name).and_then(Weak::upgrade)
+    }
+
+    /// All names in use; none in a forked child.
+    pub(crate) fn all(&self) -> Vec<Arc<LocalLock>> {
+        let Some(locks) = self.lock() else { return Vec::new() };
+        // All are kept until the lock is free: one that goes takes it.
+        locks.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many names are in use.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().map_or(0, |locks| locks.len())
+    }
+}
+
+impl Drop for LocalLock {
+    fn drop(&mut self) {
+        let Some(registry) = self.registry.upgrade() else { return };
+        let Some(mut locks) = registry.lock() else { return };
+        // Since our last handle was dropped, another thread may have made a new one: that one stays.
+        let is_ours = |lock: &Weak<Self>| std::ptr::eq(lock.as_ptr(), self);
+        if locks.get(&self.name).is_some_and(is_ours) || mutant("late_entry_removes_successor") {
+            locks.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SHARING: Sharing = Sharing { hand_off: Duration::ZERO, counts_waiters: false };
+
+    #[test]
+    fn an_entry_that_goes_late_leaves_its_successor_in_place() {
+        let registry = Arc::new(Registry::new(Arc::new(Origin::here()), SHARING));
+        let name = LockName::new("x").unwrap();
+        let late = LocalLock::new(name.clone(), Arc::downgrade(&registry), SHARING);
+        let successor = registry.get(&name).unwrap();
+        drop(late);
+        assert!(registry.find(&name).is_some_and(|found| Arc::ptr_eq(&found, &successor)));
+        drop(successor);
+        assert_eq!(registry.len(), 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
+
+use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
+use crate::backend::{Wake, Watch};
+use crate::clock::{Moment, Signal};
+use crate::engine::acquisition::Acquisition;
+use crate::error::Error;
+use crate::sync::mutant;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what was
+/// handed to it and not fetched.
+pub(crate) struct WaiterGuard<'a> {
+    pub(super) owner: &'a dyn QueueOwner,
+    pub(super) lock: Arc<LocalLock>,
+    pub(super) ticket: u64,
+    pub(super) since: Moment,
+}
+
+/// Whose turn it is.
+pub(crate) enum Turn {
+    /// Ours: we are the head, no thread of this client holds the lock, and the store wakes us.
+    Mine,
+    /// The lock was handed to us: one hold on this holding.
+    Handed(Arc<Acquisition>),
+    /// Ours at that moment: until then other clients go first.
+    StandBack(Moment),
+    /// Not ours yet. The holding that is in the way, if it is one, ends by itself at its deadline.
+    Wait(Option<Arc<Acquisition>>),
+}
+
+/// What a waiter that did not ask the store itself knows of the lock.
+pub(crate) enum Known {
+    /// It is held, or was, since the wait began.
+    Busy,
+    /// The store cannot be asked.
+    Unavailable(Error),
+    /// Nothing yet: the head's request is under way, and must be answered by then.
+    By(Moment),
+    /// Nothing since the wait began, and no request is under way: the head sleeps, or comes to ask.
+    Nothing,
+}
+
+impl WaiterGuard<'_> {
+    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. A
+    /// waiter that must be done by `deadline` does not stand back beyond it.
+    pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
+        let mut state = self.lock.lock();
+        if let Some(acquisition) = state.take_handed(self.ticket) {
+            drop(state);
+            self.owner.tell_acquired(&acquisition, self.since);
+            return Turn::Handed(acquisition);
+        }
+        if let Some(acquisition) = state.current() {
+            return Turn::Wait(Some(Arc::clone(acquisition)));
+        }
+        let stand_back = state.fairness.stand_back(deadline);
+        match state.queue.front_mut() {
+            Some(head) if head.ticket == self.ticket => {
+                if let Some(until) = stand_back {
+                    let now = self.owner.clock().now();
+                    if now < until {
+                        return Turn::StandBack(until);
+                    }
+                    // Waiters that came meanwhile wait for this answer: see `known`.
+                    head.asks_until = Some(now + self.owner.command_timeout());
+                }
+                head.contending = true;
+                state.fairness.goes();
+                Turn::Mine
+            }
+            _ => Turn::Wait(None),
+        }
+    }
+
+    /// Goes to the front: what we were handed was lost before we fetched it. Behind a contending
+    /// head: otherwise two waiters contend, and one misses its hand-off.
+    pub(crate) fn requeue(&mut self, request: LockRequest) {
+        let mut state = self.lock.lock();
+        let waiter = state.new_waiter(request);
+        self.ticket = waiter.ticket;
+        let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
+        let at = if mutant("goes_before_contending_head") { 0 } else { at };
+        state.queue.insert(at, waiter);
+    }
+
+    /// Leaves the queue, or takes what we were handed in this very moment.
+    pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
+        let mut state = self.lock.lock();
+        let handed = state.take_handed(self.ticket);
+        let handed = handed.filter(|_| !mutant("hand_off_to_a_leaver"));
+        let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
+        if let Some(at) = at {
+            state.queue.remove(at);
+        }
+        let mut ended = None;
+        if state.queue.is_empty() {
+            ended = state.watch.take();
+            state.outage = None;
+            // If we leave as the holder, our client's time goes on: the next thread may be handed the
+            // lock. Otherwise that time is over: a thread that takes it much later must not stand
+            // back for others and leave the lock idle.
+            if state.current.is_none() {
+                state.fairness.forget();
+            }
+        }
+        if at == Some(0) {
+            state.request_ended(None);
+            if state.current.is_none() && !mutant("leaver_wakes_no_head") {
+                // What woke us may have been meant for the next waiter: pass it on.
+                state.wake_head();
+            }
+        }
+        drop(state);
+        drop(ended);
+        if let Some(acquisition) = &handed {
+            // Also if it is released at once, or was lost before: its end is told, too.
+            self.owner.tell_acquired(acquisition, self.since);
+        }
+        handed
+    }
+
+    /// We ask the store, and are answered by then. Returns whether other waiters are behind us.
+    pub(crate) fn asks(&self, by: Moment) -> bool {
+        let mut state = self.lock.lock();
+        if let Some(head) = state.queue.front_mut() {
+            head.asks_until = Some(by);
+        }
+        state.queue.len() > 1
+    }
+
+    /// Another client has the lock: the store said so at `now`.
+    pub(crate) fn found_busy(&self, now: Moment) {
+        let mut state = self.lock.lock();
+        state.fairness.found_busy(now);
+        state.request_ended(Some(now));
+    }
+
+    /// The store answered at `now` that another client had the lock until then.
+    pub(crate) fn answered(&self, now: Moment) {
+        self.lock.lock().request_ended(Some(now));
+    }
+
+    /// How long to leave a lock that was just released to those who have waited for longer.
+    pub(crate) fn delay(&self) -> Duration {
+        self.lock.lock().fairness.delay()
+    }
+
+    /// Whether several clients have waited for longer, and how many releases were heard of until now.
+    pub(crate) fn is_behind(&self) -> (bool, u32) {
+        let fairness = &self.lock.lock().fairness;
+        (fairness.is_behind(), fairness.releases())
+    }
+
+    /// Whether the store tells this name's releases already.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.lock.lock().watch.is_some()
+    }
+
+    /// Keeps a watch while a thread queues.
+    pub(crate) fn keep_watch(&self, watch: Watch) {
+        let previous = self.lock.lock().watch.replace(watch);
+        drop(previous); // ends outside the lock
+    }
+
+    /// Since when the store cannot be asked.
+    pub(crate) fn outage_since(&self) -> Option<Moment> {
+        self.lock.lock().outage().map(|outage| outage.since)
+    }
+
+    /// Why the store grants nothing until after `deadline`, if that is so.
+    pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
+        let state = self.lock.lock();
+        let outage = state.outage().filter(|it| it.ends.is_some_and(|ends| deadline < ends))?;
+        Some(outage.error.clone())
+    }
+
+    /// The store cannot be asked; or `None`, it has answered.
+    pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
+        let mut state = self.lock.lock();
+        let is_pause = |outage: &Option<StoreOutage>| outage.as_ref().map(|it| it.ends.is_some());
+        let is_new = is_pause(&state.outage) != is_pause(&outage);
+        state.outage = outage;
+        if state.outage.is_none() {
+            return;
+        }
+        state.request_ended(None);
+        if is_new {
+            // Each waiter has a limit of its own, which may come while the head goes on asking.
+            state.queue.iter().skip(1).for_each(|waiter| waiter.request.signal.raise());
+        }
+    }
+
+    /// Why no thread of this client could ask the store; `None` if one could.
+    pub(crate) fn why_not(&self) -> Option<Error> {
+        self.lock.lock().why_not()
+    }
+
+    /// What is known at the deadline of a wait that began at `start` and has not asked the store.
+    /// `signal` is raised when more is known.
+    pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
+        let mut state = self.lock.lock();
+        if let Some(error) = state.why_not() {
+            return Known::Unavailable(error);
+        }
+        if state.current.is_some() || state.answered.is_some_and(|at| at >= start) {
+            return Known::Busy;
+        }
+        let head = state.queue.front().filter(|head| head.ticket != self.ticket);
+        let asks_until = head.and_then(|head| head.asks_until);
+        // A head that stands back asks right after: until then the lock may be free.
+        let stands_back = head.filter(|head| !head.contending).and(state.fairness.stand_back(None));
+        let timeout = self.owner.command_timeout();
+        let Some(by) = asks_until.or(stands_back.map(|until| until + timeout)) else {
+            return Known::Nothing;
+        };
+        state.overdue.push(Arc::clone(signal));
+        Known::By(by)
+    }
+
+    /// Leaves the queue as the holder, with one hold. The next in the queue becomes its head and waits for the release.
+    /// `then` runs before another thread can see it.
+    pub(crate) fn occupy<R>(
+        self,
+        acquisition: &Arc<Acquisition>,
+        sent: Moment,
+        now: Moment,
+        then: impl FnOnce(&mut LocalLockState) -> R,
+    ) -> R {
+        let mut state = self.lock.lock();
+        state.current = Some(Arc::clone(acquisition));
+        state.fairness.granted(sent, now);
+        state.request_ended(Some(now));
+        let result = then(&mut state);
+        drop(state);
+        result // dropping `self` takes us out of the queue, and wakes nobody, because the lock is occupied
+    }
+}
+
+impl Drop for WaiterGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(acquisition) = self.leave() {
+            self.owner.decline(&self.lock, &acquisition);
+        }
+    }
+}
+
+/// Wakes the head of a name's queue.
+pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
+
+impl Wake for LockWake {
+    fn wake(&self) {
+        let Some(lock) = self.0.upgrade() else { return };
+        let mut state = lock.lock();
+        state.fairness.heard();
+        if let Some(head) = state.queue.front().filter(|head| head.contending) {
+            head.request.signal.raise();
+        }
+    }
+}

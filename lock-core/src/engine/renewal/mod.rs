@@ -1,0 +1,62 @@
+//! Renewal: a timer that knows when a held lock is due, and threads that send what is due.
+//!
+//! The timer asks no store, so no store can hold it up. For each node the backend has a
+//! [worker](workers), so a node that is slow holds up its own only, and [spare workers] send the
+//! next renewals while one hangs. What is due, and what an answer means, says a [`RenewalPolicy`].
+//!
+//! [spare workers]: spare_workers
+
+mod node_queue;
+mod pending_cleanups;
+mod recent_leases;
+mod spare_workers;
+mod timer;
+mod workers;
+
+use super::acquisition::Acquisition;
+use super::local_queue::LocalLock;
+use crate::backend::Renewal;
+use crate::clock::{Moment, Signal};
+use crate::error::Error;
+use crate::lease::LeaseTime;
+use crate::sync::Mutex;
+use std::sync::Arc;
+
+pub(super) use pending_cleanups::PendingCleanup;
+pub(super) use timer::{TICK, Timer};
+pub(super) use workers::Workers;
+
+/// What is to be renewed, and what a renewal means. Implemented by the engine.
+pub(super) trait RenewalPolicy: Send + Sync {
+    /// The timer of this name has fired. Returns the renewal that is due.
+    fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
+
+    /// Sends these, and leaves `due` empty. Together, so that a batch costs one wake-up.
+    fn send(&self, due: &mut Vec<RenewalJob>);
+
+    /// A renewal that was sent at `sent` came back.
+    fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>);
+}
+
+/// One renewal to be sent.
+pub(super) struct RenewalJob {
+    pub(super) lock: Arc<LocalLock>,
+    pub(super) acquisition: Arc<Acquisition>,
+    pub(super) lease: LeaseTime,
+    /// Where a thread waits for it; `None` if the timer asked.
+    pub(super) reply: Option<Arc<Reply>>,
+}
+
+/// Where a thread waits for its renewal.
+#[derive(Default)]
+pub(super) struct Reply {
+    pub(super) signal: Arc<Signal>,
+    pub(super) result: Mutex<Option<Result<(), Error>>>,
+}
+
+impl Reply {
+    pub(super) fn answer(&self, result: Result<(), Error>) {
+        *self.result.lock() = Some(result);
+        self.signal.raise();
+    }
+}

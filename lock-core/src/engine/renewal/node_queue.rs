@@ -1,0 +1,101 @@
+//! [`NodeQueue`]: what the workers of a node have to do, and which of it comes next.
+
+use super::RenewalJob;
+use super::recent_leases::RecentLeases;
+use super::spare_workers::{Next, SpareWorkers, WorkerId};
+use super::workers::Cleanup;
+use crate::backend::{NodeId, RENEW_BATCH};
+use crate::clock::{Moment, Signal};
+use crate::on_demand::OnDemandThread;
+use crate::sync::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a worker stays without work.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The work of one kind on one node.
+pub(super) struct NodeQueue {
+    pub(super) node: NodeId,
+    pub(super) work: Mutex<Work>,
+    /// For the main worker.
+    pub(super) signal: Arc<Signal>,
+    /// For the spare worker that stands by: there is one at most.
+    pub(super) spare: Arc<Signal>,
+    /// Never locked together with another mutex.
+    pub(super) recent: Mutex<RecentLeases>,
+}
+
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) renewals: VecDeque<RenewalJob>,
+    pub(super) cleanups: Vec<Cleanup>,
+    pub(super) thread: OnDemandThread,
+    pub(super) spares: SpareWorkers,
+}
+
+/// What a worker does next.
+pub(super) enum Step {
+    Renew(Vec<RenewalJob>),
+    CleanUp(Cleanup),
+    Sleep(Moment),
+    End,
+}
+
+impl NodeQueue {
+    pub(super) fn new(node: NodeId) -> Self {
+        let (work, recent) = (Mutex::default(), Mutex::default());
+        Self { node, work, signal: Arc::default(), spare: Arc::default(), recent }
+    }
+
+    /// Makes everything due that waits for its next try.
+    pub(super) fn hurry(&self, now: Moment) {
+        for cleanup in &mut self.work.lock().cleanups {
+            cleanup.next = now;
+        }
+        self.signal.raise();
+        self.spare.raise();
+    }
+
+    /// What the main worker does next.
+    pub(super) fn next_step(&self, now: Moment, stopping: bool) -> Step {
+        let mut work = self.work.lock();
+        // In one go with taking the next batch: no spare worker shall come in between.
+        if work.spares.main_is_back(now) {
+            self.spare.raise();
+        }
+        if !work.renewals.is_empty() {
+            work.thread.busy();
+            return Step::Renew(work.take_batch(WorkerId::MAIN, now));
+        }
+        if let Some(at) = work.cleanups.iter().position(|cleanup| cleanup.next <= now) {
+            work.thread.busy();
+            return Step::CleanUp(work.cleanups.swap_remove(at));
+        }
+        if let Some(next) = work.cleanups.iter().map(|cleanup| cleanup.next).min() {
+            return Step::Sleep(next);
+        }
+        let idle = if stopping { Duration::ZERO } else { IDLE };
+        work.thread.idle(now, idle).map_or(Step::End, Step::Sleep)
+    }
+
+    /// What a spare worker does next.
+    pub(super) fn next_spare_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
+        let mut work = self.work.lock();
+        let has_work = !work.renewals.is_empty();
+        match work.spares.next(worker, has_work, now, stopping) {
+            Next::Take => Step::Renew(work.take_batch(worker, now)),
+            Next::StandBy(until) => Step::Sleep(until),
+            Next::Leave => Step::End,
+        }
+    }
+}
+
+impl Work {
+    fn take_batch(&mut self, worker: WorkerId, now: Moment) -> Vec<RenewalJob> {
+        self.spares.sends(worker, now);
+        let count = self.renewals.len().min(RENEW_BATCH);
+        self.renewals.drain(..count).collect()
+    }
+}

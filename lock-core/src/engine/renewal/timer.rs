@@ -1,0 +1,179 @@
+//! [`Timer`]: one thread that knows when which lock must be checked, and asks no store itself.
+//!
+//! There is one timer for each name that is or was just held, and it is re-armed lazily: unlocking
+//! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and unlock
+//! of a name in use touches neither the wheel nor the thread.
+
+use super::{RenewalJob, RenewalPolicy};
+use crate::backend::RENEW_BATCH;
+use crate::clock::{Clock, Moment, Signal, Woken};
+use crate::engine::local_queue::{LocalLock, LocalLockState};
+use crate::engine::timer_wheel::Wheel;
+use crate::error::Error;
+use crate::on_demand::OnDemandThread;
+use crate::panics::contain;
+use crate::sync::Mutex;
+use crate::sync::mutant;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How exactly the wheel keeps time. A renewal is due at a third of a lease of at least 100 ms, and
+/// whether a lock is valid is read from the clock, not from the wheel.
+pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
+
+/// The longest time between two checks of a name that is or was just held, however long its lease:
+/// a released name leaves memory then, and a holder's ended thread is noticed.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
+
+/// How long the thread stays when nothing is held.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The timer thread and what it waits for.
+pub(in crate::engine) struct Timer {
+    clock: Arc<dyn Clock>,
+    state: Mutex<TimerState>,
+    signal: Arc<Signal>,
+    policy: Weak<dyn RenewalPolicy>,
+}
+
+struct TimerState {
+    wheel: Wheel<Arc<LocalLock>>,
+    thread: OnDemandThread,
+    stopping: bool,
+    /// Until when the thread sleeps: only an earlier timer has to wake it.
+    asleep_until: Moment,
+}
+
+impl Timer {
+    pub(in crate::engine) fn new(clock: Arc<dyn Clock>, policy: Weak<dyn RenewalPolicy>) -> Self {
+        let state = TimerState {
+            wheel: Wheel::new(clock.now(), TICK),
+            thread: OnDemandThread::default(),
+            stopping: false,
+            asleep_until: Moment::NEVER,
+        };
+        Self { clock, state: Mutex::new(state), signal: Arc::default(), policy }
+    }
+
+    /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will be
+    /// checked before that anyway.
+    ///
+    /// # Errors
+    ///
+    /// If the thread does not run yet and cannot be started.
+    pub(in crate::engine) fn arm(
+        self: &Arc<Self>,
+        lock: &Arc<LocalLock>,
+        held: &mut LocalLockState,
+        now: Moment,
+        due: Moment,
+    ) -> Result<(), Error> {
+        let due = due.min(now + LONGEST_LOOK);
+        if held.timer.is_some_and(|(_, at)| at <= due) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        // The thread first: a timer without one would be taken for an armed one by the next caller.
+        if !state.stopping {
+            let timer = Arc::clone(self);
+            state.thread.start("distlock-timer".to_owned(), move || timer.run())?;
+        }
+        if let Some((key, _)) = held.timer.take() {
+            state.wheel.cancel(key);
+        }
+        held.timer = Some((state.wheel.schedule(due, Arc::clone(lock)), due));
+        let is_earlier = due < state.asleep_until;
+        drop(state);
+        if is_earlier {
+            self.signal.raise();
+        }
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub(in crate::engine) fn stop(&self) {
+        self.state.lock().stopping = true;
+        if mutant("stop_wakes_no_watchdog") {
+            return;
+        }
+        self.signal.raise();
+    }
+
+    /// How many threads there are: one or none.
+    #[cfg(test)]
+    pub(in crate::engine) fn threads(&self) -> usize {
+        usize::from(self.state.lock().thread.is_running())
+    }
+
+    fn run(&self) {
+        let (mut due, mut renewals) = (Vec::new(), Vec::with_capacity(RENEW_BATCH));
+        loop {
+            let now = self.clock.now();
+            let mut state = self.state.lock();
+            state.wheel.expire(now, &mut due);
+            // A batch costs the more, the more it lacks: it is filled up with what is due at the
+            // next tick. So full batches stay together, and the rest of one joins the next.
+            let room = due.len().next_multiple_of(RENEW_BATCH) - due.len();
+            state.wheel.expire_early(room, &mut due);
+            if state.stopping {
+                break;
+            }
+            let next = state.wheel.next();
+            if next.is_some() {
+                state.thread.busy();
+            }
+            if due.is_empty() && next.is_none() && mutant("idle_end_outside_the_lock") {
+                drop(state);
+                state = self.state.lock();
+            }
+            let until = match next {
+                _ if !due.is_empty() => Moment::NEVER,
+                Some(next) => next,
+                None => match state.thread.idle(now, IDLE) {
+                    Some(end) => end,
+                    None => return,
+                },
+            };
+            state.asleep_until = until;
+            drop(state);
+            let _lost = mutant("watchdog_misses_its_signal") && self.signal.take();
+            if due.is_empty() {
+                let _woken: Woken = self.clock.wait(&self.signal, until);
+                continue;
+            }
+            let Some(policy) = self.policy.upgrade() else { break };
+            self.check(policy.as_ref(), &mut due, &mut renewals);
+        }
+        // The last locks go outside the mutex: dropping one may drop what it holds.
+        let rest =
+            std::mem::replace(&mut self.state.lock().wheel, Wheel::new(self.clock.now(), TICK));
+        drop(rest);
+    }
+
+    /// Checks what is due, the longest overdue first, and sends the renewals in batches.
+    fn check(
+        &self,
+        policy: &dyn RenewalPolicy,
+        due: &mut Vec<Arc<LocalLock>>,
+        renewals: &mut Vec<RenewalJob>,
+    ) {
+        let send = |renewals: &mut Vec<RenewalJob>| {
+            contain(|| policy.send(renewals));
+            renewals.clear();
+        };
+        let mut rest = due.drain(..);
+        while !rest.as_slice().is_empty() {
+            let room = RENEW_BATCH - renewals.len();
+            LocalLock::fetch(rest.as_slice().iter().take(room));
+            let now = self.clock.now();
+            for lock in rest.by_ref().take(room) {
+                // A backend's panic must not end the timer of all other locks.
+                renewals.extend(contain(|| policy.check(lock, now)).flatten());
+            }
+            if renewals.len() == RENEW_BATCH {
+                send(renewals);
+            }
+        }
+        send(renewals);
+    }
+}

@@ -1,0 +1,213 @@
+//! Attempts that several stores were asked for together: answers that only those give.
+
+use super::*;
+use crate::backend::{Pause, RollbackCause};
+use crate::token::FencingToken;
+use crate::{Counters, SystemClock};
+
+/// The memory store, which first gives other answers.
+#[derive(Debug)]
+struct Scripted {
+    store: MemoryBackend,
+    answers: Mutex<VecDeque<Answer>>,
+    owners: Mutex<Vec<OwnerId>>,
+}
+
+impl Scripted {
+    fn new(answers: impl IntoIterator<Item = Answer>) -> (Arc<Self>, Client) {
+        Self::on(Arc::new(SystemClock), answers, Arc::default())
+    }
+
+    fn on(
+        clock: Arc<dyn Clock>,
+        answers: impl IntoIterator<Item = Answer>,
+        events: Arc<Counters>,
+    ) -> (Arc<Self>, Client) {
+        let store = MemoryBackend::new(Arc::clone(&clock));
+        let answers = Mutex::new(answers.into_iter().collect());
+        let scripted = Arc::new(Self { store, answers, owners: Mutex::default() });
+        let builder = Client::builder().backend(Arc::clone(&scripted) as _);
+        (scripted, builder.clock(clock).events(events).connect().unwrap())
+    }
+
+    /// How many owners asked.
+    fn owners(&self) -> usize {
+        let mut owners: Vec<_> = self.owners.lock().iter().map(|owner| owner.number()).collect();
+        owners.dedup();
+        owners.len()
+    }
+}
+
+impl Backend for Scripted {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.owners.lock().push(attempt.owner);
+        let answer = self.answers.lock().pop_front();
+        answer.map_or_else(|| self.store.acquire(attempt, by), Ok)
+    }
+
+    fn renew(
+        &self,
+        lane: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        self.store.renew(lane, batch, by)
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.store.release(acquisition, closing, by)
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.store.inspect(name, by)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.store.watch(name, wake, by)
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.store.renewal_node(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.store.abilities()
+    }
+}
+
+fn failed() -> Answer {
+    Answer::RolledBack(RollbackCause::Failed(Error::unavailable("two of three are down")))
+}
+
+#[test]
+fn an_owner_that_is_used_up_is_never_used_again() {
+    let divided = || Answer::RolledBack(RollbackCause::SplitVote);
+    let held = Answer::RolledBack(RollbackCause::Held(Some(Duration::from_millis(1))));
+    let (store, client) = Scripted::new([divided(), divided(), failed(), held]);
+    client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
+    assert_eq!(store.owners(), 5);
+}
+
+#[test]
+fn a_try_that_was_divided_is_busy_and_one_that_failed_is_not() {
+    let (_store, client) = Scripted::new([Answer::RolledBack(RollbackCause::SplitVote)]);
+    assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
+    let (store, client) = Scripted::new([failed(), failed()]);
+    let error = client.mutex("x").unwrap().try_lock().unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("two of three"), "{error}");
+    assert_eq!(store.owners(), 2, "one more try, at once");
+}
+
+#[test]
+fn a_store_that_turns_down_what_nobody_proposed_is_unavailable() {
+    let answer = Answer::Stale(FencingToken::new(7));
+    let (store, client) = Scripted::new([answer.clone(), answer]);
+    let lock = client.mutex("x").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("nobody had proposed"), "{error}");
+    assert_eq!(store.owners(), 1);
+    drop(lock.try_lock().unwrap().expect("it is free again"));
+}
+
+/// What a store says that grants nothing for a minute, each time it is asked.
+fn paused() -> impl Iterator<Item = Answer> {
+    let pause = |left| {
+        let why = Error::unavailable(format!("it is new, and votes in {left} s"));
+        Answer::RolledBack(RollbackCause::Paused(Pause::new(Duration::from_secs(left), why)))
+    };
+    (1..=60).rev().map(pause)
+}
+
+#[test]
+fn a_pause_with_a_known_end_is_waited_out_and_told_once() {
+    let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+    let began = clock.now();
+    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let lock = client.mutex("x").unwrap();
+    let waiting = thread::spawn(move || lock.lock().map(|guard| guard.unlock().unwrap()));
+    advance_until_done(&clock, 0, &waiting);
+    waiting.join().unwrap().unwrap();
+    assert!(clock.now().since(began) >= Duration::from_secs(59), "longer than any outage");
+    eventually("it is told", || counters.count("released") == 1);
+    assert_eq!(counters.count("paused"), 1);
+}
+
+#[test]
+fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
+    let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    for left in [60, 59] {
+        let lock = client.mutex("x").unwrap();
+        let asks = thread::spawn(move || lock.try_lock_for(Duration::from_secs(58)).map(drop));
+        eventually("it is told, and no time passes", || asks.is_finished());
+        let error = asks.join().unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(error.is_unavailable() && text.contains(&format!("in {left} s")), "{text}");
+    }
+}
+
+#[test]
+fn follower_whose_wait_ends_within_a_pause_is_told_at_once() {
+    let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let head = client.mutex("x").unwrap();
+    let waiting = thread::spawn(move || head.lock().map(|guard| guard.unlock().unwrap()));
+    eventually("the head waits", || counters.count("paused") == 1 && sleeping(&clock) == 1);
+    let lock = client.mutex("x").unwrap();
+    let follower = thread::spawn(move || lock.try_lock_for(Duration::from_secs(5)).map(drop));
+    eventually("it is told, and no time passes", || follower.is_finished());
+    let error = follower.join().unwrap().unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("votes in"), "{error}");
+    advance_until_done(&clock, 0, &waiting);
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn pause_that_may_end_sooner_is_not_told_before_the_deadline() {
+    let sooner = || {
+        paused().map(|answer| match answer {
+            Answer::RolledBack(RollbackCause::Paused(pause)) => {
+                Answer::RolledBack(RollbackCause::Paused(pause.may_end_sooner(true)))
+            }
+            other => other,
+        })
+    };
+    for (answers, is_granted) in [(5, true), (60, false)] {
+        let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
+        let answers = sooner().take(answers);
+        let (_store, client) = Scripted::on(Arc::new(clock.clone()), answers, counters);
+        let (lock, began) = (client.mutex("x").unwrap(), clock.now());
+        let asks = thread::spawn(move || lock.try_lock_for(5 * SECOND).map(|it| it.is_some()));
+        advance_until_done(&clock, 0, &asks);
+        match asks.join().unwrap() {
+            Ok(granted) => assert!(granted && is_granted),
+            Err(error) => {
+                assert!(!is_granted && error.to_string().contains("votes in"), "{error}");
+                assert!(clock.now().since(began) >= 5 * SECOND);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_pause_of_those_who_were_divided() {
+    let many = (0..100_000).map(|_| Answer::RolledBack(RollbackCause::SplitVote));
+    let (_store, client) = Scripted::new(many);
+    let lock = client.mutex("x").unwrap();
+    let interrupt = Interrupt::new();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| lock.lock_interruptibly(&interrupt).map(drop));
+        eventually("it waits", || client.queue_length("x").unwrap() > 0);
+        interrupt.fire();
+        assert!(waiting.join().unwrap().unwrap_err().is_interrupted());
+    });
+}

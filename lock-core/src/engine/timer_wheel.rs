@@ -1,0 +1,343 @@
+//! A hashed timer wheel: what is due when, with scheduling and cancelling in constant time.
+//!
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, the one that Netty and so Redisson
+//! use: a ring of slots, one for each tick; a timer stands in the slot of its tick modulo the size of the ring and is
+//! passed over until its own round has come. A slot is an array and no list: with a hundred thousand timers each step from
+//! one node of a list to the next waits for the memory, and steps through an array do not.
+
+use crate::clock::Moment;
+use std::time::Duration;
+
+/// How many slots the ring has: more than there are ticks in a third of the default lease, so that none of its renewals is
+/// passed over. A power of two, so that 64 of them fit a word of the occupancy map.
+const SLOTS: usize = 1024;
+
+/// An empty slot keeps memory for as many timers. One in which very many were due at once gives it back.
+const KEPT: usize = 256;
+
+/// "No timer": the end of the free ones.
+const NIL: u32 = u32::MAX;
+
+/// Which timer. Keys of timers that fired or were cancelled match nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TimerKey {
+    slot: u32,
+    index: u32,
+    serial: u32,
+}
+
+/// The wheel.
+#[derive(Debug)]
+pub(crate) struct Wheel<T> {
+    start: Moment,
+    /// In nanoseconds.
+    tick: u64,
+    /// The first tick that was not processed yet.
+    cursor: u64,
+    slots: Vec<Slot<T>>,
+    /// One bit for each slot that has a timer.
+    occupied: [u64; SLOTS / 64],
+    /// Of the last timer that was scheduled.
+    serial: u32,
+}
+
+/// Timers whose ticks are the same, modulo the size of the ring. They keep their timers; free ones are used again.
+#[derive(Debug)]
+struct Slot<T> {
+    timers: Vec<Scheduled<T>>,
+    /// The first of the free timers, which are linked.
+    free: u32,
+    taken: u32,
+}
+
+#[derive(Debug)]
+struct Scheduled<T> {
+    item: Option<T>,
+    due: u64,
+    serial: u32,
+    next_free: u32,
+}
+
+impl<T> Wheel<T> {
+    /// An empty wheel that begins at `start`.
+    pub(crate) fn new(start: Moment, tick: Duration) -> Self {
+        let tick = u64::try_from(tick.as_nanos()).expect("a tick is short");
+        let slots = (0..SLOTS).map(|_| Slot::new()).collect();
+        Self { start, tick, cursor: 0, slots, occupied: [0; SLOTS / 64], serial: 0 }
+    }
+
+    /// Hands `item` out at the first tick that is not before `due`.
+    pub(crate) fn schedule(&mut self, due: Moment, item: T) -> TimerKey {
+        let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
+        self.serial = self.serial.wrapping_add(1);
+        let (slot, serial) = (slot_of(due), self.serial);
+        let index =
+            self.slots[slot].put(Scheduled { item: Some(item), due, serial, next_free: NIL });
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        TimerKey { slot: u32::try_from(slot).expect("smaller than the ring"), index, serial }
+    }
+
+    /// Takes a timer out; `None` if it is not there any more.
+    pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<T> {
+        let slot = key.slot as usize;
+        let timer = self.slots[slot].timers.get(key.index as usize)?;
+        if timer.serial != key.serial {
+            return None;
+        }
+        let item = self.slots[slot].take(key.index as usize)?;
+        self.note_if_empty(slot);
+        Some(item)
+    }
+
+    /// Moves everything that is due at `now` into `expired`.
+    pub(crate) fn expire(&mut self, now: Moment, expired: &mut Vec<T>) {
+        let now = self.nanos_to(now) / self.tick;
+        if now < self.cursor {
+            return;
+        }
+        // After a long sleep every slot is looked at once, not once for each tick that was slept through.
+        let first = self.cursor.max((now + 1).saturating_sub(SLOTS as u64));
+        for tick in first..=now {
+            self.take_due(slot_of(tick), now, usize::MAX, expired);
+        }
+        self.cursor = now + 1;
+    }
+
+    /// Moves up to `most` of what is due at the next tick into `expired`: a tick early.
+    pub(crate) fn expire_early(&mut self, most: usize, expired: &mut Vec<T>) {
+        self.take_due(slot_of(self.cursor), self.cursor, most, expired);
+    }
+
+    /// Until when one may sleep: the next tick whose slot is not empty. What stands there may be due rounds later.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        let here = slot_of(self.cursor);
+        let ahead = (0..=SLOTS / 64).find_map(|step| {
+            let word = (here / 64 + step) % (SLOTS / 64);
+            let mut bits = self.occupied[word];
+            if step == 0 {
+                bits &= !0 << (here % 64);
+            } else if step == SLOTS / 64 {
+                bits &= !(!0 << (here % 64));
+            }
+            let slot = word * 64 + bits.trailing_zeros() as usize;
+            (bits != 0).then_some((slot + SLOTS - here) % SLOTS)
+        })?;
+        let ticks = self.cursor + ahead as u64;
+        Some(self.start + Duration::from_nanos(self.tick.saturating_mul(ticks)))
+    }
+
+    /// Everything that is scheduled, in no order.
+    #[cfg(test)]
+    fn items(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flat_map(|slot| &slot.timers).filter_map(|timer| timer.item.as_ref())
+    }
+
+    fn nanos_to(&self, moment: Moment) -> u64 {
+        moment.as_nanos().saturating_sub(self.start.as_nanos())
+    }
+
+    /// Moves up to `most` of what is due at tick `now` in this slot into `expired`.
+    fn take_due(&mut self, at: usize, now: u64, most: usize, expired: &mut Vec<T>) {
+        if self.occupied[at / 64] & (1 << (at % 64)) == 0 {
+            return;
+        }
+        let slot = &mut self.slots[at];
+        let enough = expired.len().saturating_add(most);
+        for index in 0..slot.timers.len() {
+            if expired.len() == enough {
+                break;
+            }
+            if slot.timers[index].due <= now {
+                expired.extend(slot.take(index));
+            }
+        }
+        self.note_if_empty(at);
+    }
+
+    fn note_if_empty(&mut self, slot: usize) {
+        if self.slots[slot].taken == 0 {
+            self.slots[slot].clear();
+            self.occupied[slot / 64] &= !(1 << (slot % 64));
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    fn new() -> Self {
+        Self { timers: Vec::new(), free: NIL, taken: 0 }
+    }
+
+    fn put(&mut self, timer: Scheduled<T>) -> u32 {
+        self.taken += 1;
+        if self.free == NIL {
+            let index = u32::try_from(self.timers.len()).expect("fewer than 2^32 locks are held");
+            self.timers.push(timer);
+            return index;
+        }
+        let index = self.free;
+        let free = &mut self.timers[index as usize];
+        self.free = free.next_free;
+        *free = timer;
+        index
+    }
+
+    fn take(&mut self, index: usize) -> Option<T> {
+        let timer = &mut self.timers[index];
+        let item = timer.item.take()?;
+        timer.next_free = self.free;
+        self.free = u32::try_from(index).expect("fewer than 2^32 locks are held");
+        self.taken -= 1;
+        Some(item)
+    }
+
+    fn clear(&mut self) {
+        self.timers.clear();
+        self.timers.shrink_to(KEPT);
+        self.free = NIL;
+    }
+}
+
+fn slot_of(tick: u64) -> usize {
+    usize::try_from(tick % SLOTS as u64).expect("smaller than the ring")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(1_000_000_000 + millis * 1_000_000)
+    }
+
+    fn wheel() -> Wheel<u32> {
+        Wheel::new(at(0), TICK)
+    }
+
+    fn expired(wheel: &mut Wheel<u32>, millis: u64) -> Vec<u32> {
+        let mut items = Vec::new();
+        wheel.expire(at(millis), &mut items);
+        items.sort_unstable();
+        items
+    }
+
+    #[test]
+    fn nothing_fires_early_and_everything_within_a_tick() {
+        let mut wheel = wheel();
+        wheel.schedule(at(25), 1);
+        assert_eq!(expired(&mut wheel, 25), []);
+        assert_eq!(expired(&mut wheel, 29), []);
+        assert_eq!(expired(&mut wheel, 30), [1]);
+        assert_eq!((wheel.items().count(), wheel.next()), (0, None));
+    }
+
+    #[test]
+    fn a_timer_waits_for_its_own_round() {
+        let mut wheel = wheel();
+        wheel.schedule(at(20), 1);
+        wheel.schedule(at(20 + 10 * SLOTS as u64), 2);
+        assert_eq!(expired(&mut wheel, 5000), [1]);
+        assert_eq!(expired(&mut wheel, 10_259), []);
+        assert_eq!(expired(&mut wheel, 10_260), [2]);
+    }
+
+    #[test]
+    fn only_what_is_due_at_the_next_tick_comes_early_and_no_more_than_was_asked_for() {
+        let mut wheel = wheel();
+        assert_eq!(expired(&mut wheel, 20), []);
+        for item in 0..3 {
+            wheel.schedule(at(30), item);
+        }
+        wheel.schedule(at(30 + 10 * SLOTS as u64), 3); // of the same slot, a round later
+        wheel.schedule(at(40), 4);
+        let mut items = Vec::new();
+        wheel.expire_early(2, &mut items);
+        assert_eq!(items.len(), 2);
+        wheel.expire_early(2, &mut items);
+        items.sort_unstable();
+        assert_eq!(items, [0, 1, 2]);
+        assert_eq!(expired(&mut wheel, 30), []);
+        assert_eq!(expired(&mut wheel, 40), [4]);
+        assert_eq!(expired(&mut wheel, 30 + 10 * SLOTS as u64), [3]);
+    }
+
+    #[test]
+    fn a_slot_in_which_very_many_were_due_gives_its_memory_back() {
+        let mut wheel = wheel();
+        for item in 0..10_000 {
+            wheel.schedule(at(50), item);
+        }
+        assert_eq!(expired(&mut wheel, 50).len(), 10_000);
+        assert!(wheel.slots.iter().map(|slot| slot.timers.capacity()).max().unwrap() <= KEPT);
+    }
+
+    #[test]
+    fn cancelled_timers_do_not_fire_and_old_keys_match_nothing() {
+        let mut wheel = wheel();
+        let keys: Vec<_> = (0..3).map(|item| wheel.schedule(at(50), item)).collect();
+        assert_eq!(wheel.cancel(keys[1]), Some(1));
+        assert_eq!(wheel.cancel(keys[1]), None);
+        let again = wheel.schedule(at(50), 9);
+        assert_eq!(wheel.cancel(keys[1]), None, "the timer is used again, the key is not");
+        assert_eq!(wheel.cancel(again), Some(9));
+        assert_eq!(expired(&mut wheel, 50), [0, 2]);
+    }
+
+    #[test]
+    fn after_a_long_sleep_everything_that_is_due_fires_at_once() {
+        let mut wheel = wheel();
+        for item in 0..2000 {
+            wheel.schedule(at(u64::from(item) * 10), item);
+        }
+        assert_eq!(expired(&mut wheel, 15_000).len(), 1501);
+        assert_eq!(expired(&mut wheel, 1_000_000).len(), 499);
+    }
+
+    #[test]
+    fn what_is_overdue_when_it_is_scheduled_fires_next() {
+        let mut wheel = wheel();
+        assert_eq!(expired(&mut wheel, 1000), []);
+        wheel.schedule(at(10), 7);
+        assert!(wheel.next().unwrap() <= at(1010));
+        assert_eq!(expired(&mut wheel, 1010), [7]);
+    }
+
+    /// The wheel against the obvious implementation: a list that is searched.
+    #[test]
+    fn it_agrees_with_a_plain_list() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut wheel, mut list) = (wheel(), Vec::new());
+        let mut now = 0;
+        for item in 0..20_000 {
+            let due = now + random.u64(0..20_000);
+            list.push((due, item, wheel.schedule(at(due), item)));
+            if random.u8(0..4) == 0 {
+                let (_, item, key) = list.swap_remove(random.usize(0..list.len()));
+                assert_eq!(wheel.cancel(key), Some(item));
+            }
+            if random.u8(0..8) == 0 {
+                if let Some(next) = wheel.next() {
+                    let earliest =
+                        list.iter().map(|(due, ..)| due.div_ceil(10) * 10).min().unwrap();
+                    assert!(
+                        next <= at(earliest.max(now / 10 * 10 + 10)),
+                        "must not sleep through a timer"
+                    );
+                }
+                now += random.u64(0..3_000);
+                let mut due: Vec<u32> = Vec::new();
+                list.retain(|(at, item, _)| {
+                    let fires = at.div_ceil(10) <= now / 10;
+                    if fires {
+                        due.push(*item);
+                    }
+                    !fires
+                });
+                due.sort_unstable();
+                assert_eq!(expired(&mut wheel, now), due);
+            }
+            assert_eq!(wheel.items().count(), list.len());
+        }
+    }
+}

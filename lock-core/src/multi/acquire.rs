@@ -1,0 +1,413 @@
+//! Acquires several locks in rounds: each waits for one lock while it holds none, and then tries
+//! the others.
+
+use super::guards::MemberGuards;
+use super::members::{Members, worst};
+use crate::clock::{Clock, Moment, Signal, Woken};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
+use crate::guard::LockGuard;
+use crate::interrupt::Registration;
+use crate::lease::{Lease, LeaseTime};
+use crate::options::LockOptions;
+use crate::parts::SingleLock;
+use crate::replication::OnInsufficientReplicas;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest wait of a majority for one of its members before it tries the others again.
+const LONGEST_SHARE: Duration = Duration::from_secs(1);
+
+/// The shortest such wait: a shorter one is no more than a try.
+const SHORTEST_SHARE: Duration = Duration::from_millis(10);
+
+/// After this number of failed rounds a try waits, too: at first for up to the shortest time,
+/// doubled each round, and never longer than the longest.
+const ROUNDS_OF_TRIES: u32 = 3;
+const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a majority avoids a member that did not answer, if the others are enough.
+const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
+
+/// The pause after a failed round: up to twice what taking the locks took, within these limits,
+/// doubled for each failed round.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Acquires the locks; `None` if they were busy until the end of the wait.
+pub(super) fn acquire(
+    members: &Members,
+    options: &LockOptions,
+) -> Result<Option<LockGuard>, Error> {
+    let signal = Arc::new(Signal::new());
+    // The members' own waits miss an interrupt that fires between two of them and is reset.
+    let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+    CompositeAcquisition::new(members, options, &signal, interrupt.as_ref())?.run()
+}
+
+/// One thread's acquisition of several locks.
+struct CompositeAcquisition<'a> {
+    members: &'a Members,
+    options: &'a LockOptions,
+    clock: Arc<dyn Clock>,
+    signal: &'a Arc<Signal>,
+    interrupt: Option<&'a Registration<'a>>,
+    /// `None`: wait for ever.
+    deadline: Option<Moment>,
+    /// The lease that all must have in the end, if it is a fixed one.
+    lease: Option<LeaseTime>,
+    /// How many rounds took a lock and released it again.
+    failed_rounds: u32,
+    /// Since when too many members do not answer.
+    outage: Option<Moment>,
+}
+
+/// The results of a round so far.
+struct Round {
+    began: Moment,
+    /// When the first lock was taken.
+    first: Option<Moment>,
+    guards: Vec<Option<LockGuard>>,
+    outcomes: Vec<MemberOutcome>,
+    /// The last member that was busy, and the last that did not answer.
+    busy: Option<usize>,
+    unavailable: Option<usize>,
+    /// Which members failed permanently.
+    refused: Vec<bool>,
+}
+
+/// The number of members with each outcome.
+#[derive(Default)]
+struct Count {
+    taken: usize,
+    busy: usize,
+    unavailable: usize,
+    refused: usize,
+}
+
+impl<'a> CompositeAcquisition<'a> {
+    fn new(
+        members: &'a Members,
+        options: &'a LockOptions,
+        signal: &'a Arc<Signal>,
+        interrupt: Option<&'a Registration<'a>>,
+    ) -> Result<Self, Error> {
+        let clock = members.composite().clock();
+        let lease = match options.lease {
+            Some(Lease::Fixed(time)) => Some(LeaseTime::new(time)?),
+            Some(Lease::Watched { .. }) | None => None,
+        };
+        let deadline = options.wait.map(|wait| clock.now() + wait);
+        let (failed_rounds, outage) = (0, None);
+        Ok(Self {
+            members,
+            options,
+            clock,
+            signal,
+            interrupt,
+            deadline,
+            lease,
+            failed_rounds,
+            outage,
+        })
+    }
+
+    fn run(mut self) -> Result<Option<LockGuard>, Error> {
+        // All members are required: wait for the first. Of a majority perhaps none must be awaited.
+        let mut next = (self.members.spare() == 0).then(|| self.members.order[0]);
+        loop {
+            let mut round = self.round(next)?;
+            if self.is_complete(&mut round)? {
+                let guards = std::mem::take(&mut round.guards);
+                return Ok(Some(LockGuard::composite(MemberGuards::new(
+                    Arc::clone(self.members.composite()),
+                    guards,
+                ))));
+            }
+            let held_for = round.release_all(self.clock.now());
+            self.check_interrupt()?;
+            if self.is_over(&round)? {
+                return Ok(None);
+            }
+            next = round.busy.or(round.unavailable);
+            self.pause(held_for);
+            self.check_interrupt()?;
+        }
+    }
+
+    /// Waits for one lock, if one is given, and tries the others.
+    fn round(&self, wait_for: Option<usize>) -> Result<Round, Error> {
+        let order = &self.members.order;
+        let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
+        let mut round = Round::new(order.len(), self.clock.now());
+        let mut order: Vec<_> = order.iter().cycle().skip(start).take(order.len()).collect();
+        // An unresponsive member costs a command timeout: it comes last, and is left out if the
+        // others are enough.
+        order.sort_by_key(|at| self.is_unresponsive(**at) && Some(**at) != wait_for);
+        for &at in order {
+            if round.count().taken >= self.members.required() && self.is_unresponsive(at) {
+                break;
+            }
+            let wait = if Some(at) == wait_for { self.share() } else { Some(self.try_wait()) };
+            self.try_member(&mut round, at, wait)?;
+            if round.is_decided(self.members.required()) {
+                break;
+            }
+        }
+        Ok(round)
+    }
+
+    /// How long a try may wait: at first not at all. Where other threads keep the queues of several
+    /// locks from ever being empty, no try finds one free, so after some rounds it waits for a
+    /// random moment while it holds the locks before.
+    fn try_wait(&self) -> Duration {
+        let Some(doublings) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
+            return Duration::ZERO;
+        };
+        let longest = (SHORTEST_TRY_WAIT * 2u32.pow(doublings.min(10))).min(LONGEST_TRY_WAIT);
+        let moment = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
+        left.map_or(moment, |left| left.min(moment))
+    }
+
+    fn is_unresponsive(&self, at: usize) -> bool {
+        self.members.spare() > 0 && self.members.is_unresponsive(at, self.clock.now())
+    }
+
+    /// How long to wait for one lock. `None`: for ever.
+    fn share(&self) -> Option<Duration> {
+        let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
+        if self.members.spare() == 0 {
+            return left; // every member is required
+        }
+        let Some(left) = left else { return Some(LONGEST_SHARE) };
+        let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
+        Some((left / members).clamp(SHORTEST_SHARE, LONGEST_SHARE).min(left))
+    }
+
+    /// Fails if the interrupt has ended the wait.
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.interrupt.map_or(Ok(()), Registration::check).map_err(|_| interrupted())
+    }
+
+    fn try_member(
+        &self,
+        round: &mut Round,
+        at: usize,
+        wait: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.check_interrupt()?;
+        let options = LockOptions { wait, ..self.options.clone() };
+        round.outcomes[at] = match self.members.locks[at].acquire(&options) {
+            Ok(Some(guard)) => {
+                self.members.set_unresponsive(at, None);
+                round.first.get_or_insert_with(|| self.clock.now());
+                round.guards[at] = Some(guard);
+                MemberOutcome::Done
+            }
+            Ok(None) => {
+                round.busy = Some(at);
+                MemberOutcome::Busy
+            }
+            Err(error) if error.is_interrupted() => return Err(interrupted()),
+            Err(error) => {
+                if self.is_transient(at, &error) {
+                    self.members.set_unresponsive(at, Some(self.clock.now() + UNRESPONSIVE_FOR));
+                    round.unavailable = Some(at);
+                } else {
+                    round.refused[at] = true;
+                }
+                MemberOutcome::Failed(error)
+            }
+        };
+        Ok(())
+    }
+
+    /// Whether this member's failure is transient: its store does not answer, or its replicas do
+    /// not confirm and the policy is to retry.
+    fn is_transient(&self, at: usize, error: &Error) -> bool {
+        let retries = |lock: &SingleLock| {
+            let policy = self.options.replication.unwrap_or(lock.engine.replication());
+            policy.insufficient() != OnInsufficientReplicas::Fail
+        };
+        let locks = || self.members.composite().parts[at].single_locks();
+        error.is_unavailable()
+            || error.is_insufficient_replicas() && locks().into_iter().all(retries)
+    }
+
+    /// Whether the round has taken enough locks, and their leases last as long as requested.
+    fn is_complete(&self, round: &mut Round) -> Result<bool, Error> {
+        let need = self.members.required();
+        if round.count().taken < need {
+            return Ok(false);
+        }
+        if let Some(lease) = self.lease {
+            round.restart_lease(lease, |at, error| self.is_transient(at, error));
+        }
+        let good = round.guards.iter().flatten().filter(|guard| guard.is_valid()).count();
+        if good >= need {
+            return Ok(true);
+        }
+        let took = self.clock.now().since(round.began);
+        match self.lease {
+            // The time that it took has ended them, and will do so again.
+            Some(lease) if took >= lease.validity() => Err(Error::unavailable(format!(
+                "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: \
+                they were released; ask for a longer lease",
+                lease.validity()
+            ))),
+            // A lock was lost meanwhile: deleted, or its server failed.
+            _ => {
+                round.drop_lost();
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether the acquisition ends without the lock: at the deadline, because too many members do
+    /// not answer, or because members refuse.
+    fn is_over(&mut self, round: &Round) -> Result<bool, Error> {
+        let (count, spare) = (round.count(), self.members.spare());
+        if count.refused > spare {
+            return Err(self.error(round, "they cannot be taken together"));
+        }
+        let now = self.clock.now();
+        let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
+        // Other holders have so many that the rest is not enough, or they alone are in the way.
+        if count.busy > spare || count.taken + count.busy >= self.members.required() {
+            self.outage = None;
+            return Ok(is_late);
+        }
+        let since = *self.outage.get_or_insert(round.began);
+        let limit = self.deadline.unwrap_or_else(|| since + self.outage_limit());
+        if now >= limit {
+            return Err(self.error(round, "not enough of them could be asked"));
+        }
+        Ok(false)
+    }
+
+    /// How long to tolerate an outage without a deadline: the shortest limit of the members.
+    fn outage_limit(&self) -> Duration {
+        let locks = self.members.composite().single_locks();
+        let limits = locks.into_iter().map(|lock| lock.engine.outage_limit());
+        limits.min().unwrap_or_default()
+    }
+
+    /// The error of a round, with the result of each member.
+    fn error(&self, round: &Round, what: &str) -> Error {
+        let results = self.members.results(round.outcomes.clone());
+        let is_refusal = round.count().refused > self.members.spare();
+        // Among transient failures, an unavailable store counts for more than insufficient
+        // replicas.
+        let decided = |(at, result): (usize, &MemberResult)| {
+            let counts = if is_refusal {
+                round.refused[at]
+            } else {
+                result.error().is_some_and(Error::is_unavailable)
+            };
+            counts.then(|| result.clone())
+        };
+        let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
+        let kind =
+            if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst(&decided) };
+        Error::from_members(kind, what, "was taken and given back", results)
+    }
+
+    /// Pauses after a failed round, for a random time: two threads that each hold one lock and try
+    /// the other's could otherwise continue in step for ever.
+    fn pause(&mut self, held_for: Option<Duration>) {
+        let Some(held_for) = held_for else { return };
+        let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.failed_rounds.min(6));
+        self.failed_rounds += 1;
+        let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
+        let until = self.clock.now() + pause;
+        let until = self.deadline.map_or(until, |deadline| until.min(deadline));
+        // An interrupt raises the signal.
+        let _woken: Woken = self.clock.wait(self.signal, until);
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new(
+        ErrorKind::Interrupted,
+        "the wait was interrupted: the locks taken so far were released",
+    )
+}
+
+impl Round {
+    fn new(members: usize, began: Moment) -> Self {
+        let mut guards = Vec::new();
+        guards.resize_with(members, || None);
+        let outcomes = vec![MemberOutcome::NotAsked; members];
+        let refused = vec![false; members];
+        Self { began, first: None, guards, outcomes, busy: None, unavailable: None, refused }
+    }
+
+    fn count(&self) -> Count {
+        let mut count = Count::default();
+        for (outcome, is_refused) in self.outcomes.iter().zip(&self.refused) {
+            match outcome {
+                MemberOutcome::Done => count.taken += 1,
+                MemberOutcome::Busy => count.busy += 1,
+                MemberOutcome::Failed(_) if *is_refused => count.refused += 1,
+                MemberOutcome::Failed(_) => count.unavailable += 1,
+                MemberOutcome::NotAsked => {}
+            }
+        }
+        count
+    }
+
+    /// Whether the round has failed, and the remaining members cannot change why.
+    fn is_decided(&self, need: usize) -> bool {
+        let Count { taken, busy, unavailable, refused } = self.count();
+        let spare = self.outcomes.len() - need;
+        let is_lost = busy + unavailable + refused > spare;
+        let not_asked = self.outcomes.len() - taken - busy - unavailable - refused;
+        let is_busy = busy > spare || taken + busy >= need;
+        let is_out = refused > spare || taken + busy + not_asked < need;
+        is_lost && (is_busy || is_out)
+    }
+
+    /// Extends the leases of which more than a tenth has passed while later members were taken: the
+    /// lease of the whole counts from here.
+    fn restart_lease(&mut self, lease: LeaseTime, is_transient: impl Fn(usize, &Error) -> bool) {
+        let enough = lease.validity().mul_f64(0.9);
+        for at in 0..self.guards.len() {
+            let short = self.guards[at].take_if(|guard| guard.remaining() < enough);
+            let Some(short) = short else { continue };
+            match short.restart_lease(lease) {
+                Err(error) if error.is_lost() => self.set_lost(at),
+                // A lease that the store cannot extend stays as it is.
+                Err(error) if !error.is_unsupported() => {
+                    self.refused[at] = !is_transient(at, &error);
+                    self.outcomes[at] = MemberOutcome::Failed(error);
+                    self.unavailable = Some(at);
+                }
+                _ => self.guards[at] = Some(short),
+            }
+        }
+    }
+
+    fn drop_lost(&mut self) {
+        for at in 0..self.guards.len() {
+            if self.guards[at].take_if(|guard| !guard.is_valid()).is_some() {
+                self.set_lost(at);
+            }
+        }
+    }
+
+    /// Records that this lock was lost while the others were taken: it counts as busy.
+    fn set_lost(&mut self, at: usize) {
+        self.outcomes[at] = MemberOutcome::Busy;
+        self.busy = Some(at);
+    }
+
+    /// Releases the locks in reverse order, and returns for how long they were held; `None` if
+    /// there were none.
+    fn release_all(&mut self, now: Moment) -> Option<Duration> {
+        for guard in self.guards.iter_mut().rev() {
+            drop(guard.take());
+        }
+        self.first.map(|first| now.since(first))
+    }
+}

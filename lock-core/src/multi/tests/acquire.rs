@@ -1,0 +1,402 @@
+//! Taking several locks: all or none, in one wait, and nothing left behind.
+
+use super::*;
+use crate::backend::{LockInfo, ReplicaSupport};
+use crate::lock::sealed::Sealed;
+use crate::parts::Parts;
+use crate::{LockGuard, LockName, OnInsufficientReplicas, Replication};
+
+#[test]
+fn it_takes_all_or_none() {
+    let three = Three::new();
+    let lock = three.all();
+    let guard = lock.try_lock().unwrap().unwrap();
+    assert_eq!(three.held(), [true; 3]);
+    guard.unlock().unwrap();
+    assert_eq!(three.held(), NONE);
+    for (n, stranger) in three.strangers().iter().enumerate() {
+        let busy = stranger.lock().unwrap();
+        assert!(lock.try_lock().unwrap().is_none());
+        let mut only = NONE;
+        only[n] = true;
+        assert_eq!(three.held(), only, "nothing is kept");
+        busy.unlock().unwrap();
+    }
+    assert_eq!(lock.hold_count(), 0);
+}
+
+#[test]
+fn a_try_is_one_attempt_at_each() {
+    let three = Three::new();
+    let lock = three.all();
+    lock.try_lock().unwrap().unwrap().unlock().unwrap();
+    assert_eq!(three.count("acquire"), [1; 3]);
+    let busy = three.strangers()[1].lock().unwrap();
+    assert!(lock.try_lock().unwrap().is_none());
+    assert_eq!(three.count("acquire"), [2, 3, 1], "after one is busy no other is asked");
+    drop(busy);
+}
+
+#[test]
+fn nobody_waits_for_one_while_holding_another() {
+    let three = Three::new();
+    let busy = three.strangers()[1].lock().unwrap();
+    let lock = three.all();
+    let thread = thread::spawn(move || lock.lock().unwrap().unlock().unwrap());
+    // It has had the first, and found the second busy; it pauses before it waits for that.
+    three.until_waiting_for(1);
+    assert_eq!(three.held(), [false, true, false], "with empty hands");
+    busy.unlock().unwrap();
+    thread.join().unwrap();
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn the_wait_is_one_deadline_for_all() {
+    let three = Three::new();
+    let [a, _, c] = three.strangers();
+    let (first, second) = (a.lock().unwrap(), c.lock().unwrap());
+    let start = three.clock.now();
+    let thread = thread::spawn({
+        let lock = three.all();
+        move || lock.try_lock_for(3 * SECOND).map(|guard| guard.is_some())
+    });
+    three.until_waiting_for(0);
+    three.clock.advance(2 * SECOND);
+    first.unlock().unwrap();
+    // Woken, and not yet awake, it would look like one that sleeps on.
+    eventually("it has the first", || three.clients[0].queue_length("a").unwrap() == 0);
+    three.until_waiting_for(2);
+    assert!(three.clock.now().since(start) < 3 * SECOND && !thread.is_finished());
+    three.clock.advance(SECOND);
+    eventually("three seconds, not three for each", || thread.is_finished());
+    assert!(!thread.join().unwrap().unwrap());
+    drop(second);
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn one_that_cannot_be_asked_is_not_busy_and_is_named() {
+    let three = Three::new();
+    let lock = three.all();
+    three.stores[1].cut("acquire", Fault::Refused);
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_configuration(), "{error}");
+    three.stores[1].mend();
+    three.stores[1].cut("acquire", Fault::NotSent);
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(letters(&error), "df-");
+    assert_eq!(error.members()[1].name(), "b");
+    assert!(error.members()[1].error().unwrap().is_unavailable());
+    let text = error.to_string();
+    assert!(text.contains("\"a\" was taken and given back; \"b\" failed: on purpose"), "{text}");
+    three.stores[1].mend();
+    assert_eq!(three.held(), NONE);
+    drop(lock.try_lock().unwrap().unwrap());
+}
+
+#[test]
+fn a_wait_outlasts_an_outage_and_one_without_an_end_gives_up_after_the_limit() {
+    let three = Three::new();
+    three.stores[1].cut("acquire", Fault::NotSent);
+    let lock = three.all();
+    let start = three.clock.now();
+    let thread = thread::spawn(move || lock.lock().map(drop));
+    let since = || three.clock.now().since(start);
+    three.until("the time passes", SECOND / 50, || thread.is_finished() || since() > 29 * SECOND);
+    assert!(!thread.is_finished());
+    three.stores[1].mend();
+    three.until("it has them", SECOND / 50, || thread.is_finished());
+    assert!(thread.join().unwrap().is_ok());
+    three.stores[1].cut("acquire", Fault::NotSent);
+    let (lock, start) = (three.all(), three.clock.now());
+    let thread = thread::spawn(move || lock.lock().map(drop));
+    three.until("it gives up", SECOND / 50, || thread.is_finished());
+    let error = thread.join().unwrap().unwrap_err();
+    assert!(error.is_unavailable() && error.members()[1].error().is_some(), "{error}");
+    assert!(three.clock.now().since(start) >= 30 * SECOND);
+    three.stores[1].mend();
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn one_that_too_few_replicas_confirm_is_tried_again_where_the_policy_says_so() {
+    let three = Three::able(Abilities::full().replication(ReplicaSupport::Listed));
+    let confirm = |count| *three.stores[1].replicas.lock() = Some(count);
+    let under = |on_insufficient_replicas| {
+        let policy = Replication::all().on_insufficient_replicas(on_insufficient_replicas);
+        LockOptions::new().wait(30 * SECOND).replication(policy)
+    };
+    confirm(1);
+    let error = three.all().try_lock_with(&under(OnInsufficientReplicas::Fail)).unwrap_err();
+    assert!(error.is_insufficient_replicas() && letters(&error) == "df-", "{error}");
+    assert_eq!(three.count("acquire"), [1, 1, 0], "at once");
+    let error =
+        three.all().try_lock_with(&under(OnInsufficientReplicas::Retry).wait(Duration::ZERO));
+    assert!(
+        error.unwrap_err().is_insufficient_replicas(),
+        "and not a lock that is unavailable, or busy"
+    );
+    let (lock, options) = (three.all(), under(OnInsufficientReplicas::Retry));
+    let thread = thread::spawn(move || lock.try_lock_with(&options).map(|guard| guard.is_some()));
+    let attempts = three.count("acquire")[1];
+    eventually("it is tried again, with empty hands", || {
+        three.clock.advance(Duration::from_millis(10));
+        three.count("acquire")[1] > attempts + 3
+    });
+    assert!(!thread.is_finished());
+    confirm(2);
+    while !thread.is_finished() {
+        three.clock.advance(SECOND / 50);
+        thread::yield_now();
+    }
+    assert!(thread.join().unwrap().unwrap());
+    assert_eq!(three.held(), NONE);
+    // A majority does without it.
+    confirm(0);
+    let lock = three.majority();
+    drop(
+        lock.try_lock_with(&under(OnInsufficientReplicas::Fail))
+            .unwrap()
+            .expect("two of three are enough"),
+    );
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn an_interrupt_in_the_middle_leaves_nothing() {
+    let three = Three::new();
+    let busy = three.strangers()[1].lock().unwrap();
+    let (lock, interrupt) = (three.all(), Interrupt::new());
+    let thread = thread::spawn({
+        let interrupt = interrupt.clone();
+        move || lock.lock_interruptibly(&interrupt).map(drop)
+    });
+    three.until_waiting_for(1);
+    interrupt.fire();
+    eventually("it ends", || thread.is_finished());
+    let error = thread.join().unwrap().unwrap_err();
+    assert!(error.is_interrupted() && error.lock() == Some(three.all().name()), "{error}");
+    drop(busy);
+    assert_eq!(three.held(), NONE);
+    assert!(three.all().lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+}
+
+/// A lock that panics when it is taken.
+#[derive(Debug)]
+struct Trap(Mutex);
+
+impl Sealed for Trap {
+    fn parts(&self) -> Parts {
+        self.0.parts()
+    }
+}
+
+impl DistLock for Trap {
+    fn acquire(&self, _: &LockOptions) -> Result<Option<LockGuard>, Error> {
+        panic!("on purpose")
+    }
+    fn unlock(&self) -> Result<(), Error> {
+        self.0.unlock()
+    }
+    fn inspect(&self) -> Result<LockInfo, Error> {
+        self.0.inspect()
+    }
+    fn force_unlock(&self) -> Result<bool, Error> {
+        self.0.force_unlock()
+    }
+    fn hold_count(&self) -> u32 {
+        self.0.hold_count()
+    }
+    fn is_held_by_current_thread(&self) -> bool {
+        self.0.is_held_by_current_thread()
+    }
+    fn name(&self) -> &LockName {
+        self.0.name()
+    }
+}
+
+#[test]
+fn a_panic_in_the_middle_leaves_nothing() {
+    let three = Three::new();
+    let [a, b, c] = three.locks.clone();
+    let trap: Arc<dyn DistLock> = Arc::new(Trap(c));
+    let lock = MultiLock::new([a.into(), b.into(), trap]).unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.lock().map(drop)));
+    assert!(caught.is_err());
+    assert_eq!(three.count("acquire"), [1, 1, 0], "it had taken two");
+    assert_eq!((three.held(), lock.hold_count()), (NONE, 0));
+}
+
+#[test]
+fn a_fixed_lease_is_whole_when_the_guard_is_handed_out() {
+    let three = Three::new();
+    let lock = three.all();
+    let options = LockOptions::new().lease(10 * SECOND);
+    let guard = lock.try_lock_with(&options).unwrap().unwrap();
+    assert_eq!(three.count("renew"), [0; 3], "quickly taken, it needs no extension");
+    drop(guard);
+    three.stores[1].fail_next("acquire", Fault::Slow(3 * SECOND));
+    let guard = lock.try_lock_with(&options).unwrap().unwrap();
+    assert_eq!(
+        three.count("renew"),
+        [1, 1, 0],
+        "those that have lost more than a tenth get it anew"
+    );
+    assert!(guard.remaining() > 9 * SECOND, "{:?}", guard.remaining());
+    let left = three.strangers()[0].time_to_live().unwrap().unwrap();
+    assert!(left > 9 * SECOND && left <= 10 * SECOND, "and never more: {left:?}");
+    guard.unlock().unwrap();
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn what_takes_longer_to_take_than_its_lease_is_good_for_is_given_back() {
+    let three = Three::new();
+    three.stores[1].fail_next("acquire", Fault::Slow(3 * SECOND / 2));
+    three.stores[2].fail_next("acquire", Fault::Slow(3 * SECOND / 2));
+    let options = LockOptions::new().lease(2 * SECOND);
+    let error = three.all().try_lock_with(&options).unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert!(error.to_string().contains("3.0s") && error.to_string().contains("2s"), "{error}");
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn a_majority_takes_all_it_can_get_and_needs_more_than_half() {
+    let three = Three::new();
+    let lock = three.majority();
+    let guard = lock.lock().unwrap();
+    assert_eq!(three.held(), [true; 3]);
+    guard.unlock().unwrap();
+    let [a, b, c] = three.strangers();
+    let busy = a.lock().unwrap();
+    let guard = lock.try_lock().unwrap().unwrap();
+    assert_eq!(three.held(), [true; 3]);
+    assert!(guard.fencing_tokens()[0].1.is_none() && guard.fencing_tokens()[1].1.is_some());
+    guard.unlock().unwrap();
+    assert_eq!(three.held(), [true, false, false]);
+    let more = b.lock().unwrap();
+    assert!(lock.try_lock().unwrap().is_none());
+    assert_eq!(three.held(), [true, true, false]);
+    drop((busy, more, c));
+}
+
+#[test]
+fn a_majority_tells_busy_from_unavailable() {
+    let three = Three::new();
+    // A new handle each time: one that has found a member ailing asks it last.
+    let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
+    let mend = || three.stores.iter().for_each(Recorded::mend);
+    cut(0);
+    drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
+    cut(1);
+    let error = three.majority().try_lock().unwrap_err();
+    assert!(error.is_unavailable() && letters(&error) == "ff-", "{error}");
+    mend();
+    let busy = three.strangers()[2].lock().unwrap();
+    cut(0);
+    assert!(three.majority().try_lock().unwrap().is_none(), "were it not busy, it would be ours");
+    cut(1);
+    assert_eq!(letters(&three.majority().try_lock().unwrap_err()), "ff-");
+    mend();
+    drop(busy);
+    let busy = three.strangers()[1].lock().unwrap();
+    cut(0);
+    let found = three.majority().try_lock().unwrap();
+    assert!(found.is_none(), "the third must be asked, or nobody knows that it is free");
+    mend();
+    drop(busy);
+    three.stores[0].fail_next("acquire", Fault::Refused);
+    drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
+    for store in &three.stores[..2] {
+        store.fail_next("acquire", Fault::Refused);
+    }
+    assert!(three.majority().lock().unwrap_err().is_configuration());
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn a_majority_waits_for_each_no_longer_than_its_share() {
+    let three = Three::new();
+    let [a, b, _] = three.strangers();
+    let (stuck, busy) = (a.lock().unwrap(), b.lock().unwrap());
+    let lock = three.majority();
+    let thread = thread::spawn(move || lock.try_lock_for(30 * SECOND).map(|guard| guard.is_some()));
+    three.until_waiting_for(1);
+    assert_eq!(three.held(), [true, true, false]);
+    drop(stuck);
+    let from = three.clock.now();
+    three.until("it has two", SECOND / 50, || thread.is_finished());
+    assert!(thread.join().unwrap().unwrap(), "the other came free");
+    let took = three.clock.now().since(from);
+    assert!(took < 2 * SECOND, "it was looked at after {took:?}, long before the end");
+    drop(busy);
+    assert_eq!(three.held(), NONE);
+}
+
+#[test]
+fn a_majority_does_without_what_could_not_be_asked_a_while_ago() {
+    let three = Three::new();
+    let lock = three.majority();
+    three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
+    let start = three.clock.now();
+    drop(lock.try_lock().unwrap().expect("two of three"));
+    assert_eq!(three.clock.now().since(start), 2 * SECOND, "once it costs a time-out");
+    drop(lock.try_lock().unwrap().expect("two of three"));
+    assert_eq!(three.count("acquire"), [1, 2, 2], "it is not asked again at once");
+    let busy = three.strangers()[1].lock().unwrap();
+    drop(lock.try_lock().unwrap().expect("it is asked where it is needed, and has recovered"));
+    drop(busy);
+    drop(lock.try_lock().unwrap().unwrap());
+    assert_eq!(three.count("acquire"), [3, 5, 4]);
+    three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
+    drop(lock.try_lock().unwrap().unwrap());
+    three.advance(6 * SECOND);
+    drop(lock.try_lock().unwrap().unwrap());
+    assert_eq!(three.count("acquire"), [5, 7, 6], "after a while it is asked again in any case");
+    assert_eq!(three.held(), NONE);
+}
+
+/// A thread that waits for all, and has had the first, when the second is busy.
+fn interrupted_by(three: &Three, interrupt: &Interrupt) -> thread::JoinHandle<Result<(), Error>> {
+    let (lock, interrupt) = (three.all(), interrupt.clone());
+    thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
+}
+
+#[test]
+fn interrupt_reset_in_a_pause_ends_the_wait() {
+    // More than once: a waiter that wakes up quickly could see that it is fired.
+    for _ in 0..20 {
+        let three = Three::new();
+        let busy = three.strangers()[1].lock().unwrap();
+        let interrupt = Interrupt::new();
+        let waiter = interrupted_by(&three, &interrupt);
+        eventually("it pauses", || sleeping(&three.clock) > three.threads());
+        interrupt.fire();
+        interrupt.reset();
+        eventually("it ends", || waiter.is_finished());
+        assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+        drop(busy);
+        assert_eq!(three.held(), NONE);
+    }
+}
+
+#[test]
+fn interrupt_reset_in_a_give_back_ends_the_wait() {
+    let three = Three::new();
+    let busy = three.strangers()[1].lock().unwrap();
+    let interrupt = Interrupt::new();
+    let gate = three.stores[0].gate.lock();
+    three.stores[0].fail_next("release", Fault::Hangs);
+    let waiter = interrupted_by(&three, &interrupt);
+    eventually("it gives the first back", || three.count("release")[0] == 1);
+    interrupt.fire();
+    interrupt.reset();
+    drop(gate);
+    eventually("it ends", || waiter.is_finished());
+    assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+    drop(busy);
+    assert_eq!(three.held(), NONE);
+}

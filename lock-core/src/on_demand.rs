@@ -1,0 +1,60 @@
+//! [`OnDemandThread`]: a thread that the first work starts, and that ends when it was idle.
+
+use crate::backend::no_thread;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::sync::thread;
+use std::time::Duration;
+
+/// Whether the thread runs. Kept under the lock of its work: work that is added while the thread
+/// decides to end finds it either running or ended.
+#[derive(Default)]
+pub(crate) struct OnDemandThread {
+    running: bool,
+    idle_since: Option<Moment>,
+}
+
+impl OnDemandThread {
+    /// Starts it unless it runs.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left.
+    pub(crate) fn start(
+        &mut self,
+        name: String,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
+        if !self.running {
+            let attempt = format!("could not start the thread {name}");
+            let spawned = thread::Builder::new().name(name).spawn(run);
+            spawned.map_err(|failure| no_thread(&attempt, failure))?;
+            *self = Self { running: true, idle_since: None };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// It has work.
+    pub(crate) fn busy(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// It has none. Returns until when it waits for some; `None`: it must end.
+    pub(crate) fn idle(&mut self, now: Moment, longest: Duration) -> Option<Moment> {
+        let end = *self.idle_since.get_or_insert(now) + longest;
+        if now < end {
+            return Some(end);
+        }
+        self.end();
+        None
+    }
+
+    /// It ends: the next work starts another.
+    pub(crate) fn end(&mut self) {
+        self.running = false;
+    }
+}

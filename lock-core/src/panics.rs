@@ -1,0 +1,17 @@
+//! The one place where panics of backends, handlers and callbacks are caught.
+
+use crate::backend::Failure;
+use crate::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls foreign code; `None` if it panicked, which the panic hook has reported by then.
+pub(crate) fn contain<T>(callback: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(callback)).ok()
+}
+
+/// Calls a backend; a panic in it is a failure with unknown outcome.
+pub(crate) fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(request)).unwrap_or_else(|_| {
+        Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
+    })
+}

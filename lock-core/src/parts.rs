@@ -1,0 +1,184 @@
+//! [`Parts`]: the single locks that a lock consists of.
+
+use crate::backend::{Backend, Failure, LockInfo};
+use crate::clock::Clock;
+use crate::engine::EngineHandle;
+use crate::engine::acquisition::Acquisition;
+use crate::engine::local_queue::LocalLock;
+use crate::error::Error;
+use crate::guard::{Hold, LockGuard};
+use crate::holder::thread_id;
+use crate::name::LockName;
+use crate::options::LockOptions;
+use std::fmt;
+use std::sync::Arc;
+
+/// The single locks that a lock consists of, as a tree.
+#[derive(Clone)]
+pub enum Parts {
+    /// A single lock.
+    Single(SingleLock),
+    /// Several locks.
+    Composite(Arc<Composite>),
+}
+
+/// A client and one of its names.
+#[derive(Clone)]
+pub struct SingleLock {
+    pub(crate) engine: Arc<EngineHandle>,
+    pub(crate) entry: Arc<LocalLock>,
+}
+
+/// Several locks, of which `required` must be held.
+pub struct Composite {
+    pub(crate) name: LockName,
+    pub(crate) required: usize,
+    pub(crate) parts: Vec<Parts>,
+    /// The same for every composite of the same locks, whatever their order.
+    pub(crate) key: Arc<str>,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().fmt(f)
+    }
+}
+
+impl fmt::Debug for SingleLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entry.name.fmt(f)
+    }
+}
+
+impl fmt::Debug for Composite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+impl SingleLock {
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        let entry = engine.local_lock(name)?;
+        Ok(Self { engine, entry })
+    }
+
+    pub(crate) fn acquire(
+        &self,
+        thread: Option<u64>,
+        options: &LockOptions,
+    ) -> Result<Option<Hold>, Error> {
+        let acquisition = self.engine.acquire(&self.entry, thread, options)?;
+        Ok(acquisition.map(|acquisition| {
+            Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), acquisition)
+        }))
+    }
+
+    fn request<T>(
+        &self,
+        call: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        self.engine.ask(call).map_err(|failure| failure.into_error().on(&self.entry.name))
+    }
+
+    pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
+        self.request(|backend| backend.inspect(&self.entry.name, self.engine.command_deadline()))
+    }
+
+    /// The guard of this thread's part of the detached composite hold of this number.
+    pub(crate) fn take_detached(&self, number: u64) -> Option<LockGuard> {
+        let Self { engine, entry } = self;
+        let acquisition = engine.take_detached(thread_id(), entry, Some(number))?;
+        Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(entry), acquisition)))
+    }
+
+    /// The number of this thread's holds and their acquisition. `None` in a forked child.
+    pub(crate) fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
+        if self.engine.is_forked() { None } else { self.entry.holds_of(thread_id()) }
+    }
+
+    pub(crate) fn force_unlock(&self) -> Result<bool, Error> {
+        self.request(|backend| {
+            backend.force_release(&self.entry.name, self.engine.command_deadline())
+        })
+    }
+}
+
+impl Parts {
+    pub(crate) fn name(&self) -> &LockName {
+        match self {
+            Self::Single(lock) => &lock.entry.name,
+            Self::Composite(composite) => &composite.name,
+        }
+    }
+
+    fn key(&self) -> String {
+        match self {
+            // Quoted, so that no name can look like two.
+            Self::Single(lock) => format!("{}/{:?}", lock.engine.client, lock.entry.name),
+            Self::Composite(composite) => composite.key.to_string(),
+        }
+    }
+
+    /// All single locks, in the order in which they were given.
+    pub(crate) fn single_locks(&self) -> Vec<&SingleLock> {
+        match self {
+            Self::Single(lock) => vec![lock],
+            Self::Composite(composite) => composite.single_locks(),
+        }
+    }
+}
+
+impl Composite {
+    pub(crate) fn new(required: usize, parts: Vec<Parts>) -> Self {
+        let mut keys: Vec<_> = parts.iter().map(Parts::key).collect();
+        keys.sort_unstable();
+        let key = format!("{required} of ({})", keys.join(", ")).into();
+        Self { name: name_of(required, &parts), required, parts, key }
+    }
+
+    pub(crate) fn single_locks(&self) -> Vec<&SingleLock> {
+        self.parts.iter().flat_map(Parts::single_locks).collect()
+    }
+
+    /// The clock of the first lock.
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        let locks = self.single_locks();
+        Arc::clone(&locks.first().expect("a composite has locks").engine.clock)
+    }
+}
+
+/// The name of several locks: theirs, as many as fit.
+fn name_of(required: usize, parts: &[Parts]) -> LockName {
+    /// The bytes that stay free for the text around the names.
+    const ROOM: usize = 64;
+    let mut text = String::new();
+    let mut named = 0;
+    for part in parts {
+        let name = match part {
+            Parts::Composite(composite) if composite.required == composite.parts.len() => {
+                format!("({})", composite.name.as_str())
+            }
+            _ => part.name().as_str().to_owned(),
+        };
+        if text.len() + name.len() + ROOM > LockName::MAX_BYTES {
+            break;
+        }
+        if named > 0 {
+            text.push_str(if required == parts.len() { " + " } else { ", " });
+        }
+        text.push_str(&name);
+        named += 1;
+    }
+    let left_out = match parts.len() - named {
+        0 => String::new(),
+        left if named > 0 => format!(" and {left} more"),
+        left => format!("{left} locks"),
+    };
+    let text = if required == parts.len() {
+        format!("{text}{left_out}")
+    } else {
+        format!("{required} of {} ({text}{left_out})", parts.len())
+    };
+    // In a valid name the first brace opens a tag that the same name closes.
+    LockName::new(&text).expect("valid names joined within the limit are a valid name")
+}

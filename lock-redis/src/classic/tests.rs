@@ -1,0 +1,225 @@
+//! What [`ClassicBackend`] sends, and what it does not, on a store in memory.
+
+use super::*;
+use lock_core::{
+    Client, ClientId, DistLock, LeaseTime, LockOptions, ManualClock, MemoryBackend, OwnerId,
+};
+use parking_lot::Mutex;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A store in memory that keeps what it was asked, and loses answers.
+#[derive(Clone, Debug)]
+struct Recorded {
+    store: MemoryBackend,
+    clock: ManualClock,
+    /// Each request but the looks, and by when it must be answered.
+    requests: Arc<Mutex<Vec<(&'static str, Moment)>>>,
+    /// What becomes of the next answer.
+    fault: Arc<Mutex<Fault>>,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+enum Fault {
+    #[default]
+    None,
+    Lost,
+    NotSent,
+    Late(Duration),
+}
+
+impl Recorded {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let store = MemoryBackend::new(Arc::new(clock.clone()));
+        Self { store, clock, requests: Arc::default(), fault: Arc::default() }
+    }
+
+    fn backend(&self) -> ClassicBackend {
+        let context = Context::new(Arc::new(self.clock.clone()), ClientId::random());
+        let config = Config::from_url("redis://h?format=plain").unwrap();
+        let format = Arc::new(spec::read(&config, &context, None).unwrap().unwrap());
+        ClassicBackend { store: Box::new(self.clone()), format, clock: context.clock }
+    }
+
+    fn client(&self) -> Client {
+        let builder = Client::builder().backend(Arc::new(self.backend()));
+        builder.clock(Arc::new(self.clock.clone())).connect().unwrap()
+    }
+
+    fn fail_next(&self, fault: Fault) {
+        *self.fault.lock() = fault;
+    }
+
+    fn count(&self, kind: &str) -> usize {
+        self.requests.lock().iter().filter(|(it, _)| *it == kind).count()
+    }
+
+    fn asked<T>(
+        &self,
+        kind: &'static str,
+        by: Moment,
+        apply: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.requests.lock().push((kind, by));
+        match std::mem::take(&mut *self.fault.lock()) {
+            Fault::None => apply(),
+            Fault::NotSent => Err(Failure::NotSent(Error::unavailable("on purpose"))),
+            Fault::Lost => {
+                apply()?;
+                Err(Failure::Unknown(Error::unavailable("on purpose")))
+            }
+            Fault::Late(time) => {
+                let answer = apply();
+                self.clock.advance(time);
+                answer
+            }
+        }
+    }
+}
+
+impl Backend for Recorded {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.asked("acquire", by, || self.store.acquire(attempt, by))
+    }
+
+    fn renew(
+        &self,
+        node: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        self.requests.lock().push(("renew", by));
+        self.store.renew(node, batch, by)
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.asked("release", by, || self.store.release(acquisition, closing, by))
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.store.inspect(name, by)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.store.watch(name, wake, by)
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.store.renewal_node(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::full().renewable(false).tokens(false)
+    }
+}
+
+fn fixed(lease: Duration) -> LockOptions {
+    LockOptions::new().lease(lease)
+}
+
+#[test]
+fn lease_is_fixed_and_holding_is_neither_extended_nor_verified() {
+    let store = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    assert!(lock.lock().unwrap_err().is_unsupported(), "the watchdog cannot keep it");
+    let guard = lock.lock_with(&fixed(10 * SECOND)).unwrap();
+    assert!(guard.extend(20 * SECOND).unwrap_err().is_unsupported());
+    assert!(guard.verify().unwrap_err().is_unsupported());
+    assert!(guard.is_valid());
+    guard.unlock().unwrap();
+    assert_eq!((store.count("renew"), store.count("release")), (0, 1));
+}
+
+#[test]
+fn attempt_without_an_answer_is_not_repeated_nor_taken_back() {
+    let store = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next(Fault::Lost);
+    let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("may have taken"), "{error}");
+    client.wait_for_cleanup(SECOND).unwrap();
+    assert_eq!((store.count("acquire"), store.count("release")), (1, 0));
+    store.clock.advance(11 * SECOND);
+    lock.lock_with(&fixed(10 * SECOND)).unwrap().unlock().unwrap();
+}
+
+#[test]
+fn attempt_that_never_left_is_repeated() {
+    let store = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    store.fail_next(Fault::NotSent);
+    lock.lock_with(&fixed(10 * SECOND)).unwrap().unlock().unwrap();
+    assert_eq!((store.count("acquire"), store.count("release")), (2, 1));
+}
+
+#[test]
+fn grant_that_comes_too_late_is_left_to_its_lease() {
+    let store = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    store.fail_next(Fault::Late(11 * SECOND));
+    let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("left to its lease"), "{error}");
+    client.wait_for_cleanup(SECOND).unwrap();
+    assert_eq!(store.count("release"), 0);
+}
+
+#[test]
+fn release_without_an_answer_is_not_repeated() {
+    for drops in [false, true] {
+        let store = Recorded::new();
+        let client = store.client();
+        let guard = client.mutex("x").unwrap().lock_with(&fixed(10 * SECOND)).unwrap();
+        store.fail_next(Fault::Lost);
+        if drops {
+            drop(guard);
+        } else {
+            let error = guard.unlock().unwrap_err();
+            assert!(error.is_unavailable(), "{error:?}");
+            assert!(error.to_string().contains("it is not sent again"), "{error}");
+        }
+        client.wait_for_cleanup(SECOND).unwrap();
+        assert_eq!(store.count("release"), 1, "a second one could free the next holder's");
+    }
+}
+
+#[test]
+fn release_must_be_answered_before_the_lease_is_over() {
+    let store = Recorded::new();
+    let guard = store.client().mutex("x").unwrap().lock_with(&fixed(SECOND)).unwrap();
+    let end = store.clock.now() + guard.remaining();
+    guard.unlock().unwrap();
+    let by = store.requests.lock().last().map(|(_, by)| *by);
+    assert!(by.is_some_and(|by| by <= end));
+}
+
+#[test]
+fn release_after_the_lease_or_of_no_grant_is_not_sent() {
+    let (store, name) = (Recorded::new(), LockName::new("x").unwrap());
+    let (backend, lease) = (store.backend(), LeaseTime::new(SECOND).unwrap());
+    let owner = OwnerId::new(ClientId::random(), 1);
+    let attempt = Attempt::new(&name, owner, lease);
+    let release = |receipt| {
+        let id = AcquisitionId::new(name.clone(), owner, lease, receipt);
+        backend.release(&id, ReleaseOptions::WITH_TOMBSTONE, Moment::NEVER)
+    };
+    let Ok(Answer::Granted(grant)) = backend.acquire(&attempt, Moment::NEVER) else {
+        panic!("it is free");
+    };
+    assert!(matches!(release(Receipt::default()), Ok(Release::Gone)));
+    store.clock.advance(SECOND);
+    assert!(matches!(release(grant.receipt), Ok(Release::Gone)));
+    assert_eq!(store.count("release"), 0);
+}

@@ -1,0 +1,55 @@
+//! [`ForeignClient`]: a library that tells its own kind of a release by a signal of its own, which a release of ours can give as well
+//! (`wakes=`).
+
+/// Whose waiters a release of ours wakes besides our own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ForeignClient {
+    /// Its waiters sleep in `BLPOP` on the list `lock-signal:NAME`; the lock is `lock:NAME`.
+    PythonRedisLock,
+    /// `RedisLockRegistry` in its mode `PUB_SUB_LOCK`: its waiters listen on `REGISTRY-channel:REGISTRY:NAME`; the lock is
+    /// `REGISTRY:NAME`.
+    SpringIntegration,
+}
+
+/// What python-redis-lock puts before the names of its locks, and of its lists.
+pub(crate) const LOCK: &str = "lock:";
+const LIST: &str = "lock-signal:";
+
+impl ForeignClient {
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::PythonRedisLock => "python-redis-lock",
+            Self::SpringIntegration => "spring-integration",
+        }
+    }
+
+    /// The list on which whoever waits for this lock sleeps, if it is one.
+    pub(crate) fn list(self, key: &str) -> Option<String> {
+        match self {
+            Self::PythonRedisLock => Some([LIST, key.strip_prefix(LOCK)?].concat()),
+            Self::SpringIntegration => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys;
+
+    #[test]
+    fn the_list_has_the_name_that_the_library_gives_it() {
+        let list = ForeignClient::PythonRedisLock.list("lock:a:b");
+        assert_eq!(list.as_deref(), Some("lock-signal:a:b"));
+        assert_eq!(ForeignClient::SpringIntegration.list("registry:a"), None);
+    }
+
+    #[test]
+    fn the_list_is_in_the_slot_of_the_lock_if_the_name_has_a_tag() {
+        for (key, is_there) in [("lock:a", false), ("lock:{a}", true), ("lock:x:{a}:y", true)] {
+            let list = ForeignClient::PythonRedisLock.list(key).unwrap();
+            assert_eq!(keys::slot(&list) == keys::slot(key), is_there, "{list}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! [`PollInterval`]: how often who waits asks again, where nobody tells of a release.
+
+use std::time::Duration;
+
+/// How often who waits asks again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PollInterval {
+    pub(crate) interval: Duration,
+    /// What is added at random, so that waiters do not march in step.
+    pub(crate) jitter: Duration,
+}
+
+/// The interval of the classic loop around Jedis.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+const JITTER: Duration = Duration::from_millis(25);
+
+impl Default for PollInterval {
+    fn default() -> Self {
+        Self::new(INTERVAL, None)
+    }
+}
+
+impl PollInterval {
+    /// At this interval; and unless it is given, with a jitter of a quarter of that at most.
+    pub(super) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
+        Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
+    }
+
+    /// The same, and not more often than this.
+    pub(super) fn at_least(self, interval: Duration) -> Self {
+        Self { interval: self.interval.max(interval), ..self }
+    }
+
+    /// How long to wait until the next time.
+    pub(crate) fn pause(self) -> Duration {
+        self.interval + self.jitter.mul_f64(fastrand::f64())
+    }
+}

@@ -1,0 +1,137 @@
+//! [`AcknowledgedConnection`]: a link on which replicas are waited for after each request.
+//!
+//! `WAIT` says how many replicas have what *this connection* wrote, so it goes along with the write: the same link, the same
+//! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
+//! nothing else on that connection meanwhile, so the link must be nobody else's.
+
+use crate::connection::{CallError, ConnectionLike, Request, Server};
+use crate::error_mapping::{self, Asked};
+use crate::reply::{Reply, ServerError};
+use crate::text::Text;
+use lock_core::backend::Failure;
+use lock_core::{Clock, Error, InsufficientReplicas, Moment};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many replicas a node has: for the policy "all".
+///
+/// Asked at every attempt and every batch of renewals under that policy, so it should answer from what it knows, and
+/// must be back by `by`.
+pub trait Listing: Send + Sync {
+    /// How many there are now that are not held for down.
+    ///
+    /// # Errors
+    ///
+    /// If nobody can say. Nothing is sent then.
+    fn replicas(&self, by: Moment) -> Result<u32, Error>;
+}
+
+/// A link with `WAIT` after each request.
+pub(crate) struct AcknowledgedConnection<'a> {
+    link: &'a mut dyn ConnectionLike,
+    clock: &'a dyn Clock,
+    /// How many replicas to wait for.
+    most: u32,
+    time: Duration,
+    heard: Acknowledgement,
+}
+
+/// What the server said of the last request.
+pub(crate) enum Acknowledgement {
+    /// So many replicas have it.
+    By(u32),
+    /// Nothing until the deadline.
+    Late,
+    /// It would not say.
+    Refused(ServerError),
+    /// The connection ended, or made no sense.
+    Lost(Error),
+}
+
+impl<'a> AcknowledgedConnection<'a> {
+    /// Waits for this many replicas, and for so long.
+    pub(crate) fn new(
+        link: &'a mut dyn ConnectionLike,
+        clock: &'a dyn Clock,
+        most: u32,
+        time: Duration,
+    ) -> Self {
+        Self { link, clock, most, time, heard: Acknowledgement::By(0) }
+    }
+
+    /// Whether the last request, which was carried out, counts for one that needs so many: if not, what is missing.
+    pub(crate) fn weigh(&self, needed: u32) -> Result<Option<InsufficientReplicas>, Failure> {
+        match &self.heard {
+            Acknowledgement::By(count) if needed > 0 && *count >= needed => Ok(None),
+            Acknowledgement::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
+            Acknowledgement::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
+            // It was carried out, and is not to be kept like this: to whoever asked it is in doubt.
+            Acknowledgement::Refused(error) => {
+                let server = self.link.server();
+                Err(Failure::Unknown(error_mapping::explain(server, error, &Asked::Confirmation)))
+            }
+            Acknowledgement::Lost(error) => Err(Failure::Unknown(error.clone())),
+        }
+    }
+
+    /// How long the server may wait. Never zero, which is "for ever", and with time left for the answer: a number that is
+    /// too small says more than no answer, and the link lives on.
+    fn patience(&self, by: Moment) -> Duration {
+        let left = by.since(self.clock.now());
+        self.time.min(left / 4 * 3).max(Duration::from_millis(1))
+    }
+}
+
+impl ConnectionLike for AcknowledgedConnection<'_> {
+    /// One `WAIT` behind all of them.
+    fn call_many(
+        &mut self,
+        requests: &[Request<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        if self.most == 0 {
+            return self.link.call_many(requests, by);
+        }
+        let millis = u64::try_from(self.patience(by).as_millis()).unwrap_or(u64::MAX);
+        let (count, millis) = (Text::number(self.most.into()), Text::number(millis));
+        let words: [&[&[u8]]; 1] = [&[b"WAIT", count.as_bytes(), millis.as_bytes()]];
+        let all = [requests, &[Request(&words)]].concat();
+        let (mut replies, outcome) = self.link.call_many(&all, by);
+        let said = if replies.len() > requests.len() { replies.pop() } else { None };
+        self.heard = match (said, outcome) {
+            (Some(Reply::Int(count)), Ok(())) => {
+                Acknowledgement::By(u32::try_from(count).unwrap_or(0))
+            }
+            (Some(Reply::Error(error)), Ok(())) => Acknowledgement::Refused(error),
+            (Some(_), Ok(())) => {
+                self.link.close();
+                Acknowledgement::Lost(self.link.server().garbage("not one that WAIT gives"))
+            }
+            (_, Err(error)) if replies.len() < requests.len() => return (replies, Err(error)),
+            (None, Err(_)) if self.clock.now() >= by => Acknowledgement::Late,
+            (_, Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
+                Acknowledgement::Lost(error)
+            }
+            (None, Ok(())) => unreachable!("as many answers as requests, or an error"),
+        };
+        (replies, Ok(()))
+    }
+
+    /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing, and the text would have
+    /// what is left of it: a short lease would end before its first renewal.
+    fn needs_script_text(&mut self, script: u32) -> bool {
+        self.most > 0 && self.link.is_first_use(script)
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        self.link.server()
+    }
+
+    fn close(&mut self) {
+        self.link.close();
+    }
+
+    fn close_with(&mut self, why: &Error) {
+        self.link.close_with(why);
+    }
+}

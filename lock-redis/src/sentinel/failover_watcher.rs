@@ -1,0 +1,152 @@
+//! The watcher: a thread that hears of failovers, and of requests that fail, and then has the sentinels asked.
+//!
+//! The sentinels are listened to all at once, each on a connection of its own: very often the one on the machine of the
+//! master is silent when the master is, and the first that hears of a failover tells it.
+
+use super::master_tracker::MasterTracker;
+use lock_core::backend::Wake;
+use lock_core::{Clock, Moment, Signal};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// How often they are asked after news: not all have heard of a failover at the same moment.
+const LOOKS: u32 = 4;
+
+/// How long after they were asked last comes the first look; each of the next ones takes twice as long.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How often they are asked how many replicas there are, while somebody wants to know.
+const RECOUNT: Duration = Duration::from_secs(1);
+
+/// Rouses the watcher.
+#[derive(Debug, Default)]
+pub(super) struct WatcherSignal {
+    signal: Arc<Signal>,
+    /// How often the sentinels are to be asked yet. Set by whoever has news, counted down by the thread.
+    looks: AtomicU32,
+    /// Whether a request failed since they were asked.
+    doubt: AtomicBool,
+}
+
+impl WatcherSignal {
+    /// A request failed: the sentinels are to be asked, when they have not been for a while.
+    pub(super) fn doubt(&self) {
+        if !self.doubt.swap(true, Ordering::SeqCst) {
+            self.signal.raise();
+        }
+    }
+
+    /// The watcher shall see whether it is still needed, and whether there is something new to do.
+    pub(super) fn nudge(&self) {
+        self.signal.raise();
+    }
+}
+
+/// A sentinel's news.
+impl Wake for WatcherSignal {
+    fn wake(&self) {
+        self.looks.store(LOOKS, Ordering::SeqCst);
+        self.signal.raise();
+    }
+}
+
+/// Starts the thread. It keeps nothing alive, and goes when what it looks out for is gone.
+pub(super) fn start(
+    tracker: Weak<MasterTracker>,
+    signal_to_watcher: Arc<WatcherSignal>,
+    clock: Arc<dyn Clock>,
+) -> std::io::Result<()> {
+    let watcher = FailoverWatcher { tracker, signal_to_watcher };
+    thread::Builder::new().name("distlock-master".to_owned()).spawn(move || {
+        while let Some(until) = watcher.turn(&*clock) {
+            clock.wait(&watcher.signal_to_watcher.signal, until);
+        }
+    })?;
+    Ok(())
+}
+
+struct FailoverWatcher {
+    tracker: Weak<MasterTracker>,
+    signal_to_watcher: Arc<WatcherSignal>,
+}
+
+impl FailoverWatcher {
+    /// Does what is due, and says when to look again; `None`: nobody needs it any more.
+    fn turn(&self, clock: &dyn Clock) -> Option<Moment> {
+        // Kept for as long as this turn takes: asking the sentinels has a bound.
+        let tracker = self.tracker.upgrade()?;
+        let _reported = catch_unwind(AssertUnwindSafe(|| tracker.release_again()));
+        let looks = self.signal_to_watcher.looks.load(Ordering::SeqCst);
+        let (now, asked) = (clock.now(), tracker.last_asked());
+        let due = if looks > 0 {
+            asked + LOOK_AGAIN * (1 << LOOKS.saturating_sub(looks))
+        } else if self.signal_to_watcher.doubt.load(Ordering::SeqCst) {
+            tracker.may_be_asked_at()
+        } else if tracker.wants_count(now) {
+            asked + RECOUNT
+        } else {
+            Moment::NEVER
+        };
+        if now < due {
+            return Some(due);
+        }
+        // Before the question: what comes while it is asked is to be looked into once more.
+        self.signal_to_watcher.doubt.store(false, Ordering::SeqCst);
+        let less = looks.saturating_sub(1);
+        let _more_news = self.signal_to_watcher.looks.compare_exchange(
+            looks,
+            less,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        // Whatever panics there, the next turn comes.
+        let _reported = catch_unwind(AssertUnwindSafe(|| tracker.ask_now()));
+        Some(clock.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Format;
+    use crate::node::NodeSettings;
+    use crate::sentinel::sentinel_set::{Credentials, SentinelSet};
+    use lock_core::{ClientId, Config, Context, SystemClock};
+
+    /// An answer that comes late keeps all of it for a moment, and may be the last to let go.
+    #[test]
+    fn the_lookout_goes_with_the_last_user_whoever_that_is() {
+        let context = Context::new(Arc::new(SystemClock), ClientId::random());
+        let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
+        let settings = NodeSettings::new(&config, 0, &context).unwrap();
+        let signal_to_watcher = Arc::<WatcherSignal>::default();
+        let sentinel_set = SentinelSet::new(
+            "m",
+            [],
+            Credentials::default(),
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )
+        .unwrap();
+        let format = Format::of(&config).unwrap();
+        let tracker =
+            MasterTracker::new(sentinel_set, settings, format, Arc::clone(&signal_to_watcher));
+        let by = SystemClock.now() + Duration::from_secs(10);
+        let wait_while = |is: &dyn Fn() -> bool| {
+            while is() {
+                assert!(SystemClock.now() < by, "the watcher does not do its part");
+                thread::yield_now();
+            }
+        };
+        tracker.start_watcher().unwrap();
+        // When it has asked nobody who is master, it sleeps.
+        tracker.doubt();
+        wait_while(&|| tracker.last_asked() == Moment::from_nanos(0));
+        wait_while(&|| Arc::strong_count(&tracker) > 1);
+        drop(tracker);
+        wait_while(&|| Arc::strong_count(&signal_to_watcher) > 1);
+    }
+}

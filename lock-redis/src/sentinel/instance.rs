@@ -1,0 +1,272 @@
+//! [`SentinelInstance`]: one sentinel, and what it says about a master.
+
+use super::failover_watcher::WatcherSignal;
+use crate::address::Address;
+use crate::connection::PoolSlot;
+use crate::connection::{Connection, Dialer, Request};
+use crate::deployment::Account;
+use crate::pubsub::{ChannelKind, Subscriber};
+use crate::reply::{Reply, ServerError};
+use lock_core::backend::{Failure, Watch};
+use lock_core::{Error, Moment};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What a sentinel says about the master.
+#[derive(Clone, Debug)]
+pub(super) struct MasterReport {
+    pub(super) master: Address,
+    /// Counts the failovers. Whoever has the larger number has heard of the later one.
+    pub(super) epoch: u64,
+    /// The `run_id` of the master, if it has heard one there.
+    pub(super) run_id: Option<String>,
+    /// The replicas that it has heard and does not hold for down.
+    pub(super) replicas: Vec<Address>,
+    /// Which Sentinel it is, and which others it knows.
+    pub(super) account: Account,
+}
+
+/// What came of asking a sentinel.
+#[derive(Clone, Debug)]
+pub(super) enum SentinelReply {
+    MasterReport(MasterReport),
+    /// It watches no master of this name, but these.
+    Unknown(Vec<String>),
+    Failed(Failure),
+}
+
+/// One sentinel.
+pub(super) struct SentinelInstance {
+    pub(super) address: Address,
+    /// Whether it stands in the URL.
+    pub(super) is_given: bool,
+    dialer: Arc<Dialer>,
+    /// Locked by whoever asks.
+    slot: Mutex<PoolSlot>,
+    /// Who it is: the same sentinel may be known by several addresses. Written by whoever asks, read by all.
+    id: Mutex<Option<String>>,
+    /// Whether it gave no answer the last time.
+    silent: AtomicBool,
+    subscriber: Subscriber,
+    /// What it is listened to for. Empty until that has begun.
+    watches: Mutex<Vec<Watch>>,
+}
+
+/// On which of a sentinel's channels it is told that the master is another one, or that the replicas are others.
+const CHANNELS: [&str; 6] = ["+switch-master", "+sdown", "-sdown", "+slave", "+sentinel", "-odown"];
+
+impl SentinelInstance {
+    pub(super) fn new(
+        address: Address,
+        is_given: bool,
+        dialer: Dialer,
+        command_timeout: Duration,
+    ) -> Self {
+        let dialer = Arc::new(dialer);
+        Self {
+            address,
+            is_given,
+            slot: Mutex::default(),
+            id: Mutex::new(None),
+            silent: AtomicBool::new(false),
+            subscriber: Subscriber::new(Arc::clone(&dialer), command_timeout),
+            watches: Mutex::default(),
+            dialer,
+        }
+    }
+
+    /// Listens to its news from now on: also after each new connection, because some may have been missed.
+    pub(super) fn listen(&self, signal_to_watcher: &Arc<WatcherSignal>) {
+        let mut watches = self.watches.lock();
+        if watches.is_empty() {
+            // Without a thread for it there is no news, and every request that fails asks all the same.
+            let follow = |channel| {
+                self.subscriber
+                    .follow(ChannelKind::Plain, channel, Arc::clone(signal_to_watcher) as _)
+                    .ok()
+            };
+            watches.extend(CHANNELS.into_iter().filter_map(follow));
+        }
+    }
+
+    pub(super) fn id(&self) -> Option<String> {
+        self.id.lock().clone()
+    }
+
+    /// Whether it is not worth waiting for, going by the last time.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Asks for its report on the master of this name.
+    pub(super) fn ask(&self, master: &str, by: Moment) -> SentinelReply {
+        // One that hangs is not asked once more until it has answered, or the deadline of that has come.
+        let Some(mut slot) = self.slot.try_lock() else {
+            let message = format!("{} has not answered the question before", self.dialer.server());
+            return SentinelReply::Failed(Failure::NotSent(Error::unavailable(message)));
+        };
+        let said = slot.exchange(&self.dialer, by, |link| self.question(link, master, by));
+        drop(slot);
+        let said = said.unwrap_or_else(|failure| SentinelReply::Failed(self.explain(failure)));
+        self.silent.store(matches!(said, SentinelReply::Failed(_)), Ordering::Relaxed);
+        said
+    }
+
+    fn question(
+        &self,
+        link: &mut Connection,
+        master: &str,
+        by: Moment,
+    ) -> Result<SentinelReply, Failure> {
+        const SENTINEL: &[u8] = b"SENTINEL";
+        let name = master.as_bytes();
+        // The epoch before the address, so that of the two the address is the newer one if there is a failover between:
+        // taken for an older one, it is asked for once more.
+        let questions: [&[&[u8]]; 5] = [
+            &[SENTINEL, b"MASTER", name],
+            &[SENTINEL, b"GET-MASTER-ADDR-BY-NAME", name],
+            &[SENTINEL, b"REPLICAS", name],
+            &[SENTINEL, b"SENTINELS", name],
+            &[SENTINEL, b"MYID"],
+        ];
+        let questions = questions.each_ref().map(std::slice::from_ref);
+        let (replies, outcome) = link.call_many(&questions.map(Request), by);
+        if let Some(Reply::Error(error)) = replies.first() {
+            return self.refused(link, error, by);
+        }
+        outcome?;
+        let [about, address, replicas, others, id] = &replies[..] else {
+            return Err(self.nonsense(link));
+        };
+        *self.id.lock() = text(id).map(str::to_owned);
+        let about = fields(about);
+        let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let account = Account {
+            asked_at: self.address.clone(),
+            // One that may not be asked for it counts as what it is called.
+            id: self.id().unwrap_or_else(|| self.address.to_string()),
+            listed: each(others).filter_map(|fields| other(&fields)).collect(),
+        };
+        match (epoch, master_address(address)) {
+            (Some(epoch), Some(master)) => Ok(SentinelReply::MasterReport(MasterReport {
+                run_id: run_id(&about, &master),
+                master,
+                epoch,
+                replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
+                account,
+            })),
+            _ => Err(self.nonsense(link)),
+        }
+    }
+
+    fn refused(
+        &self,
+        link: &mut Connection,
+        error: &ServerError,
+        by: Moment,
+    ) -> Result<SentinelReply, Failure> {
+        if !error.detail.starts_with("No such master") {
+            let message = format!("{} refused", self.dialer.server());
+            return Err(Failure::Refused(Error::unavailable(message).with_source(error.clone())));
+        }
+        let masters = link.call(&Request(&[&[b"SENTINEL", b"MASTERS"]]), by);
+        let names = masters.map(|masters| {
+            each(&masters).filter_map(|mut fields| fields.remove("name")).collect::<Vec<_>>()
+        });
+        // Without the right to list them, there is nothing to list.
+        Ok(SentinelReply::Unknown(names.unwrap_or_default()))
+    }
+
+    fn nonsense(&self, link: &mut Connection) -> Failure {
+        link.close();
+        Failure::Unknown(self.dialer.server().garbage("not what a sentinel says"))
+    }
+
+    /// What the failure means, coming from a sentinel.
+    fn explain(&self, failure: Failure) -> Failure {
+        let (answer, server) = (ServerError::behind(failure.error()), self.dialer.server());
+        let Some(answer) = answer else { return failure };
+        let message = match answer.code.as_str() {
+            "NOAUTH" => format!(
+                "{server}, a sentinel, asks for a password: give it as `sentinel_password=..`, it has nothing to do \
+                 with the servers' in the URL"
+            ),
+            "WRONGPASS" => format!(
+                "{server}, a sentinel, does not accept the password of the user `{}`: check `sentinel_user` and \
+                 `sentinel_password`",
+                server.user()
+            ),
+            "NOPERM" => format!(
+                "the user `{0}` may not ask {server}, a sentinel: allow it with `ACL SETUSER {0} +sentinel +subscribe \
+                 &*` there",
+                server.user()
+            ),
+            "ERR" if answer.detail.contains("without any password configured") => format!(
+                "{server}, a sentinel, has no password, and `sentinel_password` gives one: leave that out"
+            ),
+            "ERR" if answer.detail.starts_with("unknown command") => format!(
+                "{server} is no Sentinel: if it is a Redis server on its own, the URL is `{}`; Sentinels listen on 26379 where \
+                 nothing else is said",
+                server.url("redis")
+            ),
+            _ => return failure,
+        };
+        Failure::Refused(Error::configuration(message).with_source(answer.clone()))
+    }
+}
+
+/// A server, as a sentinel calls it.
+fn named(host: Option<&str>, port: Option<&str>) -> Option<Address> {
+    let host = host.filter(|host| !host.is_empty())?;
+    let port = port?.parse().ok().filter(|port| *port != 0)?;
+    Some(Address::new(host, port))
+}
+
+fn text(reply: &Reply) -> Option<&str> {
+    reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())
+}
+
+/// The names and values of one instance.
+fn fields(reply: &Reply) -> HashMap<&str, String> {
+    let words = reply.as_array().unwrap_or_default();
+    words
+        .chunks_exact(2)
+        .filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?.to_owned())))
+        .collect()
+}
+
+/// The same of each of several instances.
+fn each(reply: &Reply) -> impl Iterator<Item = HashMap<&str, String>> {
+    reply.as_array().unwrap_or_default().iter().map(fields)
+}
+
+fn master_address(reply: &Reply) -> Option<Address> {
+    let [host, port] = reply.as_array()? else { return None };
+    named(text(host), text(port))
+}
+
+/// A replica, if it is not held for down. One that cannot be reached at the moment counts until it is, because it may be
+/// back and promoted before that; one that has not said yet whom it follows does not: after a failover the old master is
+/// listed as a replica, dead or not.
+fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
+    let field = |name| fields.get(name).map(String::as_str);
+    let is_down = field("flags")?.split(',').any(|flag| matches!(flag, "s_down" | "o_down"));
+    let was_heard = field("master-host") != Some("?");
+    named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
+}
+
+fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {
+    let field = |name| fields.get(name).map(String::as_str);
+    Some((field("runid")?.to_owned(), named(field("ip"), field("port"))?))
+}
+
+/// The `run_id` of the master at this address. While a failover is under way the rest is about the
+/// one before.
+fn run_id(about: &HashMap<&str, String>, master: &Address) -> Option<String> {
+    let field = |name| about.get(name).map(String::as_str);
+    let is_of_it = named(field("ip"), field("port")).is_some_and(|address| address == *master);
+    field("runid").filter(|id| is_of_it && !id.is_empty()).map(str::to_owned)
+}

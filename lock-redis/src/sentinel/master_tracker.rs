@@ -1,0 +1,433 @@
+//! [`MasterTracker`]: which server is master now, and what follows when it is another one.
+//!
+//! Each master is a generation, with a number and a [`Node`] of its own. When the sentinels say that there is another
+//! one, everything new goes there, whoever waits on the old node's connections is told at once, and those who wait for
+//! locks are subscribed there and woken. What an old generation has answered is not believed: see
+//! [`SentinelBackend`](super::SentinelBackend).
+
+use super::failover_watcher::{self, WatcherSignal};
+use super::recent_releases::RecentReleases;
+use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
+use crate::address::Address;
+use crate::deployment::Granted;
+use crate::format::Format;
+use crate::node::{Node, NodeSettings};
+use crate::replica_ack::Listing;
+use crate::single_flight::{Flight, FlightLeader, FlightResult as Outcome, SingleFlight};
+use crate::watch_registry::WatchRegistry;
+use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
+use lock_core::{Error, Moment};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a request that failed waits for the sentinels, where a master is known: it may be that they are down, and
+/// the master is not.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How soon after the last time requests that fail have the sentinels asked again; it doubles as long as these say the
+/// same.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// For how long after the last question how many replicas there are the number is kept fresh.
+const COUNTED: Duration = Duration::from_secs(5);
+
+/// A master, from the failover that made it one to the next.
+pub(super) struct Master {
+    pub(super) number: u64,
+    pub(super) node: Arc<Node>,
+    address: Address,
+    epoch: u64,
+}
+
+/// See the [module's text](self).
+pub(super) struct MasterTracker {
+    this: Weak<Self>,
+    sentinel_set: SentinelSet,
+    settings: NodeSettings,
+    pub(super) format: Format,
+    pub(super) watches: WatchRegistry,
+    recent: RecentReleases,
+    /// The last generation that was told what had been given back before. Written by the watcher; 0, by anybody: it is to be
+    /// told once more.
+    released_on: AtomicU64,
+    state: Mutex<State>,
+    /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
+    number: AtomicU64,
+    /// Who needs the sentinels asked.
+    asking: SingleFlight,
+    signal_to_watcher: Arc<WatcherSignal>,
+    pace: Mutex<Pace>,
+    /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
+    counted: AtomicU64,
+    /// When a master last answered, in nanoseconds.
+    heard: AtomicU64,
+    pub(super) granted: Granted,
+}
+
+/// When the sentinels were last asked, and how long they are then left alone.
+#[derive(Clone, Copy)]
+struct Pace {
+    asked: Moment,
+    pause: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    present: Option<Arc<Master>>,
+    replicas: Option<u32>,
+    has_watcher: bool,
+}
+
+impl MasterTracker {
+    pub(super) fn new(
+        sentinel_set: SentinelSet,
+        settings: NodeSettings,
+        format: Format,
+        signal_to_watcher: Arc<WatcherSignal>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            sentinel_set,
+            settings,
+            format,
+            watches: WatchRegistry::default(),
+            recent: RecentReleases::default(),
+            released_on: AtomicU64::new(0),
+            state: Mutex::default(),
+            number: AtomicU64::new(0),
+            asking: SingleFlight::default(),
+            signal_to_watcher,
+            pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
+            counted: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            granted: Granted::default(),
+        })
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.settings.clock().now()
+    }
+
+    /// The master has answered.
+    pub(super) fn note_heard(&self) {
+        self.heard.fetch_max(self.now().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The number of the present generation.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::SeqCst)
+    }
+
+    /// Whether this generation is still the present one.
+    pub(super) fn is_present(&self, generation: &Master) -> bool {
+        self.number() == generation.number
+    }
+
+    /// The master, if one is known.
+    fn known(&self) -> Option<Arc<Master>> {
+        self.state.lock().present.clone()
+    }
+
+    /// The master. Has the sentinels asked if none is known yet, until `by`.
+    pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Master>, Failure> {
+        loop {
+            if let Some(generation) = self.known() {
+                return Ok(generation);
+            }
+            self.start_watcher()?;
+            match self.asking.join(&**self.settings.clock(), by) {
+                Flight::Lead(doing) => {
+                    if self.known().is_none() {
+                        self.ask(doing, by)?;
+                    }
+                }
+                Flight::Finished(Outcome::Retry) if self.now() < by => {}
+                Flight::Finished(Outcome::Failed(failure)) => return Err(failure),
+                Flight::Finished(Outcome::Retry) | Flight::TimedOut => {
+                    let message =
+                        format!("{:?} have not said in time who is master", self.sentinel_set);
+                    return Err(Failure::NotSent(Error::unavailable(message)));
+                }
+            }
+        }
+    }
+
+    /// A request to this generation failed in a way that may mean that it is over: whether there is a newer one. Has the
+    /// sentinels asked; one who fails does so for all.
+    pub(super) fn is_over(&self, generation: &Master, by: Moment) -> bool {
+        let now = self.now();
+        if self.is_present(generation) {
+            let have_answered =
+                now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
+            if !have_answered {
+                // Also who has no time left, because it took all of it to connect, say: so does the next one, perhaps.
+                self.doubt();
+            }
+        }
+        !self.is_present(generation)
+    }
+
+    /// Something went wrong with the master: the watcher shall see whether there is another one.
+    pub(super) fn doubt(&self) {
+        self.signal_to_watcher.doubt();
+    }
+
+    /// Has the sentinels asked.
+    pub(super) fn ask_now(&self) {
+        let _whoever_answers = self.ask_until(self.now() + self.settings.bounds().connect);
+    }
+
+    /// Has the sentinels asked whether the present generation is still the last one: by a question that begins from now
+    /// on. If none of them answers, it stays what it is.
+    ///
+    /// It does not count among those that failing requests have them asked by, which are spaced: who looks often must not
+    /// keep these from being asked.
+    pub(super) fn confirm(&self, by: Moment) {
+        let by = by.min(self.now() + PATIENCE);
+        // What is under way may have been answered before now; not what has begun when that has ended.
+        for _ in 0..2 {
+            match self.asking.join(&**self.settings.clock(), by) {
+                Flight::Lead(doing) => {
+                    let _as_far_as_they_answer = self.hear(doing, by);
+                    return;
+                }
+                Flight::Finished(_) => {}
+                Flight::TimedOut => return,
+            }
+        }
+    }
+
+    /// Whether they have answered a question that has begun since, until `by`.
+    fn ask_until(&self, by: Moment) -> bool {
+        match self.asking.join(&**self.settings.clock(), by) {
+            Flight::Lead(doing) => self.ask(doing, by).is_ok(),
+            Flight::Finished(_) | Flight::TimedOut => false,
+        }
+    }
+
+    pub(super) fn last_asked(&self) -> Moment {
+        self.pace.lock().asked
+    }
+
+    /// When a failed request may have the sentinels asked again.
+    pub(super) fn may_be_asked_at(&self) -> Moment {
+        let pace = *self.pace.lock();
+        pace.asked + pace.pause
+    }
+
+    /// How many replicas must acknowledge now if all are to; `None` as long as nobody knows.
+    pub(super) fn replicas(&self) -> Option<u32> {
+        let (now, before) = (self.now().as_nanos(), self.counted.load(Ordering::Relaxed));
+        self.counted.store(now, Ordering::Relaxed);
+        if !self.wants_count_since(before, self.now()) {
+            self.signal_to_watcher.nudge();
+        }
+        self.state.lock().replicas
+    }
+
+    /// Whether the number of replicas is to be kept fresh.
+    pub(super) fn wants_count(&self, now: Moment) -> bool {
+        self.wants_count_since(self.counted.load(Ordering::Relaxed), now)
+    }
+
+    fn wants_count_since(&self, counted: u64, now: Moment) -> bool {
+        counted != 0 && now.since(Moment::from_nanos(counted)) < COUNTED
+    }
+
+    fn ask(&self, doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
+        let number = self.number();
+        let outcome = self.hear(doing, by);
+        self.pace.lock().note(self.now(), self.number() != number);
+        outcome
+    }
+
+    fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
+        let now = self.now();
+        let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
+        let present = PresentMaster {
+            run_id: self.known().and_then(|generation| generation.node.identity()),
+            is_gone: now.since(heard) >= self.settings.lease() && self.granted.are_over(now),
+        };
+        let agreement = self.sentinel_set.ask(&self.settings, by, &present);
+        let outcome = agreement.and_then(|agreement| self.adopt(&agreement));
+        if let Err(failure) = &outcome
+            && self.now() < by
+        {
+            // Otherwise it may have failed only because the patience of this caller was too short.
+            doing.result = Outcome::Failed(failure.clone());
+        }
+        outcome
+    }
+
+    /// Follows what the sentinels say.
+    pub(super) fn adopt(&self, agreement: &Agreement) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if let Some(present) = &state.present
+            && !present.is_followed_by(agreement)
+        {
+            // Not by one that was cut off before the last failover: it counts what was.
+            if present.is_of(agreement) {
+                state.replicas = Some(agreement.replicas);
+            }
+            return Ok(());
+        }
+        let Address { host, port } = &agreement.master;
+        let run_id = agreement.run_id.as_deref();
+        let node = self.settings.master_on(host, *port, run_id).map_err(Failure::Refused)?;
+        let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
+        // Whoever only waits asks for nothing that could fail.
+        let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
+        node.on_trouble(Arc::new(move || signal_to_watcher.doubt()));
+        let generation = Arc::new(Master {
+            number: self.number() + 1,
+            node: Arc::new(node),
+            address: agreement.master.clone(),
+            epoch: agreement.epoch,
+        });
+        let old = state.present.replace(Arc::clone(&generation));
+        state.replicas = Some(agreement.replicas);
+        self.number.store(generation.number, Ordering::SeqCst);
+        drop(state);
+        // Only now: whoever wakes up finds the new one.
+        if let Some(old) = old {
+            old.node.retire();
+            // It has something to give back there.
+            self.signal_to_watcher.nudge();
+        }
+        self.watches.relocate(&self.format, |_| self.known().map(|it| Arc::clone(&it.node)));
+        Ok(())
+    }
+
+    /// This was given back: it was asked for when the present generation had this `number`.
+    ///
+    /// Not noted before that is sure: what is still being given back would be given back twice on a new master, and the second
+    /// answer would be "gone".
+    ///
+    /// Not noted at all where the format does not say whose a lock is: on the new master it may be another's by then.
+    pub(super) fn note_release(&self, acquisition: &AcquisitionId, number: u64) {
+        if !self.format.knows_owners() {
+            return;
+        }
+        self.recent.note(acquisition, self.now());
+        if self.number() != number {
+            // There is a new one since. If that has been told what to give back, this was not among it.
+            self.released_on.store(0, Ordering::SeqCst);
+            self.signal_to_watcher.nudge();
+        }
+    }
+
+    /// Gives back on a new master what was given back on the ones before: see [`RecentReleases`]. Waits for a connection, no longer
+    /// than a request may take, and for no answers.
+    pub(super) fn release_again(&self) {
+        let Some(generation) = self.known() else { return };
+        let number = generation.number;
+        if self.released_on.swap(number, Ordering::SeqCst) == number || number == 1 {
+            return;
+        }
+        let now = self.now();
+        let by = now + self.settings.bounds().command;
+        for acquisition in self.recent.lately(now) {
+            // Whatever comes of it: what is not freed now ends with its lease.
+            let nobody_asks = Box::new(|_| ());
+            let node = &generation.node;
+            node.submit_release(
+                &self.format,
+                &acquisition,
+                ReleaseOptions::WITHOUT_TOMBSTONE,
+                by,
+                nobody_asks,
+            );
+        }
+    }
+
+    /// Sees to it that there is a watcher.
+    pub(super) fn start_watcher(self: &Arc<Self>) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if state.has_watcher {
+            return Ok(());
+        }
+        let clock = Arc::clone(self.settings.clock());
+        failover_watcher::start(Arc::downgrade(self), Arc::clone(&self.signal_to_watcher), clock)
+            .map_err(|error| {
+            Failure::NotSent(no_thread("could not start the thread that hears of failovers", error))
+        })?;
+        state.has_watcher = true;
+        drop(state);
+        self.sentinel_set.listen();
+        Ok(())
+    }
+}
+
+/// The last user is gone, perhaps somebody to whom an answer came late: so is the watcher. Told any earlier, it would find
+/// that user there still, and sleep on for ever.
+impl Drop for MasterTracker {
+    fn drop(&mut self) {
+        self.signal_to_watcher.nudge();
+    }
+}
+
+/// How many replicas there are, by what the sentinels said last.
+struct Known(Weak<MasterTracker>);
+
+impl Listing for Known {
+    fn replicas(&self, _: Moment) -> Result<u32, Error> {
+        let known = self.0.upgrade().and_then(|tracker| tracker.replicas());
+        known.ok_or_else(|| Error::unavailable("no sentinel has said how many replicas there are"))
+    }
+}
+
+impl Pace {
+    /// The sentinels have been asked, and have said something new or not.
+    fn note(&mut self, now: Moment, is_new: bool) {
+        let is_quiet = now.since(self.asked) > LONGEST_PAUSE * 2;
+        self.pause = if is_new || is_quiet {
+            FIRST_PAUSE
+        } else {
+            (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+        };
+        self.asked = now;
+    }
+}
+
+impl Master {
+    /// Whether there is a new generation, by what the sentinels say.
+    ///
+    /// The epoch counts the failovers: so the same server with a larger one was replaced and is back, and may have lost
+    /// something. One with a smaller epoch is what a sentinel says that was cut off from the others, and another address
+    /// with the same epoch one that calls the servers by other names; unless most of them say so: then somebody has set
+    /// them up anew.
+    ///
+    /// Another `run_id` at the same address is another server, or the same one that was started
+    /// again.
+    fn is_followed_by(&self, agreement: &Agreement) -> bool {
+        let is_there = self.is_at(agreement);
+        !self.is_of(agreement)
+            && (agreement.epoch > self.epoch || agreement.by_majority || is_there)
+    }
+
+    /// Whether it is the one that the sentinels speak of.
+    fn is_of(&self, agreement: &Agreement) -> bool {
+        let identity = self.node.identity();
+        let is_another = |run_id: &String| identity.as_deref().is_some_and(|it| it != run_id);
+        self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
+    }
+
+    /// Whether it is at that address, by that failover.
+    fn is_at(&self, agreement: &Agreement) -> bool {
+        (&self.address, self.epoch) == (&agreement.master, agreement.epoch)
+    }
+}
+
+impl fmt::Debug for MasterTracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MasterTracker")
+            .field("sentinel_set", &self.sentinel_set)
+            .field("number", &self.number())
+            .field("present", &self.known().map(|it| it.address.to_string()))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,505 @@
+//! [`SentinelSet`]: all sentinels together. Of those that belong to the deployment the one that has
+//! heard of the latest failover is right about the master.
+//!
+//! A deployment is known by the IDs of its Sentinels, and by the `run_id` of its master. A Sentinel
+//! that answers at a known address counts only if it knows most of the others by their IDs, or
+//! watches the very master: an address may lead to a Sentinel of another deployment by now. At
+//! first the deployment is the one that most of the URL's Sentinels belong to.
+
+use super::failover_watcher::WatcherSignal;
+use super::instance::{MasterReport, SentinelInstance, SentinelReply};
+use crate::address::Address;
+use crate::connection::Endpoint;
+use crate::deployment::{Account, deployments};
+use crate::node::NodeSettings;
+use lock_core::backend::{Failure, no_thread};
+use lock_core::{Clock, Error, Moment, Secret, Signal};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// The most sentinels that are known at a time, those of the URL not counted: each has a connection.
+const MOST: usize = 7;
+
+/// How long the others have once the first has answered: one that hangs costs no more, and one that has heard of a
+/// failover answers as fast as one that has not.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The sentinels of a master.
+pub(super) struct SentinelSet {
+    master: String,
+    members: Mutex<Vec<Arc<SentinelInstance>>>,
+    /// What sentinels that are heard of later are asked with.
+    credentials: Credentials,
+    /// Told of everything that the sentinels tell.
+    signal_to_watcher: Arc<WatcherSignal>,
+    ours: Mutex<KnownSentinels>,
+}
+
+/// The Sentinels of the deployment that is followed.
+#[derive(Default)]
+struct KnownSentinels {
+    /// Their IDs, by what they said last; none before the first answer.
+    ids: BTreeSet<String>,
+    /// Since when none of them has answered.
+    silent_since: Option<Moment>,
+    /// Which Sentinels were reported that are of another deployment, and where they answer.
+    reported: HashMap<Address, String>,
+}
+
+/// What is known of the present master.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PresentMaster {
+    pub(super) run_id: Option<Arc<str>>,
+    /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
+    /// client was granted.
+    pub(super) is_gone: bool,
+}
+
+/// Who we are to the sentinels.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Credentials {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Secret>,
+}
+
+/// What they say together.
+#[derive(Clone, Debug)]
+pub(super) struct Agreement {
+    pub(super) master: Address,
+    pub(super) epoch: u64,
+    /// The `run_id` of the master, as most of them say that say it.
+    pub(super) run_id: Option<String>,
+    /// Whether more than half of all known sentinels say so.
+    pub(super) by_majority: bool,
+    /// How many replicas may be promoted: those that at least one of the sentinels has heard and
+    /// does not hold for down.
+    pub(super) replicas: u32,
+}
+
+/// Where the answers come in.
+#[derive(Default)]
+struct Replies {
+    said: Mutex<Vec<Option<SentinelReply>>>,
+    signal: Arc<Signal>,
+}
+
+impl SentinelSet {
+    /// The sentinels at these addresses. Does not talk to them.
+    pub(super) fn new(
+        master: &str,
+        given: impl IntoIterator<Item = Address>,
+        credentials: Credentials,
+        settings: &NodeSettings,
+        signal_to_watcher: Arc<WatcherSignal>,
+    ) -> Result<Self, Error> {
+        let sentinel_set = Self {
+            master: master.to_owned(),
+            members: Mutex::default(),
+            credentials,
+            signal_to_watcher,
+            ours: Mutex::default(),
+        };
+        for address in given {
+            let member = sentinel_set.member(address, true, settings)?;
+            sentinel_set.members.lock().push(Arc::new(member));
+        }
+        Ok(sentinel_set)
+    }
+
+    fn member(
+        &self,
+        address: Address,
+        given: bool,
+        settings: &NodeSettings,
+    ) -> Result<SentinelInstance, Error> {
+        let place = Endpoint::tcp(&address.host, address.port);
+        let Credentials { user, password } = &self.credentials;
+        let dialer = settings.dialer_for(place, user.as_deref(), password.clone())?;
+        Ok(SentinelInstance::new(address, given, dialer, settings.bounds().command))
+    }
+
+    /// Listens to the news of all that are known.
+    pub(super) fn listen(&self) {
+        for member in self.members() {
+            member.listen(&self.signal_to_watcher);
+        }
+    }
+
+    fn members(&self) -> Vec<Arc<SentinelInstance>> {
+        self.members.lock().clone()
+    }
+
+    /// Asks all of them at once, until `by`.
+    pub(super) fn ask(
+        &self,
+        settings: &NodeSettings,
+        by: Moment,
+        present: &PresentMaster,
+    ) -> Result<Agreement, Failure> {
+        let by = by.min(settings.clock().now() + settings.bounds().connect);
+        let members = self.members();
+        let replies = Arc::new(Replies::default());
+        replies.said.lock().resize_with(members.len(), || None);
+        for (at, member) in members.iter().enumerate() {
+            self.send(at, member, &replies, by);
+        }
+        let are_enough =
+            |said: &[Option<SentinelReply>]| !self.count(&members, said, present).is_empty();
+        let said = replies.wait(&members, &**settings.clock(), by, are_enough);
+        let (counted, are_others) = self.admit(&members, &said, settings, present);
+        if counted.is_empty() {
+            return Err(self.no_agreement(&members, &said));
+        }
+        self.learn(&counted, settings);
+        let agreement = self.judge(&counted);
+        // What the ones before counted does not matter to these.
+        Ok(Agreement { by_majority: agreement.by_majority || are_others, ..agreement })
+    }
+
+    /// The reports that count, one for each Sentinel.
+    fn count<'a>(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        said: &'a [Option<SentinelReply>],
+        present: &PresentMaster,
+    ) -> Vec<&'a MasterReport> {
+        let ours = self.ours.lock();
+        if ours.ids.is_empty() {
+            return Self::elect(members, said);
+        }
+        let counts = |it: &&MasterReport| ours.knows(&it.account) || present.is_watched_by(it);
+        once(reports(said).filter(counts))
+    }
+
+    /// Those of the deployment that most of the Sentinels in the URL belong to; none where there is
+    /// no such deployment.
+    fn elect<'a>(
+        members: &[Arc<SentinelInstance>],
+        said: &'a [Option<SentinelReply>],
+    ) -> Vec<&'a MasterReport> {
+        let given = members.iter().filter(|member| member.is_given);
+        let given: Vec<_> = given.map(|member| member.address.clone()).collect();
+        let reports: Vec<_> = reports(said).collect();
+        let accounts: Vec<_> = reports.iter().map(|it| it.account.clone()).collect();
+        let best = deployments(&given, &accounts).into_iter().find(|it| it.is_majority());
+        once(best.into_iter().flat_map(|it| it.accounts).map(|place| reports[place]))
+    }
+
+    /// The same, and what follows from it: which Sentinels are known by now. Where none of those
+    /// that were known has answered for a lease, nor the master, the URL is believed anew: whether
+    /// these are others.
+    fn admit<'a>(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        said: &'a [Option<SentinelReply>],
+        settings: &NodeSettings,
+        present: &PresentMaster,
+    ) -> (Vec<&'a MasterReport>, bool) {
+        let now = settings.clock().now();
+        let mut counted = self.count(members, said, present);
+        let mut ours = self.ours.lock();
+        if counted.is_empty() {
+            let since = *ours.silent_since.get_or_insert(now);
+            if present.is_gone && now.since(since) >= settings.lease() {
+                counted = Self::elect(members, said);
+            }
+            if counted.is_empty() {
+                return (counted, false);
+            }
+        }
+        ours.silent_since = None;
+        let ids = counted.iter().flat_map(|it| it.account.ids()).map(str::to_owned);
+        let before = std::mem::replace(&mut ours.ids, ids.collect());
+        let are_others = !before.is_empty() && ours.ids.is_disjoint(&before);
+        let (all, strangers) = (ours.listed(), ours.strangers(&counted, said));
+        drop(ours);
+        if are_others {
+            let (name, was) = (self.name(), listed(&before));
+            settings.notices().server_changed(&name, &was, &all);
+        }
+        for (address, expected, found) in strangers {
+            settings.notices().server_refused(&address.to_string(), &expected, &found);
+        }
+        (counted, are_others)
+    }
+
+    fn name(&self) -> String {
+        format!("the sentinels of `{}`", self.master.escape_debug())
+    }
+
+    /// Asks one of them, on a thread of its own: connecting cannot be waited for together.
+    fn send(&self, at: usize, member: &Arc<SentinelInstance>, replies: &Arc<Replies>, by: Moment) {
+        let (asked, answers) = (Arc::clone(member), Arc::clone(replies));
+        let master = self.master.clone();
+        let ask = move || {
+            // Also if it panics nobody waits for longer than the deadline.
+            let said = asked.ask(&master, by);
+            answers.put(at, said);
+        };
+        if let Err(error) = thread::Builder::new().name("distlock-ask".to_owned()).spawn(ask) {
+            let error = no_thread("could not start a thread to ask a sentinel", error);
+            replies.put(at, SentinelReply::Failed(Failure::NotSent(error)));
+        }
+    }
+
+    /// Takes in the sentinels that those we know have told us of, and lets go of such that they tell of no more and that
+    /// do not answer.
+    fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
+        let told: Vec<_> =
+            counted.iter().flat_map(|report| report.account.listed.iter().cloned()).collect();
+        let counts = |member: &SentinelInstance| {
+            counted.iter().any(|report| report.account.asked_at == member.address)
+        };
+        let mut members = self.members.lock();
+        let (kept, gone) = std::mem::take(&mut *members).into_iter().partition(
+            |member: &Arc<SentinelInstance>| {
+                let is_told_of =
+                    told.is_empty() || told.iter().any(|(_, it)| *it == member.address);
+                member.is_given || is_told_of || counts(member)
+            },
+        );
+        *members = kept;
+        let mut fresh = Vec::new();
+        for (id, address) in told {
+            let is_known = members.iter().any(|member| {
+                member.address == address || member.id().is_some_and(|known| known == id)
+            });
+            let room = members.iter().filter(|member| !member.is_given).count() < MOST;
+            if is_known || !room {
+                continue;
+            }
+            // An address that cannot be had is no loss: somebody told us of it who can.
+            if let Ok(member) = self.member(address, false, settings) {
+                let member = Arc::new(member);
+                members.push(Arc::clone(&member));
+                fresh.push(member);
+            }
+        }
+        drop(members);
+        let _gone: Vec<_> = gone;
+        for member in fresh {
+            member.listen(&self.signal_to_watcher);
+        }
+    }
+
+    /// What they say together; there is one at least.
+    fn judge(&self, counted: &[&MasterReport]) -> Agreement {
+        let epoch = counted.iter().map(|report| report.epoch).max().unwrap_or_default();
+        let same = |master: &Address| {
+            counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
+        };
+        let of_latest = counted.iter().filter(|report| report.epoch == epoch);
+        let (master, supporters) = of_latest
+            .map(|report| (report.master.clone(), same(&report.master)))
+            .max_by_key(|(_, supporters)| *supporters)
+            .expect("the latest is among them");
+        let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
+        let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
+        let replicas: HashSet<_> = supporting()
+            .flat_map(|report| &report.replicas)
+            // Whoever leads the failover names the new one already, and lists it as a replica of the old one.
+            .filter(|replica| **replica != master)
+            .collect();
+        let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
+        let by_majority = supporters * 2 > self.ours.lock().ids.len();
+        Agreement { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
+    }
+
+    /// None of them says who is master: what each says, and what may be done about it. If more than half have answered
+    /// so that they will answer the same again, it is our settings that are wrong.
+    fn no_agreement(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        said: &[Option<SentinelReply>],
+    ) -> Failure {
+        let mut each = Vec::new();
+        let (mut final_words, mut unknown, mut strangers, mut source) = (0, 0, 0, None);
+        for (member, said) in members.iter().zip(said) {
+            let says = match said {
+                Some(SentinelReply::Unknown(names)) => {
+                    unknown += 1;
+                    let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+                    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                    format!("does not know it (it watches {names})")
+                }
+                Some(SentinelReply::Failed(failure)) => {
+                    let error = failure.error();
+                    if matches!(failure, Failure::Refused(error) if error.is_configuration()) {
+                        final_words += 1;
+                    }
+                    source = Some(error.clone());
+                    error.to_string()
+                }
+                Some(SentinelReply::MasterReport(report)) => {
+                    strangers += 1;
+                    let Account { id, listed: others, .. } = &report.account;
+                    let others = others.iter().map(|(id, _)| id.clone()).collect();
+                    format!("is the Sentinel {id}, and knows {}", listed(&others))
+                }
+                None => "has not answered in time".to_owned(),
+            };
+            each.push(format!("{}: {says}", member.address));
+        }
+        let each = each.join("; ");
+        let master = self.master.escape_debug();
+        let is_final = (final_words + unknown) * 2 > members.len();
+        let error = match (is_final, unknown > 0) {
+            (true, true) => Error::configuration(format!(
+                "no sentinel knows a master `{master}`, the name at the end of the URL: {each}"
+            )),
+            (true, false) => Error::configuration(format!(
+                "no sentinel says who is the master `{master}`: {each}"
+            )),
+            _ if strangers > 0 => self.undecided(&each),
+            _ => {
+                Error::unavailable(format!("no sentinel says who is the master `{master}`: {each}"))
+            }
+        };
+        let error = match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        };
+        if is_final { Failure::Refused(error) } else { Failure::NotSent(error) }
+    }
+}
+
+impl SentinelSet {
+    /// Sentinels have answered, and it is not known whether they are those that are meant.
+    fn undecided(&self, each: &str) -> Error {
+        let (name, known) = (self.name(), self.ours.lock().listed());
+        let message = if known == NONE {
+            format!(
+                "most of {name} in the URL must be of one deployment, and know each other, and they are not: {each}"
+            )
+        } else {
+            format!("none of {name} that were known ({known}) has answered: {each}")
+        };
+        Error::unavailable(message)
+    }
+}
+
+impl KnownSentinels {
+    /// Whether the Sentinel of this account is of the deployment: if it knows most of the others.
+    fn knows(&self, account: &Account) -> bool {
+        account.ids().filter(|id| self.ids.contains(*id)).count() * 2 > self.ids.len()
+    }
+
+    fn listed(&self) -> String {
+        listed(&self.ids)
+    }
+
+    /// The Sentinels of other deployments that were not reported yet: where, which one belongs
+    /// there, and which answers.
+    fn strangers(
+        &mut self,
+        counted: &[&MasterReport],
+        said: &[Option<SentinelReply>],
+    ) -> Vec<(Address, String, String)> {
+        let mut strangers = Vec::new();
+        for MasterReport { account, .. } in reports(said) {
+            if self.ids.contains(&account.id) {
+                self.reported.remove(&account.asked_at);
+                continue;
+            }
+            let (address, found) = (account.asked_at.clone(), account.id.clone());
+            if self.reported.insert(address.clone(), found.clone()).as_ref() == Some(&found) {
+                continue;
+            }
+            let mut known = counted.iter().flat_map(|it| &it.account.listed);
+            let expected = known.find(|(_, listed)| *listed == address);
+            let expected =
+                expected.map_or_else(|| format!("one of {}", self.listed()), |(id, _)| id.clone());
+            strangers.push((address, expected, found));
+        }
+        strangers
+    }
+}
+
+impl PresentMaster {
+    /// Whether this is about the very master that is known: a Sentinel of another deployment
+    /// watches another.
+    fn is_watched_by(&self, report: &MasterReport) -> bool {
+        self.run_id.is_some() && self.run_id.as_deref() == report.run_id.as_deref()
+    }
+}
+
+/// How no server is listed.
+const NONE: &str = "none";
+
+/// IDs, for messages.
+fn listed(ids: &BTreeSet<String>) -> String {
+    if ids.is_empty() {
+        return NONE.to_owned();
+    }
+    ids.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// One report of each Sentinel, by whatever addresses it was asked.
+fn once<'a>(reports: impl Iterator<Item = &'a MasterReport>) -> Vec<&'a MasterReport> {
+    let mut ids = HashSet::new();
+    reports.filter(|report| ids.insert(report.account.id.as_str())).collect()
+}
+
+/// What most of them are; `None` if no one is more frequent than all others.
+fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut counts = HashMap::<_, usize>::new();
+    all.for_each(|one| *counts.entry(one).or_default() += 1);
+    let most = counts.values().copied().max()?;
+    let mut first = counts.into_iter().filter(|(_, count)| *count == most);
+    first.next().filter(|_| first.next().is_none()).map(|(one, _)| one)
+}
+
+fn reports(said: &[Option<SentinelReply>]) -> impl Iterator<Item = &MasterReport> {
+    said.iter().filter_map(|said| match said {
+        Some(SentinelReply::MasterReport(report)) => Some(report),
+        _ => None,
+    })
+}
+
+impl Replies {
+    fn put(&self, at: usize, said: SentinelReply) {
+        self.said.lock()[at] = Some(said);
+        self.signal.raise();
+    }
+
+    /// Waits until all have answered; for those who were silent before, only until the others have; and for nobody much
+    /// longer than for the first.
+    fn wait(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        clock: &dyn Clock,
+        by: Moment,
+        are_enough: impl Fn(&[Option<SentinelReply>]) -> bool,
+    ) -> Vec<Option<SentinelReply>> {
+        let was_silent: Vec<_> = members.iter().map(|member| member.is_silent()).collect();
+        let mut until = by;
+        loop {
+            let said = self.said.lock().clone();
+            let now = clock.now();
+            let is_enough = are_enough(&said);
+            if is_enough {
+                until = until.min(now + GRACE);
+            }
+            let missing = |at: usize| said[at].is_none() && !(is_enough && was_silent[at]);
+            if now >= until || !(0..said.len()).any(missing) {
+                return said;
+            }
+            clock.wait(&self.signal, until);
+        }
+    }
+}
+
+impl fmt::Debug for SentinelSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sentinels: Vec<_> =
+            self.members().iter().map(|member| member.address.to_string()).collect();
+        f.debug_struct("SentinelSet")
+            .field("master", &self.master)
+            .field("sentinels", &sentinels)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,40 @@
+//! What kind of server it is that does not know a command: a Sentinel, perhaps, behind a URL that means a Redis server.
+
+use crate::connection::{ConnectionLike, Request};
+use crate::reply::{Reply, ServerError};
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+
+/// The failure; and where it is that the server does not know a command, whether that is a Sentinel, if it says so by then.
+pub(crate) fn with_server_kind(
+    link: &mut dyn ConnectionLike,
+    failure: Failure,
+    by: Moment,
+) -> Failure {
+    let is_unknown = |answer: &ServerError| {
+        let detail = answer.detail.to_ascii_lowercase();
+        answer.code == "ERR" && detail.starts_with("unknown command")
+    };
+    let Some(answer) = ServerError::behind(failure.error()).filter(|answer| is_unknown(answer))
+    else {
+        return failure;
+    };
+    let answer = answer.clone();
+    let role = link.call(&Request(&[&[b"ROLE"]]), by);
+    match role.as_ref().ok().and_then(Reply::as_array) {
+        Some([role, masters]) if role.as_bytes() == Some(b"sentinel") => {
+            let masters = masters.as_array().unwrap_or_default().iter();
+            let masters = masters.filter_map(Reply::as_bytes).map(String::from_utf8_lossy);
+            let url = |master| format!("`{}/{master}`", link.server().url("redis+sentinel"));
+            let urls: Vec<_> = masters.map(url).collect();
+            let which = match &urls[..] {
+                [] => format!("{}; it watches no master yet", url("mymaster".into())),
+                urls => urls.join(" or "),
+            };
+            let message =
+                format!("{} is a Sentinel, and has no locks: the URL is {which}", link.server());
+            Failure::Refused(Error::configuration(message).with_source(answer))
+        }
+        _ => failure,
+    }
+}

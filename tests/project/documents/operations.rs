@@ -1,0 +1,13 @@
+//! `docs/OPERATIONS.md` against the code. Its rights are those of the user that all tests run as.
+
+use super::{read, table};
+use distlock::Counters;
+
+#[test]
+fn alerts_are_on_counters_that_exist() {
+    let known: Vec<_> = Counters::new().all().map(|(name, _)| name).collect();
+    for row in table(&read("docs/OPERATIONS.md"), "Alerts") {
+        let name = row[0].trim_matches('`');
+        assert!(known.contains(&name), "there is no counter `{name}`, only {known:?}");
+    }
+}
