@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// `redis+cluster://[user[:password]@]host[:port],host[:port],..`. These nodes list the others.
 ///
 /// - `address_map=ANNOUNCED=REAL,..`: addresses that replace announced ones; each side `host:port`,
-/// or both hosts
+///   or both hosts
 /// - `channels=auto|plain|sharded`: the channels of releases. `auto`, the default, uses sharded
 ///   channels if the servers support them (Redis 7, Valkey), as Redisson does, but plain ones with
 ///   `format=token,wakes=spring-integration`, whose waiters use those; all clients of a lock must
