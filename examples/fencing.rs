@@ -1,5 +1,5 @@
-//! No lock with a lease can stop a program that was paused and still believes in it. What the lock protects can: it
-//! refuses every token that is smaller than the largest it has seen.
+//! No lock with a lease can stop a program that was paused and still believes in it. What the lock
+//! protects can: it refuses every token that is smaller than the largest it has seen.
 //!
 //! ```sh
 //! cargo run --example fencing                              # in this process's memory
@@ -57,10 +57,10 @@ impl FencedFile {
         Self(fd_lock::RwLock::new(file))
     }
 
-    /// Writes `text`, unless somebody with a larger token was here before.
+    /// Writes `text`, unless a client with a larger token wrote before.
     ///
-    /// The comparison and the write must be one step. Here the system's lock on the file makes them one; in a database
-    /// it is `UPDATE .. WHERE token <= ?`.
+    /// The comparison and the write must be one step. Here the system's lock on the file makes them
+    /// one; in a database it is `UPDATE .. WHERE token <= ?`.
     fn write(&mut self, token: FencingToken, text: &str) -> Result<(), Box<dyn Error>> {
         let mut file = self.0.write()?;
         if let Some((seen, _)) = parse(&mut file)?.filter(|(seen, _)| token < *seen) {

@@ -1,5 +1,5 @@
-//! A job that must not hold a lock for ever: the watchdog renews it so many times, and then says that it will not again.
-//! There is time left to roll the work back before others can come in.
+//! A job that must not hold a lock for ever: the watchdog renews it so many times, and then says
+//! that it will not again. There is time left to roll the work back before others can come in.
 //!
 //! ```sh
 //! cargo run --example give_up                              # in this process's memory
@@ -10,7 +10,8 @@ use crossbeam_channel::RecvTimeoutError;
 use distlock::{DistLock, Error, LockGuard, LockOptions, Loss, LossCause};
 use std::time::Duration;
 
-/// One lease and two renewals, one after each third of it: the news comes after 0.9 s, and 0.6 s are left then.
+/// One lease and two renewals, one after each third of it: the news comes after 0.9 s, and 0.6 s
+/// are left then.
 const LEASE: Duration = Duration::from_millis(900);
 const RENEWALS: u32 = 2;
 
@@ -34,7 +35,7 @@ fn main() -> Result<(), Error> {
 
     println!("{:.0?} left: time to roll back", guard.remaining());
     while let Some(step) = done.pop() {
-        guard.ensure(Duration::from_millis(10))?; // whoever comes next must find all of it undone
+        guard.ensure(Duration::from_millis(10))?; // the next holder must find all of it undone
         println!("  undid step {step}");
     }
     assert!(guard.is_valid() && stranger.try_lock()?.is_none(), "it was ours until the end");
@@ -45,7 +46,8 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Works until all is done, or the lock is about to be lost. The pause between two steps is a wait for that news.
+/// Works until all is done, or the lock is about to be lost. The pause between two steps is a wait
+/// for that news.
 fn import(guard: &LockGuard, done: &mut Vec<usize>) -> Result<(), Loss> {
     let losses = guard.losses();
     for step in 1..=STEPS {

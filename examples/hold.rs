@@ -1,4 +1,5 @@
-//! Takes a lock, holds it, and talks about it: JSON lines on standard output, commands on standard input.
+//! Takes a lock, holds it, and talks about it: JSON lines on standard output, commands on standard
+//! input.
 //!
 //! ```sh
 //! cargo run --example hold -- --url redis://127.0.0.1:6379 --name orders:42
@@ -14,10 +15,11 @@
 //! | `verify` | the same with `"event":"verify"`, from the store (`null` milliseconds: no end) |
 //! | `release`, or end of input | `{"event":"released"}`, exit 0 |
 //!
-//! It begins with `{"event":"held","token":N}`, or with `{"event":"busy"}` (exit 1). When the lock is lost it says
-//! `{"event":"lost","cause":".."}` at once, answers for another second what was asked before that was read, and exits
-//! with 75. Ctrl-C and SIGTERM end the wait (exit 130) or release. Everything else is one line on standard error:
-//! exit 69 if the store cannot be reached, 78 if arguments are wrong, 70 otherwise.
+//! It begins with `{"event":"held","token":N}`, or with `{"event":"busy"}` (exit 1). When the lock
+//! is lost it says `{"event":"lost","cause":".."}` at once, answers for another second what was
+//! asked before that was read, and exits with 75. Ctrl-C and SIGTERM end the wait (exit 130) or
+//! release. Everything else is one line on standard error: exit 69 if the store cannot be reached,
+//! 78 if arguments are wrong, 70 otherwise.
 
 #[path = "shared/mod.rs"]
 mod shared;
@@ -62,7 +64,8 @@ impl Arguments {
     }
 }
 
-/// For how long commands are still answered after a loss: they may have been sent before it was told.
+/// For how long commands are still answered after a loss: they may have been sent before it was
+/// told.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -137,7 +140,8 @@ fn answer(guard: &LockGuard, command: Option<&str>) -> Result<Flow, Trouble> {
     Ok(Flow::Continue(()))
 }
 
-/// The end that the holder chose. The store may know better: then this is where we learn of the loss.
+/// The end that the holder chose. The store may know better: then this is where we learn of the
+/// loss.
 fn release(guard: LockGuard, losses: &Receiver<Loss>) -> Result<u8, Trouble> {
     match guard.unlock() {
         Ok(()) => {
@@ -172,21 +176,23 @@ fn say_lost(cause: String) -> Result<u8, Trouble> {
 }
 
 fn say_how_it_stands(event: &str, valid: bool, remaining: Duration) -> Result<(), Trouble> {
-    // A lock without an end is `Duration::MAX`, which no number of milliseconds should pretend to be.
+    // A lock without an end is `Duration::MAX`, which no number of milliseconds should pretend to
+    // be.
     let remaining = Json::from(u64::try_from(remaining.as_millis()).ok());
     say(&format!(r#"{{"event":"{event}","valid":{valid},"remaining_ms":{remaining}}}"#))
 }
 
-/// Writes a line, now: whoever reads it is waiting for it.
+/// Writes a line, now: its reader is waiting for it.
 fn say(line: &str) -> Result<(), Trouble> {
     let mut output = io::stdout().lock();
     writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| {
-        let what = format!("nobody reads standard output any more ({error}): keep the pipe open");
+        let what = format!("standard output is not read any more ({error}): keep the pipe open");
         Trouble::new(exit::SOFTWARE, what)
     })
 }
 
-/// The lines of standard input, read by a thread of its own, so that a loss is noticed while nobody types.
+/// The lines of standard input, read by a thread of its own, so that a loss is noticed between
+/// lines.
 fn commands() -> Receiver<String> {
     let (sender, receiver) = unbounded();
     thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! Ending a wait: an `Interrupt` wakes everybody who waits with it, at once, and leaves nothing of them in the store.
+//! Ending a wait: an `Interrupt` wakes every thread that waits with it, at once, and leaves nothing
+//! of them in the store.
 //!
 //! ```sh
 //! cargo run --example interrupt                              # in this process's memory
@@ -16,8 +17,8 @@ fn main() -> Result<(), Error> {
     let client = distlock::connect(&url)?;
     let (orders, stock) = (client.mutex("example:orders")?, client.mutex("example:stock")?);
 
-    // Ctrl-C, SIGTERM and SIGHUP fire it; press Ctrl-C while this runs, it ends as well. `Interrupt::new()` is one that
-    // nothing fires but the program itself.
+    // Ctrl-C, SIGTERM and SIGHUP fire it; press Ctrl-C while this runs, it ends as well.
+    // `Interrupt::new()` is one that nothing fires but the program itself.
     let stop = Interrupt::on_ctrl_c()?;
 
     // We hold both locks, so these two wait in vain. They share the interrupt.

@@ -1,5 +1,5 @@
-//! A job that takes longer than the lease: the watchdog renews it until the guard goes. If the program died, nobody would
-//! renew it, and the lock would be free within one lease.
+//! A job that takes longer than the lease: the watchdog renews it until the guard goes. If the
+//! program died, no thread would renew it, and the lock would be free within one lease.
 //!
 //! ```sh
 //! cargo run --example long_job                              # in this process's memory
@@ -31,10 +31,11 @@ fn main() -> Result<(), Error> {
     let start = Instant::now();
     for step in 1..=STEPS {
         thread::sleep(STEP);
-        // Between two steps is the place to look: it costs nothing, and stops the job if the lock is lost.
+        // Between two steps is the place to look: it costs nothing, and stops the job if the lock
+        // is lost.
         guard.ensure(Duration::from_millis(50))?;
         println!("step {step} done; {:.0?} left if it were not renewed again", guard.remaining());
-        assert!(stranger.try_lock()?.is_none(), "nobody else gets it meanwhile");
+        assert!(stranger.try_lock()?.is_none(), "no other client gets it meanwhile");
     }
     assert!(start.elapsed() > 3 * LEASE);
     println!(

@@ -1,5 +1,6 @@
-//! Several locks as one: threads move money between accounts, each under the locks of just the accounts it needs, and name
-//! them in whatever order they come. Nobody waits for ever, and no money is lost.
+//! Several locks as one: threads move money between accounts, each under the locks of just the
+//! accounts it needs, and name them in whatever order they come. No thread waits for ever, and no
+//! money is lost.
 //!
 //! ```sh
 //! cargo run --example multi_lock                              # in this process's memory
@@ -14,7 +15,7 @@ const ACCOUNTS: usize = 4;
 const THREADS: usize = 4;
 const TRANSFERS: usize = 25;
 
-/// An account, and the lock that whoever changes it must hold.
+/// An account, and the lock that a thread must hold to change it.
 struct Account {
     lock: Mutex,
     /// Read and written in two steps, which goes wrong as soon as two do it at once.
@@ -65,7 +66,8 @@ fn transfers(accounts: &[Account], thread: usize) -> Result<(), Error> {
 fn transfer(from: &Account, to: &Account) -> Result<(), Error> {
     let both = MultiLock::new([&from.lock, &to.lock])?;
     let guard = both.lock()?;
-    // Each account would refuse a smaller token than it has seen; so it gets the one of its own lock.
+    // Each account would refuse a smaller token than it has seen; so it gets the one of its own
+    // lock.
     let tokens = guard.fencing_tokens();
     assert!(tokens.len() == 2 && tokens.iter().all(|(_, token)| token.is_some()));
 

@@ -1,4 +1,5 @@
-//! Whoever holds a lock may lock it again: a function that locks may call another that locks, too.
+//! A thread that holds a lock may lock it again: a function that locks may call another that locks,
+//! too.
 //!
 //! ```sh
 //! cargo run --example reentrancy                              # in this process's memory
@@ -39,7 +40,8 @@ fn transfer(account: &dyn DistLock) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Needs the lock as well, and need not know whether its caller has it. A nested lock sends nothing to the store.
+/// Needs the lock as well, and need not know whether its caller has it. A nested lock sends nothing
+/// to the store.
 fn audit(account: &dyn DistLock) -> Result<(), Error> {
     let guard = account.lock()?;
     assert_eq!(account.hold_count(), 2);

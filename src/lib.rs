@@ -13,20 +13,17 @@
 //!
 #![doc = include_str!("../README.md")]
 //!
-//! # The map
+//! # Overview
 //!
-//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or a
-//!   store of your own
-//! - [`Client::mutex`] gives a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`] an
-//!   [`OwnedMutex`], whose guards can be sent to other threads
-//! - [`MultiLock`] makes several locks one, on whatever servers they are; [`MajorityLock`] needs
-//!   most of them
-//! - [`DistLock`] has the verbs (and the table from Java's names to these), [`LockOptions`] the
-//!   wait and the lease
-//! - [`LockGuard`] is the holding: its [fencing token](LockGuard::fencing_token), what is
-//!   [left of it](LockGuard::remaining), and [the news of its loss](LockGuard::losses)
-//! - [`backend`] is what a store must do, for those who write one; [`schemes`] is where it is
-//!   plugged into URLs
+//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or
+//!   another backend
+//! - [`Client::mutex`] returns a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`]
+//!   an [`OwnedMutex`], whose guards can be sent to other threads
+//! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds most of them
+//! - [`DistLock`] has the methods (and a table of their names in Java), [`LockOptions`] the options
+//! - [`LockGuard`] is a hold: its [fencing token](LockGuard::fencing_token), its [remaining
+//!   lease](LockGuard::remaining), and [news of its loss](LockGuard::losses)
+//! - [`backend`] is the interface of a store; [`schemes`] lists the stores that a URL can name
 
 #![forbid(unsafe_code)]
 
@@ -57,30 +54,33 @@ struct Recipes;
 /// | URL | store |
 /// |---|---|
 /// | `memory://`, `memory://name` | this process's memory: one store for each name |
-/// | `redis://[user:password@]host[:port][/database]` | one Redis server (feature `redis`, on by default) |
-/// | `rediss://[user:password@]host[:port][/database]` | the same over TLS (feature `tls`) |
-/// | `redis+unix://[user:password@]/path/of/socket[?db=database]` | the same over its Unix socket |
-/// | `redis+sentinel://[user:password@]host[:port][,..]/master[?db=database]` | the master that these sentinels name, from failover to failover; `rediss+sentinel://` over TLS |
-/// | `redis+cluster://[user:password@]host[:port],host[:port],..` | Redis Cluster, by some of its nodes (feature `cluster`, on by default) |
-/// | `rediss+cluster://[user:password@]host[:port],host[:port],..` | the same over TLS (feature `tls`) |
-/// | `redlock://[user:password@]host[:port],host[:port],host[:port][/database]` | a quorum of independent Redis servers (feature `cluster`, on by default); see [`set_up_quorum`] |
+/// | `redis://HOST[/database]` | one Redis server |
+/// | `rediss://HOST[/database]` | the same over TLS |
+/// | `redis+unix://[user:password@]/path/of/socket[?db=database]` | the same over a Unix socket |
+/// | `redis+sentinel://HOST,HOST,../master[?db=database]` | the master that these sentinels name |
+/// | `rediss+sentinel://..` | the same over TLS |
+/// | `redis+cluster://HOST,HOST,..` | Redis Cluster, by some of its nodes |
+/// | `rediss+cluster://..` | the same over TLS |
+/// | `redlock://HOST,HOST,HOST[/database]` | a quorum of Redis servers; see [`set_up_quorum`] |
 /// | `redlocks://..` | the same over TLS |
 ///
-/// A server on TLS is trusted if its certificate is for the host of the URL, and by an authority
-/// that the system trusts. Options say otherwise: `tls_ca=FILE` (the authorities to trust instead),
-/// `tls_name=HOST` (whom the certificate is for), and `tls_cert=FILE&tls_key=FILE` (our own
-/// certificate, for servers that ask for one); the files are PEM.
+/// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
+/// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS `tls`.
 ///
-/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`] for
-/// all of them.
+/// A TLS server is trusted if its certificate names the host of the URL and is signed by an
+/// authority that the system trusts. Options override this: `tls_ca=FILE` (the authorities to trust
+/// instead), `tls_name=HOST` (the name in the certificate), and `tls_cert=FILE&tls_key=FILE` (the
+/// client's certificate, for servers that require one); the files are PEM.
+///
+/// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`].
 ///
 /// # Blocking
 ///
-/// Not at all: a store that is down is reported when it is first asked.
+/// Not at all: the first request reports an unreachable store.
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] says what is wrong with the URL and what would be accepted.
+/// [`Error::is_configuration`] says what is wrong with the URL and what is accepted.
 ///
 /// # Examples
 ///
@@ -97,8 +97,8 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     builder().url(url)?.connect()
 }
 
-/// Connects to the store that the environment variable `DISTLOCK_URL` names, with the settings that
-/// stand in variables of their own, as in `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
+/// Connects to the store that the environment variable `DISTLOCK_URL` names, with settings from
+/// variables such as `DISTLOCK_WATCHDOG=10s`; see [`Config::from_env`].
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ pub fn connect_from_env() -> Result<Client, Error> {
     builder().config(Config::from_env()?).connect()
 }
 
-/// A builder that knows all the [`schemes`] that are built in.
+/// Returns a builder with all built-in [`schemes`].
 ///
 /// # Examples
 ///
@@ -128,7 +128,7 @@ pub fn builder() -> ClientBuilder {
 #[cfg(feature = "cluster")]
 pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
 
-/// The schemes that are built in. Add your own with [`Schemes::with`] and give them to the
+/// Returns the built-in schemes. Add others with [`Schemes::with`] and pass them to the
 /// [`builder`].
 #[must_use]
 pub fn schemes() -> Schemes {
@@ -152,7 +152,7 @@ pub fn schemes() -> Schemes {
 #[cfg(all(test, feature = "redis", not(feature = "tls")))]
 mod tests {
     #[test]
-    fn a_tls_url_without_the_feature_is_refused_by_its_name() {
+    fn tls_url_without_the_feature_is_refused_with_its_name() {
         for url in ["rediss://127.0.0.1", "rediss://127.0.0.1?tls_ca=x"] {
             let refused = crate::connect(url).unwrap_err();
             assert!(refused.is_configuration(), "{refused:?}");

@@ -46,7 +46,7 @@ has() {
     esac >/dev/null 2>&1
 }
 
-# What is there, for whoever reads what was tested.
+# What is there, for the report of what was tested.
 version_of() {
     case $1 in
         java) java -version 2>&1 | head -n 1 ;;

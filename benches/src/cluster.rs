@@ -1,4 +1,5 @@
-//! Locks on three nodes of a cluster, and the same on one of them: the same client, the same links, in turns.
+//! Locks on three nodes of a cluster, and the same on one of them: the same client, the same links,
+//! in turns.
 
 use crate::raw::{Raw, Reply, request};
 use crate::server::{Counters, Server, free_port};

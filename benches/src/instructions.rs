@@ -1,5 +1,6 @@
-//! Instructions for a cycle, counted by valgrind: the same on a busy machine as on a quiet one, so that a regression of a
-//! few percent is seen. A run of many cycles less a run of few, so that the start does not count.
+//! Instructions for a cycle, counted by valgrind: the same on a busy machine as on a quiet one, so
+//! that a regression of a few percent is seen. A run of many cycles less a run of few, so that the
+//! start does not count.
 
 use crate::server::Server;
 use crate::suite;

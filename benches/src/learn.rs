@@ -1,4 +1,5 @@
-//! What the library sends for one lock and unlock, read from the server's MONITOR, and the same for other names.
+//! What the library sends for one lock and unlock, read from the server's MONITOR, and the same for
+//! other names.
 
 use crate::raw::{Raw, Reply, request};
 use distlock::backend::RENEW_BATCH;
@@ -106,8 +107,9 @@ impl Renewals {
     }
 }
 
-/// Lets the library hold some locks until each was renewed, and compares what the server saw with what the raw socket
-/// would send for the same locks. Returns how many were renewed at most at a time.
+/// Lets the library hold some locks until each was renewed, and compares what the server saw with
+/// what the raw socket would send for the same locks. Returns how many were renewed at most at a
+/// time.
 ///
 /// # Panics
 ///
@@ -144,7 +146,8 @@ pub(crate) fn check_renewals(port: u16) -> usize {
     most
 }
 
-/// Lets the library and the raw socket lock and unlock the same name, and compares what the server saw. Returns it.
+/// Lets the library and the raw socket lock and unlock the same name, and compares what the server
+/// saw. Returns it.
 ///
 /// # Panics
 ///
@@ -195,7 +198,8 @@ impl Monitor {
         Self(raw)
     }
 
-    /// The words of the next script that somebody sends, or of an ECHO. What scripts call is passed over.
+    /// The words of the next script that a client sends, or of an ECHO. What scripts call is passed
+    /// over.
     fn next(&mut self) -> Vec<String> {
         while let Some(Reply::Text(line)) = self.0.next_within(Duration::from_secs(10)) {
             let line = String::from_utf8(line).expect("MONITOR escapes what is not text");

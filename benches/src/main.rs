@@ -51,7 +51,8 @@ enum Task {
         #[arg(long, default_value_t = 20)]
         rounds: usize,
     },
-    /// Counts instructions of the hot paths, with valgrind, and writes them to the page and the figures.
+    /// Counts instructions of the hot paths, with valgrind, and writes them to the page and the
+    /// figures.
     Instructions {
         /// Writes nothing, and fails if a path takes more than 3 % above what is written down.
         #[arg(long)]
@@ -74,8 +75,8 @@ struct Options {
     /// Leaves it to the system which processor the server and the clients run on.
     #[arg(long)]
     no_pin: bool,
-    /// Runs the server and the clients before everything else, with a pause as long as each turn after it: for a machine
-    /// that is not idle. For root only.
+    /// Runs the server and the clients before everything else, with a pause as long as each turn
+    /// after it: for a machine that is not idle. For root only.
     #[arg(long)]
     first: bool,
     /// Writes also what is not everything: only the tables that were measured are replaced.
@@ -87,7 +88,8 @@ struct Options {
 
 #[derive(clap::Args)]
 struct Place {
-    /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the build directory.
+    /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the
+    /// build directory.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
     docs: PathBuf,
 }

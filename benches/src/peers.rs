@@ -1,5 +1,6 @@
-//! The libraries that we are compared with: which program each column has, in which version, and how it is built. A column is
-//! there, or was left out on request, which the page then says; what is missing or another version is an error.
+//! The libraries that we are compared with: which program each column has, in which version, and
+//! how it is built. A column is there, or was left out on request, which the page then says; what
+//! is missing or another version is an error.
 
 use crate::build_directory;
 use built::{SKIP, is_skipped};
@@ -15,41 +16,42 @@ mod built;
 mod pins;
 
 /// A library of another language, by the program that the interop suite has for it.
-pub(crate) struct Neighbour {
+pub(crate) struct ForeignClient {
     /// As its column is called.
     pub(crate) name: &'static str,
     language: &'static str,
     pin: Pin,
     /// What the program is started with.
     pub(crate) arguments: &'static [&'static str],
-    /// The lease that it asks for, in milliseconds: 0 where its watchdog sees to that, as ours does.
+    /// The lease that it asks for, in milliseconds: 0 where its watchdog sees to that, as ours
+    /// does.
     pub(crate) lease: u64,
 }
 
 /// In the order of the columns.
-pub(crate) const NEIGHBOURS: [Neighbour; 4] = [
-    Neighbour {
+pub(crate) const FOREIGN_CLIENTS: [ForeignClient; 4] = [
+    ForeignClient {
         name: "redisson",
         language: "java",
         pin: pins::NEWEST_REDISSON,
         arguments: &["usual=yes"],
         lease: 0,
     },
-    Neighbour {
+    ForeignClient {
         name: "redis-py",
         language: "python",
         pin: pins::REDIS_PY,
         arguments: &["kind=redis-py"],
         lease: 30_000,
     },
-    Neighbour {
+    ForeignClient {
         name: "redlock",
         language: "node",
         pin: pins::REDLOCK_5,
         arguments: &["kind=redlock"],
         lease: 30_000,
     },
-    Neighbour {
+    ForeignClient {
         name: "redsync",
         language: "go",
         pin: pins::REDSYNC,
@@ -58,17 +60,19 @@ pub(crate) const NEIGHBOURS: [Neighbour; 4] = [
     },
 ];
 
-/// The columns of the other crates. That of rlock is its asynchronous interface, the third its blocking one.
+/// The columns of the other crates. That of rlock is its asynchronous interface, the third its
+/// blocking one.
 pub(crate) const CRATES: [&str; 3] = ["rslock", "rlock", "rlock-sync"];
 
-impl Neighbour {
+impl ForeignClient {
     /// The one whose column is called so.
     pub(crate) fn called(name: &str) -> Self {
-        let named = NEIGHBOURS.into_iter().find(|neighbour| neighbour.name == name);
-        named.unwrap_or_else(|| panic!("no neighbour is called {name:?}"))
+        let named = FOREIGN_CLIENTS.into_iter().find(|foreign_client| foreign_client.name == name);
+        named.unwrap_or_else(|| panic!("no foreign client is called {name:?}"))
     }
 
-    /// What its program must say when it is ready: another version would be measured under a wrong name.
+    /// What its program must say when it is ready: another version would be measured under a wrong
+    /// name.
     pub(crate) fn says(&self) -> String {
         format!("ready {}", self.pin.says())
     }
@@ -86,26 +90,26 @@ impl Neighbour {
 pub(crate) struct Peers {
     /// Drives the other crates.
     pub(crate) crates: Option<PathBuf>,
-    /// In the order of [`NEIGHBOURS`].
-    pub(crate) neighbours: [Option<PathBuf>; NEIGHBOURS.len()],
+    /// In the order of [`FOREIGN_CLIENTS`].
+    pub(crate) foreign_clients: [Option<PathBuf>; FOREIGN_CLIENTS.len()],
 }
 
 impl Peers {
     /// All of them are left out.
     pub(crate) const NONE: Self =
-        Self { crates: None, neighbours: [const { None }; NEIGHBOURS.len()] };
+        Self { crates: None, foreign_clients: [const { None }; FOREIGN_CLIENTS.len()] };
 
     /// Builds all but what is to be skipped.
     pub(crate) fn build() -> Self {
         let directory = build_directory();
         let target = directory.parent().expect("target/release");
         prepare(target);
-        let program = |neighbour: &Neighbour| {
-            (!left_out(neighbour.name, neighbour.language))
-                .then(|| built::program(target, &neighbour.folder(), neighbour.language))
+        let program = |foreign_client: &ForeignClient| {
+            (!left_out(foreign_client.name, foreign_client.language))
+                .then(|| built::program(target, &foreign_client.folder(), foreign_client.language))
         };
         let crates = (!left_out(&CRATES.join(", "), "rust")).then(build_crates);
-        Self { crates, neighbours: NEIGHBOURS.each_ref().map(program) }
+        Self { crates, foreign_clients: FOREIGN_CLIENTS.each_ref().map(program) }
     }
 }
 
@@ -118,16 +122,17 @@ fn left_out(columns: &str, language: &str) -> bool {
     is_skipped
 }
 
-/// Builds the interop suite's programs that are missing or old. It leaves out by itself what is to be skipped.
+/// Builds the interop suite's programs that are missing or old. It leaves out by itself what is to
+/// be skipped.
 fn prepare(target: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop.sh");
     let status = Command::new(script)
         .arg("prepare")
-        .args(NEIGHBOURS.each_ref().map(|neighbour| neighbour.language))
+        .args(FOREIGN_CLIENTS.each_ref().map(|foreign_client| foreign_client.language))
         .env("CARGO_TARGET_DIR", target)
         .status()
         .expect("there is a shell");
-    assert!(status.success(), "the neighbours do not build; `--no-peers` goes without them");
+    assert!(status.success(), "the foreign clients do not build; `--no-peers` goes without them");
 }
 
 /// Builds the program that drives the other crates, and says where it is.

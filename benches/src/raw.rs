@@ -1,5 +1,6 @@
-//! The reference: one plain socket, requests prebuilt, answers read and hardly looked at. What it sends is, byte for
-//! byte, what the library sends: the words come from the server's own MONITOR (see `learn.rs`).
+//! The reference: one plain socket, requests prebuilt, answers read and hardly looked at. What it
+//! sends is, byte for byte, what the library sends: the words come from the server's own MONITOR
+//! (see `learn.rs`).
 
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -43,8 +44,8 @@ impl Raw {
         self.read().expect("the server answers")
     }
 
-    /// The next answer, if it begins within `wait`; zero asks for what is there. For connections that are only listened
-    /// to: the time-out stays.
+    /// The next answer, if it begins within `wait`; zero asks for what is there. For connections
+    /// that are only listened to: the time-out stays.
     pub(crate) fn next_within(&mut self, wait: Duration) -> Option<Reply> {
         let socket = self.0.get_ref();
         socket.set_nonblocking(wait.is_zero()).expect("a socket takes it");

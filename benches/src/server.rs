@@ -13,7 +13,8 @@ use tempfile::TempDir;
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
-    /// Whether nothing else runs on the machine while the server or its clients have something to do.
+    /// Whether nothing else runs on the machine while the server or its clients have something to
+    /// do.
     pub(crate) goes_first: bool,
     /// Gives up what [`go_first`](Self::go_first) took, in whatever way we end.
     _restorer: Option<Child>,
@@ -23,10 +24,12 @@ pub(crate) struct Server {
 /// How the server and the clients run before everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// Nobody waits for a time slice of others. But on one processor whoever runs goes on until it sleeps: who is woken by a
-    /// release does not get to run before the one who released has taken the lock again.
+    /// No thread waits for a time slice of others. But on one processor a thread runs until it
+    /// sleeps: one that is woken by a release does not get to run before the one who released has
+    /// taken the lock again.
     RealTime,
-    /// As the system does it always, with a much larger share than others: for what depends on who runs next.
+    /// As the system does it always, with a much larger share than others: for what depends on who
+    /// runs next.
     Nice,
 }
 
@@ -56,7 +59,8 @@ impl Server {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let port = free_port();
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        // The shell kills the server when nobody holds its other end any more, in whatever way we ended.
+        // The shell kills the server when no process holds its other end any more, in whatever way
+        // we ended.
         let process = Command::new("sh")
             .args(["-c", "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server", "sh", &binary])
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
@@ -83,8 +87,9 @@ impl Server {
         server
     }
 
-    /// Gives the server the last processor for itself and this process, with all that it starts, the others: so the
-    /// scheduler's choice, which differs from run to run, is none of the figures. Not where there is only one.
+    /// Gives the server the last processor for itself and this process, with all that it starts,
+    /// the others: so the scheduler's choice, which differs from run to run, is none of the
+    /// figures. Not where there is only one.
     pub(crate) fn pin(&self) {
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         if count < 2 {
@@ -99,17 +104,19 @@ impl Server {
         let _refused = sched_setaffinity(None, &ours).is_err();
     }
 
-    /// From now on [`prefer`](Self::prefer) lets the server, and this process with all that it starts, run before everything
-    /// else. Where others use the machine, too, whoever is woken waits for one of their time slices, and that is what
-    /// would be measured: most of all with many threads, which are woken often.
+    /// From now on [`prefer`](Self::prefer) lets the server, and this process with all that it
+    /// starts, run before everything else. Where others use the machine, too, a woken thread waits
+    /// for one of their time slices, and that is what would be measured: most of all with many
+    /// threads, which are woken often.
     pub(crate) fn go_first(&mut self) {
         const GROUP: &str = "/proc/self/autogroup";
         const HIGHEST: i32 = -20;
         for pid in [Pid::from_raw(self.pid()), None] {
             setpriority_process(pid, HIGHEST).expect("priority is for root only");
         }
-        // Niceness counts among the processes of a session; between sessions the system shares evenly, unless it is told
-        // that this one is nice. (Where it does not, there is no such file.)
+        // Niceness counts among the processes of a session; between sessions the system shares
+        // evenly, unless it is told that this one is nice. (Where it does not, there is no such
+        // file.)
         if let Ok(group) = std::fs::read_to_string(GROUP) {
             let old = group.split_whitespace().last().expect("it says how nice the session is");
             let restorer = Command::new("sh")
@@ -123,7 +130,8 @@ impl Server {
         self.goes_first = true;
     }
 
-    /// Lets the server, and what this process starts next, run before everything else in this way, if they are to.
+    /// Lets the server, and what this process starts next, run before everything else in this way,
+    /// if they are to.
     pub(crate) fn prefer(&self, priority: Priority) {
         if !self.goes_first {
             return;
@@ -161,8 +169,8 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody listens on, below those that the system gives to outgoing connections: who dials one of those
-/// before the server listens may connect to itself.
+/// A port without a listener, below those that the system gives to outgoing connections: who dials
+/// one of those before the server listens may connect to itself.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(free).expect("it never ends")

@@ -14,7 +14,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// The file of a run.
 pub(crate) enum Counter {
-    /// Made by this run, known to nobody else, and removed when it is dropped.
+    /// Made by this run, known to no other program, and removed when it is dropped.
     Ours(NamedTempFile),
     /// Named on the command line: others may sell from it, too.
     Shared(PathBuf),
@@ -43,7 +43,7 @@ impl Counter {
         }
     }
 
-    /// Whether nobody else sells from it.
+    /// Whether no other program sells from it.
     pub(crate) fn is_ours(&self) -> bool {
         matches!(self, Self::Ours(_))
     }
@@ -58,8 +58,9 @@ impl Counter {
         })
     }
 
-    /// The number in it, read without the lock: for before the first and after the last job, where it does no harm that
-    /// others go on selling. They may be writing it just now, so it is looked at more than once. `None`: there is none.
+    /// The number in it, read without the lock: for before the first and after the last job, where
+    /// it does no harm that others go on selling. They may be writing it just now, so it is looked
+    /// at more than once. `None`: there is none.
     pub(crate) fn settled(&self) -> io::Result<Option<u64>> {
         for _ in 0..LOOKS {
             if let Some(number) = read(self.path())? {
@@ -72,8 +73,8 @@ impl Counter {
     }
 }
 
-/// Makes a file that appears with its zero in it: another run that starts now must not find it empty, nor write a zero over
-/// what was sold already.
+/// Makes a file that appears with its zero in it: another run that starts now must not find it
+/// empty, nor write a zero over what was sold already.
 fn make(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let file = NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).and_then(with_zero)?;
@@ -89,7 +90,8 @@ fn with_zero(mut file: NamedTempFile) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// The number in the file; `None` if there is none in it, because somebody without the lock is just writing it.
+/// The number in the file; `None` if there is none in it, because a thread without the lock is just
+/// writing it.
 pub(crate) fn read(path: &Path) -> io::Result<Option<u64>> {
     let bytes = fs::read(path)?;
     Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()))
@@ -97,8 +99,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<u64>> {
 
 /// Writes the number, in one step.
 ///
-/// The file is not emptied first, or a program that is killed between the two steps would leave it so, and the next one
-/// would sell everything anew. The blanks cover whatever stood there before.
+/// The file is not emptied first, or a program that is killed between the two steps would leave it
+/// so, and the next one would sell everything anew. The blanks cover whatever stood there before.
 pub(crate) fn write(path: &Path, number: u64) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(format!("{number:<20}\n").as_bytes())

@@ -1,5 +1,6 @@
-//! The overselling problem: many workers sell numbered items, and the next number stands in a file that each of them
-//! reads, and writes back plus one. Under a lock no number is sold twice; without it, see for yourself.
+//! The overselling problem: many workers sell numbered items, and the next number stands in a file
+//! that each of them reads, and writes back plus one. Under a lock no number is sold twice; without
+//! it, see for yourself.
 //!
 //! ```sh
 //! cargo run --release --example batch_workers                  # eight threads, in this process's memory
@@ -7,16 +8,18 @@
 //! cargo run --release --example batch_workers -- --url redis://127.0.0.1:6379 --processes 4
 //! ```
 //!
-//! Ctrl-C stops it in order: workers that wait for the lock wake at once, in every process, and the summary proves what was
-//! sold until then.
+//! Ctrl-C stops it in order: workers that wait for the lock wake at once, in every process, and the
+//! summary proves what was sold until then.
 //!
-//! Several runs, and other programs, may sell from one file: give all of them the same `--counter` and `--name`.
+//! Several runs, and other programs, may sell from one file: give all of them the same `--counter`
+//! and `--name`.
 //!
-//! Exit codes: 0 exact, 1 sold twice or counted wrong, 130 stopped by Ctrl-C and exact so far, 69 the store cannot be
-//! reached, 78 an argument is wrong, 75 the lock was lost, 70 anything else.
+//! Exit codes: 0 exact, 1 sold twice or counted wrong, 130 stopped by Ctrl-C and exact so far, 69
+//! the store cannot be reached, 78 an argument is wrong, 75 the lock was lost, 70 anything else.
 //!
-//! The lock is used in `worker.rs`, in about ten lines. Around it: `counter.rs` is the file, `report.rs` what workers tell,
-//! `processes.rs` starts this program several times, and `proof.rs` looks for anything that was sold twice.
+//! The lock is used in `worker.rs`, in about ten lines. Around it: `counter.rs` is the file,
+//! `report.rs` what workers tell, `processes.rs` starts this program several times, and `proof.rs`
+//! looks for anything that was sold twice.
 
 #[path = "../shared/mod.rs"]
 mod shared;
@@ -58,7 +61,8 @@ struct Arguments {
     /// Items to sell, by all of them together
     #[arg(long, value_name = "NUMBER", default_value = "2000", value_parser = positive())]
     jobs: usize,
-    /// The file with the number that was sold last; made if there is none [default: one of our own, removed at the end]
+    /// The file with the number that was sold last; made if there is none [default: one of our own,
+    /// removed at the end]
     #[arg(long, value_name = "FILE")]
     counter: Option<PathBuf>,
     /// Work without the lock
@@ -116,7 +120,7 @@ fn run(arguments: &Arguments) -> Result<u8, Trouble> {
     trouble.map_or(Ok(code), Err)
 }
 
-/// Each process has a memory of its own, so a lock in memory would exclude nobody in the others.
+/// Each process has a memory of its own, so a lock in memory would not exclude the others.
 fn refuse_lonely_processes(arguments: &Arguments) -> Result<(), Trouble> {
     let shares_a_lock = arguments.processes > 1 && !arguments.without_lock;
     if shares_a_lock && Config::from_url(&arguments.url)?.scheme() == "memory" {
@@ -129,8 +133,8 @@ fn refuse_lonely_processes(arguments: &Arguments) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// A worker's `lock` puts up with a store that is away for a while, because it may come back. At the beginning it is more
-/// likely that there is none, so one question finds out.
+/// A worker's `lock` puts up with a store that is away for a while, because it may come back. At
+/// the beginning it is more likely that there is none, so one question finds out.
 fn look_at_the_store(arguments: &Arguments) -> Result<(), Trouble> {
     let lock = distlock::connect(&arguments.url)?.mutex(&arguments.name)?;
     if !arguments.without_lock {

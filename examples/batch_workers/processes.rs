@@ -1,8 +1,10 @@
-//! The same program several times: the parent divides the jobs and gathers the reports, its children sell.
+//! The same program several times: the parent divides the jobs and gathers the reports, its
+//! children sell.
 //!
-//! A child writes its reports to standard output, one in each line. Its standard input is its life line: the parent closes
-//! it to stop the child, and if the parent dies, the system does. (On a terminal Ctrl-C reaches the children by itself; a
-//! SIGTERM reaches only the process it was sent to.)
+//! A child writes its reports to standard output, one in each line. Its standard input is its life
+//! line: the parent closes it to stop the child, and if the parent dies, the system does. (On a
+//! terminal Ctrl-C reaches the children by itself; a SIGTERM reaches only the process it was sent
+//! to.)
 
 use crate::Arguments;
 use crate::report::Report;
@@ -64,7 +66,7 @@ pub(crate) fn be_a_child(arguments: &Arguments) -> Result<u8, Trouble> {
     let mut output = io::stdout().lock();
     let result = worker::run_all(arguments, counter, &stop, |report| {
         if writeln!(output, "{report}").is_err() {
-            stop.fire(); // nobody listens any more
+            stop.fire(); // the receiver is gone
         }
     });
     // The parent prints it: one line for the whole family.

@@ -1,15 +1,16 @@
 //! [`Proof`]: whether a run was exact, and the summary that says so.
 //!
-//! What must be so of the numbers that this run sold, and of the file before (`first`) and after it (`last`):
+//! What must be so of the numbers that this run sold, and of the file before (`first`) and after it
+//! (`last`):
 //!
 //! - no number was sold twice, and all lie in `first + 1 ..= last`;
 //! - in the order of the numbers, the fencing tokens grow strictly;
 //! - every job was done, unless Ctrl-C came, and found a number in the file;
-//! - the file rose by exactly as many as were sold, if it is our own. If it is shared, others may have sold as well, so it
-//!   rose by at least as many.
+//! - the file rose by exactly as many as were sold, if it is our own. If it is shared, others may
+//!   have sold as well, so it rose by at least as many.
 //!
-//! Two runs on one file that use different locks, or none, can sell the same number without either of them knowing:
-//! each knows its own sales only.
+//! Two runs on one file that use different locks, or none, can sell the same number without either
+//! of them knowing: each knows its own sales only.
 
 use super::report::{Sale, Tally};
 use super::shared::exit;
@@ -35,7 +36,7 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// Looks at everything that was sold. `alone`: nobody else sold from the file.
+    /// Looks at everything that was sold. `alone`: no other program sold from the file.
     pub(crate) fn of(mut tally: Tally, run: &Run, alone: bool) -> Self {
         tally.sales.sort_unstable();
         let done = tally.sales.len();
@@ -99,7 +100,7 @@ impl Proof {
     fn look_at_file(&mut self, done: u64, run: &Run, alone: bool) {
         let Run { first, last: Some(last), .. } = *run else {
             self.say("counter", "has no number in it any more".to_owned());
-            return self.refute("somebody wrote something else into the counter".to_owned());
+            return self.refute("another program wrote into the counter".to_owned());
         };
         let Some(rise) = last.checked_sub(first) else {
             self.say("counter", format!("fell from {first} to {last}"));

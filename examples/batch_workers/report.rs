@@ -1,5 +1,5 @@
-//! [`Report`]: what a worker tells, inside its process as a value and to the parent process as a line; and [`Tally`]: all
-//! that was told.
+//! [`Report`]: what a worker tells, inside its process as a value and to the parent process as a
+//! line; and [`Tally`]: all that was told.
 
 use super::shared::{Trouble, exit};
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) struct Sale {
 #[derive(Clone, Debug)]
 pub(crate) enum Report {
     Sold(Sale),
-    /// No number stood in the file, because somebody was just writing it: nothing was sold.
+    /// No number stood in the file, because another thread was just writing it: nothing was sold.
     Unreadable,
     /// The wait for the lock was interrupted, and the worker has gone.
     Interrupted,

@@ -25,7 +25,8 @@ struct Shop<'a> {
     left: AtomicUsize,
 }
 
-/// A client that says on standard error why a store grants nothing yet, such as a quorum that is new.
+/// A client that says on standard error why a store grants nothing yet, such as a quorum that is
+/// new.
 fn connect(url: &str) -> Result<Client, distlock::Error> {
     let is_told = AtomicBool::new(false);
     let tell = move |event: &Event| {
@@ -38,7 +39,8 @@ fn connect(url: &str) -> Result<Client, distlock::Error> {
     distlock::builder().url(url)?.events(Arc::new(tell)).connect()
 }
 
-/// Runs all threads of this process until the jobs are done, and hands every report to `count`, on this thread.
+/// Runs all threads of this process until the jobs are done, and hands every report to `count`, on
+/// this thread.
 pub(crate) fn run_all(
     arguments: &Arguments,
     counter: &Path,
@@ -56,7 +58,8 @@ pub(crate) fn run_all(
             let (shop, reports) = (&shop, reports.clone());
             scope.spawn(move || {
                 if let Err(trouble) = shop.work(&reports) {
-                    // The other workers would run into the same: the first one to meet it stops them.
+                    // The other workers would run into the same: the first one to meet it stops
+                    // them.
                     shop.stop.fire();
                     tell(&reports, Report::Failed(trouble));
                 }
@@ -93,12 +96,14 @@ impl Shop<'_> {
             guard => guard?,
         };
         let token = guard.fencing_token().map(|token| token.get());
-        // Asked right before the write: had we been paused past the lease, another would be selling this number now.
+        // Asked right before the write: had we been paused past the lease, another would be selling
+        // this number now.
         let report = self.sell(token, || Ok(guard.ensure(A_WRITE)?))?;
         tell(reports, report);
         // Says so if the lock was lost meanwhile; dropping the guard would not.
         match guard.unlock() {
-            // Its answer did not come. The sale stands, and the release is tried on in the background.
+            // Its answer did not come. The sale stands, and the release is tried on in the
+            // background.
             Err(error) if error.is_unavailable() => {}
             released => released?,
         }

@@ -1,4 +1,5 @@
-//! The races. Each is played twice by the same script: with the format that has it, and with one that cures it.
+//! The races. Each is played twice by the same script: with the format that has it, and with one
+//! that cures it.
 
 use super::stage::{Begun, Client, Server, until};
 use distlock::{ClientId, Clock, Config, Context, DistLock, Replication, SystemClock};
@@ -121,7 +122,7 @@ pub(crate) fn all() -> Vec<Race> {
             title: "A crash between SETNX and EXPIRE",
             story: &[
                 "A's SETNX takes the lock",
-                "A dies before its EXPIRE: nobody gets the lock ever again",
+                "A dies before its EXPIRE: no client ever gets the lock again",
             ],
             play: crash_before_expire,
             happens: Cast::of("plain,commands"),
@@ -131,7 +132,7 @@ pub(crate) fn all() -> Vec<Race> {
             title: "A crash between INCR and EXPIRE",
             story: &[
                 "A's INCR takes the lock",
-                "A dies before its EXPIRE: nobody gets the lock ever again",
+                "A dies before its EXPIRE: no client ever gets the lock again",
             ],
             play: crash_before_expire,
             happens: Cast::of("counter,commands"),
@@ -172,7 +173,7 @@ pub(crate) fn all() -> Vec<Race> {
             title: "A lock freed by force under its holder",
             story: &[
                 "A holds the lock; an operator frees it by force; B takes it",
-                "A, whom nobody has told, is done, and deletes B's lock",
+                "A, which was not told, is done, and deletes B's lock",
             ],
             play: freed_by_force,
             happens: Cast::of("plain"),
@@ -277,7 +278,7 @@ fn both_have_seen_it(cast: &Cast) -> bool {
         .map(|client| client.until(TAKEOVER, Client::take));
     assert!(attempts.iter().all(Begun::is_held_up));
     let [a, b] = attempts.map(Begun::go_on);
-    assert!(a, "whoever goes on first has it");
+    assert!(a, "the first to go on has it");
     b
 }
 
@@ -287,7 +288,7 @@ fn overwritten(cast: &Cast) -> bool {
     let (a, b) = (Client::ahead(&server, cast.format, 5), Client::new(&server, cast.format));
     let attempt = a.until(TAKEOVER, Client::take);
     if !attempt.is_held_up() {
-        // It is one step: whoever has it gives it back.
+        // It is one step: its holder gives it back.
         assert!(attempt.go_on() && !b.take());
         return !a.give_back();
     }
@@ -317,7 +318,7 @@ fn crash_before_expire(cast: &Cast) -> bool {
     let server = Server::start();
     let a = Client::new(&server, cast.format);
     let attempt = a.until(&["EXPIRE"], Client::take);
-    // Whoever is held up for ever is dead.
+    // A client that is held up for ever is dead.
     let is_endless = server.has_the_lock() && server.left() == -1;
     let others = Client::new(&server, cast.format).take();
     attempt.go_on();
@@ -417,7 +418,7 @@ fn amnesia(cast: &Cast) -> bool {
         let config = Config::from_url(&url).expect("a good URL");
         distlock::set_up_quorum(&config).expect("they are new");
     }
-    // Who cannot reach one of them: nobody listens on that port.
+    // A client that cannot reach one of them: that port has no listener.
     let without = |gone: usize| {
         let mut places = places.clone();
         places[gone] = "127.0.0.1:1".to_owned();

@@ -1,4 +1,5 @@
-//! What the races are played on: servers of our own, and clients that can be held up between two commands.
+//! What the races are played on: servers of our own, and clients that can be held up between two
+//! commands.
 
 use distlock::backend::{
     AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens,
@@ -34,18 +35,20 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
-    /// Where it runs: a replica writes there what its master sends, and would read what lies there when it starts.
+    /// Where it runs: a replica writes there what its master sends, and would read what lies there
+    /// when it starts.
     _folder: TempDir,
 }
 
 impl Server {
     pub(crate) fn start() -> Self {
-        // A port that was free a moment ago may be taken when the server binds it: then another one.
+        // A port that was free a moment ago may be taken when the server binds it: then another
+        // one.
         let mut started = (0..20).filter_map(|_| Self::start_on(free_port()));
         started.next().expect("one of so many ports is free")
     }
 
-    /// One on this port; none if it is somebody else's.
+    /// One on this port; none if the port is taken.
     pub(crate) fn start_on(port: u16) -> Option<Self> {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let folder = tempfile::tempdir().expect("a folder of its own");
@@ -76,7 +79,7 @@ impl Server {
     /// Kills it, and starts an empty one in its place.
     pub(crate) fn start_again(&mut self) {
         self.stop();
-        *self = Self::start_on(self.port).expect("nobody has taken its port");
+        *self = Self::start_on(self.port).expect("its port is still free");
     }
 
     pub(crate) fn stop(&mut self) {
@@ -114,8 +117,9 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody listens on, below those that the system gives to outgoing connections: a server that is started again
-/// needs it once more, and who dials it before the server listens must not reach itself.
+/// A port without a listener, below those that the system gives to outgoing connections: a server
+/// that is started again needs it once more, and who dials it before the server listens must not
+/// reach itself.
 fn free_port() -> u16 {
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("it never ends")
@@ -166,7 +170,8 @@ struct Held {
 }
 
 impl Hold {
-    /// Begins something that tells it of its steps, and returns when that has come to one of these, or to its end.
+    /// Begins something that tells it of its steps, and returns when that has come to one of these,
+    /// or to its end.
     pub(crate) fn until<T: Send + 'static>(
         self: &Arc<Self>,
         steps: &'static [&'static str],
@@ -201,8 +206,9 @@ struct Granted {
     token: Option<FencingToken>,
 }
 
-/// A client that wants the lock `x`, and talks to the store by the backend alone: what a lock's owner knows of itself, its
-/// deadline, is left out here, because a paused process does not look at its clock.
+/// A client that wants the lock `x`, and talks to the store by the backend alone: what a lock's
+/// owner knows of itself, its deadline, is left out here, because a paused process does not look at
+/// its clock.
 #[derive(Clone)]
 pub(crate) struct Client {
     backend: Arc<dyn Backend>,
@@ -297,12 +303,13 @@ impl Client {
         matches!(self.release(), Ok(Release::Freed | Release::FreedFor(_)))
     }
 
-    /// Frees the lock, whoever's it is. Whether there was one.
+    /// Frees the lock of any owner, and returns whether there was one.
     pub(crate) fn free_by_force(&self) -> bool {
         self.backend.force_release(&name(), soon()).is_ok_and(|is_freed| is_freed)
     }
 
-    /// What [`give_back`](Self::give_back) does, and what the store says. Asked for also where nothing was given.
+    /// What [`give_back`](Self::give_back) does, and what the store says. Asked for also where
+    /// nothing was given.
     pub(crate) fn release(&self) -> Result<Release, Failure> {
         let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());

@@ -1,5 +1,5 @@
-//! How the larger examples begin and end: their arguments, one exit code for each kind of trouble, and one line on
-//! standard error that says what happened and how to mend it.
+//! How the larger examples begin and end: their arguments, one exit code for each kind of trouble,
+//! and one line on standard error that says what happened and how to mend it.
 
 use clap::Parser;
 use distlock::{Error, ErrorKind};
@@ -68,7 +68,8 @@ impl From<Error> for Trouble {
     }
 }
 
-/// An error and what caused it, down to the system's own words. A cause that was quoted already is not repeated.
+/// An error and what caused it, down to the system's own words. A cause that was quoted already is
+/// not repeated.
 pub(crate) fn with_sources(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

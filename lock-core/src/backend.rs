@@ -2,42 +2,51 @@
 //!
 //! # The contract
 //!
-//! A backend is mechanism. It makes **one attempt** and says what came of it. It never waits for a lock, never retries
-//! for one, never renews by itself, counts no nested locks and starts no timers. All of that is policy, and written
-//! once, in the engine above it: the local queue, the wait loop, deadlines, re-entry, interrupts, renewal and loss.
+//! A backend is mechanism. It makes **one attempt** and says what came of it. It never waits for a
+//! lock, never retries for one, never renews by itself, counts no nested locks and starts no
+//! timers. All of that is policy, and written once, in the engine above it: the local queue, the
+//! wait loop, deadlines, re-entry, interrupts, renewal and loss.
 //!
 //! **What the engine will do.** It calls every method from several threads at once. It calls
 //! [`acquire`](Backend::acquire) at most once at a time for each name (one contender per client), and repeats it *with
-//! the same owner* when an answer was lost. It never uses an owner again once that wait has ended. It calls
+//! the same owner* when an answer was lost. It never uses an owner again once that wait has ended.
+//! It calls
 //! [`release`](Backend::release) once, and again if an answer was lost; an owner that has any unanswered request is
-//! closed with [`Tombstone::Leave`]. It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] holdings at a
-//! time, once at a time for each lane that the backend itself named, for as long as it is answered quickly. While an
-//! answer does not come it calls it for *other* holdings of that lane, from other threads: four calls are under way at
-//! most, and a call that waits for another one delays what it renews. Renewals that replicas must confirm have calls of
-//! their own, four at most besides: a replica that lags delays no renewal that does not need it. A holding is in two of them only if its holder
-//! extends it, too. It stops renewing before it releases. The last thing that it calls, once, is
+//! closed with [`Tombstone::Leave`]. It calls [`renew`](Backend::renew) with at most
+//! [`RENEW_BATCH`] holdings at a time, once at a time for each [node](NodeId) that the backend
+//! itself named, for as long as it is answered quickly. While an answer does not come it calls it
+//! for *other* holdings of that node, from other threads: four calls are under way at most, and a
+//! call that waits for another one delays what it renews. Renewals that replicas must confirm have
+//! calls of their own, four at most besides: a replica that lags delays no renewal that does not
+//! need it. A holding is in two of them only if its holder extends it, too. It stops renewing
+//! before it releases. The last thing that it calls, once, is
 //! [`leave`](Backend::leave).
 //!
 //! **What the engine will not do.** It holds no mutex of its own while it calls a backend. It does
-//! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer than the lease less
-//! the drift allowance, counted from before the call.
+//! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer
+//! than the lease less the drift allowance, counted from before the call.
 //!
-//! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened with. The call must
-//! return by then, with whatever it knows. It may return a little later (a scheduler's slice), never wait for longer.
+//! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened
+//! with. The call must return by then, with whatever it knows. It may return a little later (a
+//! scheduler's slice), never wait for longer.
 //!
-//! **Replicas.** Where [`Abilities::replication`] says that it can, a backend sees to it that an attempt and a renewal are
-//! confirmed by as many replicas as their [`Replication`] asks for, and says if they are not: the lock is the owner's in the
-//! store all the same. To take it back, or not, is policy. It never returns before it knows, and never later than `by`.
+//! **Replicas.** Where [`Abilities::replication`] says that it can, a backend sees to it that an
+//! attempt and a renewal are confirmed by as many replicas as their [`Replication`] asks for, and
+//! says if they are not: the lock is the owner's in the store all the same. To take it back, or
+//! not, is policy. It never returns before it knows, and never later than `by`.
 //!
-//! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not renewed ends. No request
-//! shortens a lease. A renewal never brings back a holding that is gone. A release frees only its own owner's holding.
-//! Tokens of a name grow strictly. A closed owner is never granted anything again, for at least a lease.
+//! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not
+//! renewed ends. No request shortens a lease. A renewal never brings back a holding that is gone. A
+//! release frees only its own owner's holding. Tokens of a name grow strictly. A closed owner is
+//! never granted anything again, for at least a lease.
 //!
-//! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is an answer (nothing happened),
+//! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is an answer
+//! (nothing happened),
 //! [`Failure::NotSent`] means that nothing can have happened, and [`Failure::Unknown`] that it may have. When in doubt,
 //! it is `Unknown`.
 //!
-//! The conformance suite (feature `conformance`) checks all of this against a real store; run it before you ship.
+//! The conformance suite (feature `conformance`) checks all of this against a real store; run it
+//! before you ship.
 
 use crate::clock::Moment;
 use crate::error::Error;
@@ -55,37 +64,39 @@ pub use crate::limits::{no_descriptor, no_thread};
 
 /// The largest number of holdings that [`Backend::renew`] is given at once.
 ///
-/// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at once stalled other
-/// clients for 11 ms.
+/// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at
+/// once stalled other clients for 11 ms.
 pub const RENEW_BATCH: usize = 100;
 
 /// A store that locks can live in. See the [module's text](self) for the contract.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Tries once to take the lock for `attempt.owner`.
     ///
-    /// If that owner holds it already, this is the repetition of a request whose answer was lost: grant it again, with
-    /// the same token, and make sure that at least a full lease is left from now. If that owner was closed with a
-    /// tombstone, answer [`Answer::Busy`].
+    /// If that owner holds it already, this is the repetition of a request whose answer was lost:
+    /// grant it again, with the same token, and make sure that at least a full lease is left from
+    /// now. If that owner was closed with a tombstone, answer [`Answer::Busy`].
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
 
-    /// Extends the leases of `batch`, each on its own: what goes wrong with one must not touch the others.
+    /// Extends the leases of `batch`, each on its own: what goes wrong with one must not touch the
+    /// others.
     ///
-    /// The answers stand in the order of the batch and are as many. Only a holding that is still its owner's is
-    /// extended, to its own lease counted from now, and never shortened.
+    /// The answers stand in the order of the batch and are as many. Only a holding that is still
+    /// its owner's is extended, to its own lease counted from now, and never shortened.
     ///
-    /// A call must not wait for another one of the same lane: the engine makes a second one because the first hangs.
+    /// A call must not wait for another one of the same node: the engine makes a second one because
+    /// the first hangs.
     fn renew(
         &self,
-        lane: NodeId,
+        node: NodeId,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>>;
 
-    /// Ends the holding of this acquisition's owner, if it still has it, and wakes those who wait for the name.
+    /// Releases the lock if this acquisition's owner still has it, and wakes the waiters.
     ///
     /// # Errors
     ///
@@ -97,16 +108,17 @@ pub trait Backend: Send + Sync + fmt::Debug {
         by: Moment,
     ) -> Result<Release, Failure>;
 
-    /// The same as [`release`](Backend::release) for a caller that does not wait for the answer: returns when the request
-    /// has left, and tells `done` what came of it, exactly once.
+    /// The same as [`release`](Backend::release) for a caller that does not wait for the answer:
+    /// returns when the request has left, and tells `done` what came of it, exactly once.
     ///
-    /// A backend that can have several requests under way overrides this. The default asks on the spot, and `done` has
-    /// run when this returns. Otherwise it runs later, on a thread of the backend's or of any other caller of it, in the
-    /// middle of that one's call; and it runs at `by` or soon after, with [`Failure::Unknown`], if no answer came. So
-    /// `done` must be short, must not wait for anything, and must not call the backend.
+    /// A backend that can have several requests under way overrides this. The default asks on the
+    /// spot, and `done` has run when this returns. Otherwise it runs later, on a thread of the
+    /// backend's or of any other caller of it, in the middle of that one's call; and it runs at
+    /// `by` or soon after, with [`Failure::Unknown`], if no answer came. So `done` must be short,
+    /// must not wait for anything, and must not call the backend.
     ///
-    /// A request for the same name that is made after this has returned never overtakes it, unless it is a repetition
-    /// of this one.
+    /// A request for the same name that is made after this has returned never overtakes it, unless
+    /// it is a repetition of this one.
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
@@ -117,15 +129,17 @@ pub trait Backend: Send + Sync + fmt::Debug {
         done(self.release(acquisition, closing, by));
     }
 
-    /// Looks, without changing anything, who holds the lock and for how long yet. Never answered from a replica.
+    /// Looks, without changing anything, who holds the lock and for how long yet. Never answered
+    /// from a replica.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
-    /// The same as [`inspect`](Backend::inspect) for a waiter, which looks often and acts on nothing it sees: one request
-    /// to the server that is known to keep the lock. A backend that asks others as well before it answers overrides this.
+    /// The same as [`inspect`](Backend::inspect) for a waiter, which looks often and acts on
+    /// nothing it sees: one request to the server that is known to keep the lock. A backend that
+    /// asks others as well before it answers overrides this.
     ///
     /// # Errors
     ///
@@ -148,16 +162,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
     }
 
-    /// Frees the lock whoever holds it, wakes the waiters, and says whether anybody held it. A value in another format
-    /// is left alone and reported as [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
+    /// Frees the lock for any holder, wakes the waiters, and says whether it was held. A value in
+    /// another format is left alone and reported as
+    /// [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
 
-    /// From the moment this returns until the [`Watch`] is dropped, calls `wake` at every release of `name` by anybody,
-    /// and once whenever releases may have been missed (after a reconnect). Spurious calls are allowed.
+    /// From the moment this returns until the [`Watch`] is dropped, calls `wake` at every release
+    /// of `name` by any client, and once whenever releases may have been missed (after a
+    /// reconnect). Spurious calls are allowed.
     ///
     /// Never called if [`Abilities::waking`] says [`Waking::Polls`].
     ///
@@ -166,21 +182,23 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure>;
 
-    /// Which lane renews this name *now*. Asked anew for each renewal; a lane is one node's, and one node that is slow
-    /// or dead delays only its own lane. Must be cheap and not block.
+    /// Which node renews this name *now*. Asked anew for each renewal; a node that is slow or dead
+    /// delays only its own renewals. Must be cheap and not block.
     fn renewal_node(&self, name: &LockName) -> NodeId;
 
     /// What this store can do, in its present wire format. Must not change while the backend lives.
     fn abilities(&self) -> Abilities;
 
-    /// The client goes, and perhaps the process with it: waits, until this moment on the machine's own clock at the latest,
-    /// for what is still to be sent to the store and nobody else waits for. Most stores have nothing of that kind.
+    /// The client goes, and perhaps the process with it: waits, until this moment on the machine's
+    /// own clock at the latest, for requests that are still to be sent and that no caller waits
+    /// for. Most stores have none.
     fn leave(&self, until: Moment) {
         let _no_wait = until;
     }
 }
 
-/// Who is told what came of a release that nobody waits for: see [`Backend::submit_release`].
+/// The callback with the result of a release that no caller waits for: see
+/// [`Backend::submit_release`].
 pub type OnReleased = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 
 /// One attempt to take a lock.
@@ -195,7 +213,8 @@ pub struct Attempt<'a> {
     pub lease: LeaseTime,
     /// Which tokens to hand out with it.
     pub tokens: Tokens,
-    /// How many replicas must confirm it. Never on, where [`Abilities::replication`] says that it cannot be.
+    /// How many replicas must confirm it. Never on, where [`Abilities::replication`] says that it
+    /// cannot be.
     pub replication: Replication,
 }
 
@@ -228,17 +247,18 @@ impl<'a> Attempt<'a> {
 pub enum Tokens {
     /// None: the store keeps no counter for this lock.
     None,
-    /// The store makes one that is greater than all before it for this name, and sets aside `reserve` more behind it
-    /// for hand-offs inside the client. It stores the *end* of that range.
+    /// The store makes one that is greater than all before it for this name, and sets aside
+    /// `reserve` more behind it for hand-offs inside the client. It stores the *end* of that range.
     Assign {
         /// How many beyond the first.
         reserve: u32,
     },
-    /// The caller proposes one, and `reserve` more behind it, as a ballot of Paxos does: for one of several stores that
-    /// are asked together.
+    /// The caller proposes one, and `reserve` more behind it, as a ballot of Paxos does: for one of
+    /// several stores that are asked together.
     ///
-    /// The lock is granted if it is free and `first` is greater than the stored token; or if this owner has it already.
-    /// In both cases the end of the range is stored, unless a greater token is. Otherwise the answer is
+    /// The lock is granted if it is free and `first` is greater than the stored token; or if this
+    /// owner has it already. In both cases the end of the range is stored, unless a greater token
+    /// is. Otherwise the answer is
     /// [`Answer::Stale`]. Where the store has forgotten its token, it must know one that no forgotten token was greater
     /// than.
     Propose {
@@ -257,15 +277,18 @@ pub enum Answer {
     Granted(Grant),
     /// The lock is this owner's in the store, and too few replicas confirmed it in time.
     Unacknowledged(Grant, InsufficientReplicas),
-    /// Somebody else has it, for this long yet if nobody renews it (`None`: the store cannot say).
+    /// Another owner has it, for this long yet unless it is renewed (`None`: the store cannot say).
     Busy(Option<Duration>),
-    /// Somebody else has it, and no lease ends that: another library's lock without an expiry, or what is left of one whose
-    /// expiry was never set. Worth another look after this long, if anybody waits (`None`: the store will tell).
+    /// Another owner has it, and no lease ends that: another library's lock without an expiry, or
+    /// one whose expiry was never set. A waiter looks again after this long (`None`: the store
+    /// tells).
     BusyWithoutExpiry(Option<Duration>),
-    /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one: propose a greater one.
+    /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one:
+    /// propose a greater one.
     Stale(FencingToken),
-    /// Not granted, and this owner is used up: some of several stores that were asked together may have granted it, or may
-    /// yet, and all of that is being given back. The next attempt must be another owner's.
+    /// Not granted, and this owner is used up: some of several stores that were asked together may
+    /// have granted it, or may yet, and all of that is being given back. The next attempt must be
+    /// another owner's.
     RolledBack(RollbackCause),
 }
 
@@ -286,10 +309,11 @@ impl Answer {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RollbackCause {
-    /// Somebody else has too many of them, for this long yet if nobody renews it (`None`: the store cannot say).
+    /// Another owner has too many of them, for this long yet unless it is renewed (`None`:
+    /// unknown).
     Held(Option<Duration>),
-    /// Nobody has enough of them: others asked at the same time, and each got a part. Whoever asks again at once does so
-    /// along with the others, so it waits for a moment at random.
+    /// No owner has enough of them: several asked at the same time, and each got a part. Each waits
+    /// for a random moment, or they would ask together again.
     SplitVote,
     /// Too many of them grant nothing until a time that is known.
     Paused(Pause),
@@ -297,8 +321,9 @@ pub enum RollbackCause {
     Failed(Error),
 }
 
-/// A time for which a store grants nothing, because it is new or may have forgotten what it granted: until every lease that it
-/// may have forgotten is over. It is no outage: a wait that is long enough waits it out.
+/// A time for which a store grants nothing, because it is new or may have forgotten what it
+/// granted: until every lease that it may have forgotten is over. It is no outage: a wait that is
+/// long enough waits it out.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Pause {
@@ -306,7 +331,8 @@ pub struct Pause {
     pub left: Duration,
     /// Why, for a caller that does not wait so long.
     pub why: Error,
-    /// Whether it may end at any time: enough others can grant it that only gave no answer this time.
+    /// Whether it may end at any time: enough others can grant it that only gave no answer this
+    /// time.
     pub may_end_sooner: bool,
 }
 
@@ -374,7 +400,7 @@ impl fmt::Debug for Receipt {
     }
 }
 
-/// Which holding: a name and its owner, and what the backend said when it granted it.
+/// Which acquisition: a name and its owner, and what the backend said when it granted it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquisitionId {
@@ -396,7 +422,7 @@ impl AcquisitionId {
     }
 }
 
-/// One holding to be renewed.
+/// One acquisition to be renewed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewalRequest {
@@ -429,19 +455,19 @@ pub enum Renewal {
     Extended,
     /// The same in the store, and too few replicas confirmed it in time: the old validity stands.
     Unacknowledged(InsufficientReplicas),
-    /// The same, because the server has no replica, by the word of most servers that would have to agree to the promotion
-    /// of one: none can take over that does not have it.
+    /// The same, because the server has no replica, by the word of most servers that would have to
+    /// agree to the promotion of one: none can take over that does not have it.
     Unreplicated(InsufficientReplicas),
     /// The holding is not this owner's any more.
     Gone,
 }
 
-/// How a holding is to be closed.
+/// How an owner is to be closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReleaseOptions {
-    /// The largest token that was used of a reserved range: the store's counter goes back to it, if the lock is still
-    /// ours. `None` leaves the counter as it is.
+    /// The largest token that was used of a reserved range: the store's counter goes back to it, if
+    /// the lock is still ours. `None` leaves the counter as it is.
     pub last_used: Option<FencingToken>,
     /// Whether a request of this owner may still be under way.
     pub tombstone: Tombstone,
@@ -468,8 +494,9 @@ impl ReleaseOptions {
 pub enum Tombstone {
     /// All were answered.
     None,
-    /// One was not: leave a mark, for a lease, that makes the store turn down whatever still arrives from this owner -
-    /// also if it holds nothing now, because the late request may have been granted and ended, or not have come yet.
+    /// One was not: leave a mark, for a lease, that makes the store turn down whatever still
+    /// arrives from this owner - also if it holds nothing now, because the late request may have
+    /// been granted and ended, or not have come yet.
     Leave,
 }
 
@@ -479,8 +506,8 @@ pub enum Tombstone {
 pub enum Release {
     /// It was this owner's, and is free.
     Freed,
-    /// The same, and so many clients that watch it were told, this one included if it watches: where a store can say that.
-    /// It says for how long each may leave a free lock to the others.
+    /// The same, and so many clients that watch it were told, this one included if it watches:
+    /// where a store can say that. It says for how long each may leave a free lock to the others.
     FreedFor(u32),
     /// It was not this owner's (any more).
     Gone,
@@ -534,7 +561,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Nobody holds it.
+    /// It is free.
     pub const FREE: Self = Self { holder: None };
 
     /// This one holds it.
@@ -564,13 +591,13 @@ impl HolderInfo {
     }
 }
 
-/// Which of a backend's nodes renews a lock: the engine keeps one thread for each, and some more while
-/// that one waits for an answer too long.
+/// Which of a backend's nodes renews a lock: the engine keeps one thread for each, and some more
+/// while that one waits for an answer too long.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NodeId(u64);
 
 impl NodeId {
-    /// The lane of this number, in whatever way the backend numbers its nodes.
+    /// The node of this number, in whatever way the backend numbers its nodes.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self(number)
@@ -583,7 +610,7 @@ impl NodeId {
     }
 }
 
-/// Who is to be told of releases. Implemented by the engine; must be cheap, and never blocks.
+/// The callback for releases. Implemented by the engine; must be cheap, and never blocks.
 pub trait Wake: Send + Sync {
     /// Something may have been released.
     fn wake(&self);
@@ -616,20 +643,23 @@ pub struct Abilities {
     pub tokens: bool,
     /// How a waiter learns of a release.
     pub waking: Waking,
-    /// After how long at the latest who waits looks again, although releases are published: others may have the lock who
-    /// do not tell. `None`: not before the holder's lease can be over.
+    /// After how long at the latest a waiter looks again, although releases are published: other
+    /// libraries may not publish theirs. `None`: not before the holder's lease can be over.
     pub max_poll_interval: Option<Duration>,
-    /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts those that listen to itself.
+    /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts those that
+    /// listen to itself.
     pub counts_waiters: bool,
     /// Whether replicas can be asked to confirm a grant.
     pub replication: ReplicaSupport,
-    /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and what it has answered nobody but
-    /// itself can make it forget. A store in which a replica may take over, without the last writes, is none.
+    /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and nothing but
+    /// itself makes it forget what it has answered. A store in which a replica may take over,
+    /// without the last writes, is none.
     pub independent: bool,
 }
 
 impl Abilities {
-    /// Renewable, with tokens, and releases are published; without replicas, and not one of a quorum.
+    /// Renewable, with tokens, and releases are published; without replicas, and not one of a
+    /// quorum.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -700,7 +730,8 @@ impl Abilities {
 pub enum ReplicaSupport {
     /// There are none.
     Never,
-    /// Those that confirm are counted. How many there should be the store does not know, so "all" means nothing to it.
+    /// Those that confirm are counted. How many there should be the store does not know, so "all"
+    /// means nothing to it.
     Counted,
     /// The store knows how many there are.
     Listed,

@@ -1,8 +1,8 @@
 //! [`Client`]: a program's access to a store; it makes the locks.
 
-mod kin;
+mod variants;
 
-use self::kin::Kin;
+use self::variants::Variant;
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
@@ -32,7 +32,7 @@ use std::time::Duration;
 /// threads, those of this library included: a mutex that another thread holds at the fork stays
 /// locked in the child for ever.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<EngineHandle>, Kin);
+pub struct Client(pub(crate) Arc<EngineHandle>, Variant);
 
 impl Client {
     /// Returns a builder without a store.
@@ -94,7 +94,7 @@ impl Client {
     /// client was given a backend instead of a URL. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
         self.0.refuse_if_forked()?;
-        self.1.differing_in(option, value)
+        self.1.with_option(option, value)
     }
 
     /// Returns the identity of this client in the store.
@@ -286,8 +286,8 @@ impl ClientBuilder {
     /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme
     /// or option, and if there is neither a URL nor a backend.
     pub fn connect(self) -> Result<Client, Error> {
-        let kin = Kin::none(self.clone());
-        Ok(Client(self.open()?, kin))
+        let variant = Variant::first(self.clone());
+        Ok(Client(self.open()?, variant))
     }
 
     fn open(self) -> Result<Arc<EngineHandle>, Error> {
@@ -314,7 +314,7 @@ impl ClientBuilder {
             }
             (None, None) => {
                 return Err(Error::configuration(
-                    "there is neither a URL nor a backend: which store is it to be?",
+                    "there is neither a URL nor a backend: name a store",
                 ));
             }
         };

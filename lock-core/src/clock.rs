@@ -65,7 +65,7 @@ impl Signal {
         Self::default()
     }
 
-    /// Raises the flag and wakes who waits for it.
+    /// Raises the flag and wakes its waiter.
     pub fn raise(&self) {
         *self.raised.lock() = true;
         self.changed.notify_all();
@@ -302,7 +302,7 @@ impl Clock for ManualClock {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        // Before the signal is locked: whoever sees us on the list finds the flag as it is.
+        // Before the signal is locked: a thread that sees us on the list finds the flag as it is.
         let number = self.0.manual.lock().enter(signal, until);
         // Held from the look at the clock to the sleep: a nudge cannot come in between.
         let mut raised = signal.raised.lock();

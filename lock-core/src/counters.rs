@@ -4,8 +4,8 @@ use crate::event::{Event, EventHandler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts events, and passes them on. Every count only grows, so a metrics system can read it at any time and reckon rates
-/// by itself.
+/// Counts events, and passes them on. Every count only grows, so a metrics system can read it at
+/// any time and reckon rates by itself.
 ///
 /// # Examples
 ///
@@ -35,7 +35,7 @@ pub struct Counters {
 const NAMES: [&str; 20] = [
     "acquired",
     "contended",
-    "endless",
+    "busy_without_expiry",
     "paused",
     "renewed",
     "renewal_failed",
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Next {
 }
 
 impl Counters {
-    /// Counts, and tells nobody.
+    /// Counts, and has no other handler.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -82,8 +82,8 @@ impl Counters {
         self.all().find_map(|(known, count)| (known == name).then_some(count)).unwrap_or(0)
     }
 
-    /// All names and counts, always in the same order. They are read one after the other, so two of them may be of
-    /// different moments.
+    /// All names and counts, always in the same order. They are read one after the other, so two of
+    /// them may be of different moments.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -94,7 +94,7 @@ impl EventHandler for Counters {
         let (name, by) = match event {
             Event::Acquired { .. } => ("acquired", 1),
             Event::Contended { .. } => ("contended", 1),
-            Event::BusyWithoutExpiry { .. } => ("endless", 1),
+            Event::BusyWithoutExpiry { .. } => ("busy_without_expiry", 1),
             Event::Paused { .. } => ("paused", 1),
             Event::Renewed { .. } => ("renewed", 1),
             Event::RenewalFailed { .. } => ("renewal_failed", 1),

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_which_lock_and_keeps_its_source() {
+    fn error_names_lock_and_keeps_source() {
         let io = std::io::Error::other("connection refused");
         let error = Error::unavailable("could not ask the server").with_source(io);
         let named = error.clone().on(&LockName::new("orders:42").unwrap());

@@ -18,8 +18,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A lock was taken: from the store, or from the thread of this client that had it before. Nested locking is local and
-    /// makes no event.
+    /// A lock was taken: from the store, or from the thread of this client that had it before.
+    /// Nested locking is local and makes no event.
     #[non_exhaustive]
     Acquired {
         /// The lock.
@@ -29,20 +29,22 @@ pub enum Event {
         /// How long it took, from the call to the grant.
         waited: Duration,
     },
-    /// An attempt found the lock held by somebody else. Told once for each wait.
+    /// An attempt found the lock held by another owner. Told once for each wait.
     #[non_exhaustive]
     Contended {
         /// The lock.
         lock: LockName,
     },
-    /// An attempt found the lock held without an end: no lease frees it, only its holder's release or
+    /// An attempt found the lock held without an end: no lease frees it, only its holder's release
+    /// or
     /// [`force_unlock`](crate::DistLock::force_unlock). Told once for each wait.
     #[non_exhaustive]
     BusyWithoutExpiry {
         /// The lock.
         lock: LockName,
     },
-    /// The store grants nothing until a time that is known, and the wait goes on until then. Told once for each wait.
+    /// The store grants nothing until a time that is known, and the wait goes on until then. Told
+    /// once for each wait.
     #[non_exhaustive]
     Paused {
         /// The lock.
@@ -60,8 +62,8 @@ pub enum Event {
         /// What was left of the validity when the renewal was sent.
         left: Duration,
     },
-    /// A renewal failed. It is tried again until the local deadline; the lock is still valid until then. Told once for
-    /// each cause, not at each try, until a renewal succeeds.
+    /// A renewal failed. It is tried again until the local deadline; the lock is still valid until
+    /// then. Told once for each cause, not at each try, until a renewal succeeds.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -71,8 +73,8 @@ pub enum Event {
         /// What is left of the validity.
         left: Duration,
     },
-    /// The renewals that the caller allowed are used up. The lock is still held for what is left of the lease, and then
-    /// it is lost.
+    /// The renewals that the caller allowed are used up. The lock is still held for what is left of
+    /// the lease, and then it is lost.
     #[non_exhaustive]
     RenewalsUsedUp {
         /// The lock.
@@ -80,8 +82,8 @@ pub enum Event {
         /// What is left of the validity.
         left: Duration,
     },
-    /// Too few replicas confirmed a grant in time, and it was taken back. It is tried again, if the policy and the wait
-    /// allow it.
+    /// Too few replicas confirmed a grant in time, and it was taken back. It is tried again, if the
+    /// policy and the wait allow it.
     #[non_exhaustive]
     InsufficientReplicasTakenBack {
         /// The lock.
@@ -89,8 +91,9 @@ pub enum Event {
         /// How many did.
         insufficient: InsufficientReplicas,
     },
-    /// Too few replicas confirmed a grant or a renewal in time, and by the [policy](crate::OnInsufficientReplicas::Accept) it counts
-    /// all the same: if the master is lost now, the lock may be granted again.
+    /// Too few replicas confirmed a grant or a renewal in time, and by the
+    /// [policy](crate::OnInsufficientReplicas::Accept) it counts all the same: if the master is
+    /// lost now, the lock may be granted again.
     #[non_exhaustive]
     InsufficientReplicasAccepted {
         /// The lock.
@@ -100,9 +103,9 @@ pub enum Event {
         /// How many did.
         insufficient: InsufficientReplicas,
     },
-    /// A renewal counts that too few replicas confirmed: the server has none now that could take over without it, or
-    /// the [policy](crate::Replication::keep_unconfirmed_renewals) says so. The lock is held like one without replicas.
-    /// Told once, until [`Restored`](Self::Restored).
+    /// A renewal counts that too few replicas confirmed: the server has none now that could take
+    /// over without it, or the [policy](crate::Replication::keep_unconfirmed_renewals) says so. The
+    /// lock is held like one without replicas. Told once, until [`Restored`](Self::Restored).
     #[non_exhaustive]
     Degraded {
         /// The lock.
@@ -126,8 +129,9 @@ pub enum Event {
         /// Why.
         loss: Loss,
     },
-    /// The store says that a lock is gone which was handed from thread to thread inside this client since it was granted:
-    /// those that gave it on were told that all was well, and may have lost it before. Their successor is told by
+    /// The store says that a lock is gone which was handed from thread to thread inside this client
+    /// since it was granted: those that gave it on were told that all was well, and may have lost
+    /// it before. Their successor is told by
     /// [`Lost`](Self::Lost).
     #[non_exhaustive]
     HandedOnLost {
@@ -148,15 +152,15 @@ pub enum Event {
         /// For how long it was held.
         held: Duration,
     },
-    /// A release was repeated after a lost answer, and then the lock was not ours any more: almost certainly the first
-    /// request freed it, but it may also have been deleted by somebody just before.
+    /// A release was repeated after a lost answer, and then the lock was not ours any more: almost
+    /// certainly the first request freed it, but it may also have been deleted just before.
     #[non_exhaustive]
     ReleaseUnconfirmed {
         /// The lock.
         lock: LockName,
     },
-    /// A release failed, also one in a guard's `Drop`, where nobody else is told. Where the outcome is unknown it goes
-    /// on being tried in the background; at the latest the lease ends it.
+    /// A release failed, also one in a guard's `Drop`, which returns nothing. Where the outcome is
+    /// unknown it goes on being tried in the background; at the latest the lease ends it.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock.
@@ -164,8 +168,9 @@ pub enum Event {
         /// Why.
         error: Error,
     },
-    /// Locks work, and something about the store or the settings should be mended all the same. Told once for each server
-    /// and cause, and again where that is said of the [kind](WarningKind).
+    /// Locks work, and something about the store or the settings should be mended all the same.
+    /// Told once for each server and cause, and again where that is said of the
+    /// [kind](WarningKind).
     #[non_exhaustive]
     Warning {
         /// What kind.
@@ -174,9 +179,9 @@ pub enum Event {
         message: String,
     },
     /// Another server answers at an address than before, and the client uses it from now on: the
-    /// old one was started again, or replaced. What the client holds on one Redis server is verified
-    /// at once; another deployment of Sentinels, or another cluster, is used only when what the
-    /// client held in the one before is over.
+    /// old one was started again, or replaced. What the client holds on one Redis server is
+    /// verified at once; another deployment of Sentinels, or another cluster, is used only when
+    /// what the client held in the one before is over.
     #[non_exhaustive]
     ServerChanged {
         /// The address, or what the servers are together.
@@ -209,23 +214,27 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WarningKind {
-    /// The store does not publish our releases (`PUBLISH` is not allowed, or is gone): those who wait ask again and again.
+    /// The store does not publish our releases (`PUBLISH` is not allowed, or is gone): those who
+    /// wait ask again and again.
     NotPublished,
-    /// The store does not tell us of releases (`SUBSCRIBE` is not allowed, or is gone): those who wait here ask again and
-    /// again.
+    /// The store does not tell us of releases (`SUBSCRIBE` is not allowed, or is gone): those who
+    /// wait here ask again and again.
     NotSubscribed,
-    /// The store may evict a lock that is held when its memory is full. Told every few minutes while that is so.
+    /// The store may evict a lock that is held when its memory is full. Told every few minutes
+    /// while that is so.
     Eviction,
-    /// A file of TLS certificates cannot be read any more: connections are made with what it said before.
+    /// A file of TLS certificates cannot be read any more: connections are made with what it said
+    /// before.
     TlsFile,
     /// An environment variable looks like one of ours, and none is called that.
     UnknownVariable,
 }
 
-/// Who is told of events.
+/// The callback for events.
 ///
-/// Called on one thread of the client's own, one event after the other, never on a thread that renews or waits. A slow
-/// handler delays only later events: beyond 4,096 waiting ones they are dropped and counted, all but [`Event::Lost`] and
+/// Called on one thread of the client's own, one event after the other, never on a thread that
+/// renews or waits. A slow handler delays only later events: beyond 4,096 waiting ones they are
+/// dropped and counted, all but [`Event::Lost`] and
 /// [`Event::HandedOnLost`]. A panic in it is caught, and the next event is delivered.
 pub trait EventHandler: Send + Sync {
     /// Something happened.
@@ -242,7 +251,8 @@ impl<F: Fn(&Event) + Send + Sync> EventHandler for F {
 /// How many events may wait for a slow handler.
 const QUEUE: usize = 4096;
 
-/// Where events are put; cheap to clone. The thread ends when the last clone is gone and the queue is empty.
+/// Where events are put; cheap to clone. The thread ends when the last clone is gone and the queue
+/// is empty.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Option<Arc<Outlet>>);
 
@@ -253,9 +263,10 @@ struct Outlet {
 
 #[derive(Default)]
 struct Backlog {
-    /// How many events are in the queue. Counted up before they are put in, and down when they are taken out.
+    /// How many events are in the queue. Counted up before they are put in, and down when they are
+    /// taken out.
     waiting: AtomicUsize,
-    /// Events that were dropped. Written by whoever emits, taken by the thread.
+    /// Events that were dropped. Written by the threads that emit, taken by the one that delivers.
     missed: AtomicU64,
 }
 
@@ -272,7 +283,7 @@ impl Events {
         Ok(Self(Some(Arc::new(Outlet { queue, backlog }))))
     }
 
-    /// Puts an event into the queue; never blocks. The event is only made if somebody listens.
+    /// Puts an event into the queue; never blocks. The event is only made if there is a handler.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         let Some(outlet) = &self.0 else { return };
         let (event, backlog) = (event(), &outlet.backlog);
@@ -305,7 +316,7 @@ fn deliver(events: &Receiver<Event>, backlog: &Backlog, handler: &dyn EventHandl
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Events(..)" } else { "Events(nobody)" })
+        f.write_str(if self.0.is_some() { "Events(..)" } else { "Events(none)" })
     }
 }
 

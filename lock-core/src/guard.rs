@@ -19,7 +19,7 @@ use std::time::Duration;
 /// One hold on the acquisition of a single lock.
 pub(crate) struct Hold {
     engine: Arc<EngineHandle>,
-    entry: Arc<LocalLock>,
+    local: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     /// Unlocked or detached: `Drop` does nothing.
     done: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Hold {
 /// The holds on several locks that were taken as one, with the methods of [`Hold`].
 pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn unlock(self: Box<Self>) -> Result<(), Error>;
-    fn detach(self: Box<Self>, whole: Option<CompositeHold>);
+    fn detach(self: Box<Self>, composite: Option<CompositeHold>);
     fn name(&self) -> &LockName;
     fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)>;
     /// None: the grants of several locks have no common order.
@@ -51,20 +51,20 @@ pub(crate) trait CompositeGuard: fmt::Debug + Sync {
 impl Hold {
     pub(crate) fn new(
         engine: Arc<EngineHandle>,
-        entry: Arc<LocalLock>,
+        local: Arc<LocalLock>,
         acquisition: Arc<Acquisition>,
     ) -> Self {
-        Self { engine, entry, acquisition, done: false }
+        Self { engine, local, acquisition, done: false }
     }
 
     fn unlock(mut self) -> Result<(), Error> {
         self.done = true;
-        self.engine.end_hold(&self.entry, &self.acquisition)
+        self.engine.end_hold(&self.local, &self.acquisition)
     }
 
-    fn detach(mut self, whole: Option<CompositeHold>) {
+    fn detach(mut self, composite: Option<CompositeHold>) {
         self.done = true;
-        self.engine.detach(thread_id(), &self.entry, &self.acquisition, whole);
+        self.engine.detach(thread_id(), &self.local, &self.acquisition, composite);
     }
 
     fn name(&self) -> &LockName {
@@ -84,12 +84,12 @@ impl Hold {
     }
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
-        self.engine.must_hold(&self.entry, &self.acquisition)?;
+        self.engine.must_hold(&self.local, &self.acquisition)?;
         require_remaining(self.remaining(), time, &self.acquisition.name)
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
-        self.engine.must_hold(&self.entry, &self.acquisition)?;
+        self.engine.must_hold(&self.local, &self.acquisition)?;
         if self.remaining() >= time {
             return Ok(());
         }
@@ -102,11 +102,11 @@ impl Hold {
 
     /// Extends the lease to its full length from now.
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
-        self.engine.extend(&self.entry, &self.acquisition, lease)
+        self.engine.extend(&self.local, &self.acquisition, lease)
     }
 
     fn verify(&self) -> Result<Duration, Error> {
-        self.engine.verify(&self.entry, &self.acquisition)
+        self.engine.verify(&self.local, &self.acquisition)
     }
 
     fn loss(&self) -> Option<Loss> {
@@ -127,7 +127,7 @@ impl Hold {
     /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in a
     /// forked child, which must not lock a mutex that a thread of the parent may hold.
     fn current_state(&self) -> Option<GuardState> {
-        match self.engine.must_hold(&self.entry, &self.acquisition) {
+        match self.engine.must_hold(&self.local, &self.acquisition) {
             Err(error) if error.is_misuse() => None,
             _ => Some(self.acquisition.recorded_state()),
         }
@@ -140,7 +140,7 @@ impl Drop for Hold {
             return;
         }
         if !self.done {
-            self.engine.end_hold_async(&self.entry, &self.acquisition);
+            self.engine.end_hold_async(&self.local, &self.acquisition);
         }
     }
 }
@@ -412,8 +412,8 @@ impl LockGuard {
         either!(&self.0, hold => hold.listen(listener));
     }
 
-    pub(crate) fn detach_as(self, whole: Option<CompositeHold>) {
-        either!(self.0, hold => hold.detach(whole));
+    pub(crate) fn detach_as(self, composite: Option<CompositeHold>) {
+        either!(self.0, hold => hold.detach(composite));
     }
 
     /// How many listeners wait for a loss.

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_itself_and_ends() {
+    fn holder_recognises_its_thread_and_its_end() {
         let this_thread = || Holder::of(Some(thread_id()));
         let here = this_thread();
         let there = std::thread::spawn(this_thread).join().unwrap();

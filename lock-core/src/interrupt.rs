@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_raises_every_registered_signal_and_no_other() {
+    fn fire_raises_every_registered_signal_and_no_other() {
         let interrupt = Interrupt::new();
         let (here, gone) = (Arc::new(Signal::new()), Arc::new(Signal::new()));
         let registration = interrupt.register(&here);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_that_are_gone_are_forgotten_and_others_are_told() {
+    fn dropped_channels_are_forgotten_and_others_notified() {
         let interrupt = Interrupt::new();
         let kept = interrupt.fired();
         for _ in 0..10_000 {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn its_channel_tells_once_whether_it_fires_before_or_after() {
+    fn channel_gets_one_message_before_or_after_fire() {
         let interrupt = Interrupt::new();
         let before = interrupt.fired();
         assert!(before.try_recv().is_err());

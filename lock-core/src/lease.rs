@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_never_zero_and_never_beyond_what_lua_counts_exactly() {
+    fn lease_of_zero_or_beyond_exact_lua_number_is_refused() {
         assert!(LeaseTime::new(Duration::ZERO).unwrap_err().is_misuse());
         assert!(LeaseTime::new(Duration::from_micros(999)).unwrap_err().is_misuse());
         assert!(LeaseTime::new(Duration::from_millis(LeaseTime::MAX_MILLIS)).is_ok());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_counts_rounded_up_and_we_trust_less() {
+    fn lease_rounds_up_and_validity_is_shorter() {
         let lease = LeaseTime::new(Duration::from_micros(10_001)).unwrap();
         assert_eq!(lease.as_millis(), 11);
         assert!(lease.validity() < Duration::from_millis(9));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watched_lease_leaves_the_watchdog_room() {
+    fn watched_lease_below_minimum_is_refused() {
         assert!(Lease::watched(Duration::from_millis(99)).time().unwrap_err().is_misuse());
         assert!(Lease::watched(Duration::from_millis(100)).time().is_ok());
         assert!(Lease::Fixed(Duration::from_millis(99)).time().is_ok());

@@ -1,20 +1,19 @@
-//! The engine of distlock: everything about locking that is the same on every store.
+//! The engine of distlock: the part of locking that is the same on every store.
 //!
-//! The map, from what a program holds down to what a store does:
+//! From what a program holds to what a store implements:
 //!
-//! - names: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards)
-//! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] most of them
-//! - vocabulary: [`DistLock`] has the verbs, [`LockOptions`] says how, [`LockGuard`] and
-//!   [`OwnedGuard`] are the holding, [`Interrupt`] ends a wait, [`Loss`] and [`Event`] are the
-//!   news, [`Notification`] brings them, [`Error`] is the one error
-//! - policy: the engine, private here
-//! - mechanism: [`backend`] is what a store implements, [`MemoryBackend`] the one in this process's
-//!   memory
-//! - settings: [`Config`] from a URL or a file, [`Schemes`] for the stores that a URL can name
-//! - time: [`Clock`], which all waiting goes through
-//! - the tests for stores: `conformance`, with the feature of that name
+//! - locks: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards);
+//!   [`DistLock`] has the methods, [`LockOptions`] the options of an acquisition
+//! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
+//! - guards and news: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
+//!   [`Loss`] and [`Event`] are news, received by [`Notification`]; [`Error`] is the error type
+//! - policy: the engine (private)
+//! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the store in memory
+//! - settings: [`Config`], [`Schemes`] for the stores that a URL can name
+//! - time: [`Clock`], for all waits
+//! - tests of stores: `conformance`, with the feature of that name
 //!
-//! Most programs use the `distlock` crate, which is this one with the Redis stores.
+//! Most programs use the `distlock` crate, which adds the Redis stores.
 
 #![forbid(unsafe_code)]
 
@@ -83,7 +82,7 @@ pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Re
 pub use scheme::{Context, Scheme, Schemes};
 pub use token::{FencingToken, TokenRange};
 
-/// News come by its channels: of a [loss](LockGuard::losses), of an [interrupt](Interrupt::fired).
-/// Its `select!` waits for them beside other channels.
+/// The channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired). Its `select!`
+/// waits for them beside other channels.
 #[cfg(not(shuttle))]
 pub use crossbeam_channel;

@@ -1,12 +1,14 @@
-//! What the operating system gives a process only so much of: how its refusals read, and how to mend them.
+//! Limits of the operating system: how its refusals read, and how to raise the limits.
 
 use crate::error::Error;
 use rustix::io::Errno;
 use std::io;
 
-/// How to mend it, if `failure` says that no file descriptor is left for another file or connection.
+/// How to mend it, if `failure` says that no file descriptor is left for another file or
+/// connection.
 ///
-/// For backends: a connection that was not made for want of a descriptor says nothing about the server.
+/// For backends: a connection that was not made for want of a descriptor says nothing about the
+/// server.
 #[must_use]
 pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(failure)? {
@@ -21,7 +23,8 @@ pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The error of a thread that could not be started; `attempt` says which, as in "could not start the watchdog's thread".
+/// The error of a thread that could not be started; `attempt` says which, as in "could not start
+/// the thread for events".
 ///
 /// [`Error::is_unavailable`]. If it is one of the system's limits that is in the way, the text says how to raise it.
 #[must_use]

@@ -12,11 +12,13 @@ pub enum LossCause {
     Expired,
     /// Our own deadline passed: renewals reached the store, and too few replicas confirmed them.
     InsufficientReplicas,
-    /// The store said that the lock is not ours any more: it was deleted, force-unlocked, or lost by the store.
+    /// The store said that the lock is not ours any more: it was deleted, force-unlocked, or lost
+    /// by the store.
     Gone,
-    /// The number of renewals that the caller allowed is used up. The lease is still running; it ends by itself.
+    /// The number of renewals that the caller allowed is used up. The lease is still running; it
+    /// ends by itself.
     RenewalsUsedUp,
-    /// The thread that held it ended without releasing it, so the watchdog does not keep it.
+    /// The thread that held it ended without releasing it, so the watchdog does not renew it.
     HolderEnded,
 }
 

@@ -1,7 +1,8 @@
-//! The in-memory store: complete, and so plain that it can judge the others.
+//! [`MemoryBackend`]: the in-memory store, the default of the facade and the reference for other
+//! stores.
 //!
-//! It is the embedded default (`memory://`), and the oracle of the conformance suite. Everything
-//! happens under one mutex; leases end when somebody looks and finds them over.
+//! All operations run under one mutex. An expired lease is removed by the next operation that finds
+//! it.
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
@@ -22,7 +23,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
 
-/// A store in this process's memory. Clones are the same store.
+/// A store in the memory of this process. Clones are the same store.
 #[derive(Clone)]
 pub struct MemoryBackend(Arc<Store>);
 
@@ -33,25 +34,25 @@ struct Store {
 
 #[derive(Default)]
 struct State {
-    locks: HashMap<LockName, Held>,
-    /// The last token of each name. Names that nobody used for [`KEEP`] are forgotten, and
-    /// `forgotten` covers them.
+    locks: HashMap<LockName, HeldLock>,
+    /// The last token of each name. Names unused for [`RETENTION`] are dropped, and `forgotten`
+    /// covers them.
     tokens: HashMap<LockName, Counter>,
-    /// The largest token that was ever forgotten: new counters begin above it, so tokens grow
-    /// whatever the clock does.
+    /// The largest dropped token: new counters start above it, so tokens grow whatever the clock
+    /// does.
     forgotten: u64,
-    /// Owners that get nothing any more, and until when that is remembered.
-    closed: HashMap<(LockName, OwnerId), Moment>,
+    /// Tombstones: owners that are refused, and until when.
+    tombstones: HashMap<(LockName, OwnerId), Moment>,
     watches: HashMap<LockName, Vec<Watcher>>,
     next_watch: u64,
-    /// When the maps are next searched for what is over.
+    /// The number of entries at which the maps are next swept.
     sweep_at: usize,
 }
 
-/// Who is told of a name's releases, and the number it is known by.
+/// A watch on a name, and its number.
 type Watcher = (u64, Arc<dyn Wake>);
 
-struct Held {
+struct HeldLock {
     owner: OwnerId,
     until: Moment,
 }
@@ -61,15 +62,14 @@ struct Counter {
     used: Moment,
 }
 
-/// How long an unused name's counter is kept.
-const KEEP: Duration = Config::DEFAULT_TOKEN_RETENTION;
+/// How long the counter of an unused name is kept.
+const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 
-/// The fewest names between two searches for what is over; the search is spread over as many
-/// insertions.
+/// The minimum number of entries between two sweeps, whose cost is spread over as many insertions.
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {
-    /// An empty store on this clock.
+    /// Makes an empty store on this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Store {
@@ -78,14 +78,12 @@ impl MemoryBackend {
         }))
     }
 
-    /// Deletes a lock behind its holder's back, as an operator could in a real store, and wakes
-    /// nobody. For tests.
+    /// Deletes a lock without waking its watchers, as an operator could in a real store. For tests.
     pub fn lose(&self, name: &LockName) {
         self.0.state.lock().locks.remove(name);
     }
 
-    /// Wakes everybody who watches a name, and says how many that are. Outside the mutex: they take
-    /// locks of their own.
+    /// Wakes all watchers of a name, outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
         let wakes: Vec<_> = match self.0.state.lock().watches.get(name) {
             Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
@@ -99,8 +97,8 @@ impl MemoryBackend {
 }
 
 impl State {
-    /// Who holds the lock now.
-    fn holder(&self, name: &LockName, now: Moment) -> Option<&Held> {
+    /// The lock, if it is held now.
+    fn holder(&self, name: &LockName, now: Moment) -> Option<&HeldLock> {
         self.locks.get(name).filter(|held| now < held.until)
     }
 
@@ -113,10 +111,10 @@ impl State {
             Some(held) if held.owner == owner => held.until.max(until),
             _ => until,
         };
-        self.locks.insert(name.clone(), Held { owner, until });
+        self.locks.insert(name.clone(), HeldLock { owner, until });
     }
 
-    /// `max(stored + 1, the time of day in microseconds)`, and `reserve` more.
+    /// Grants `max(stored + 1, Unix time in microseconds)` and reserves `reserve` more tokens.
     fn next_tokens(
         &mut self,
         name: &LockName,
@@ -131,15 +129,15 @@ impl State {
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
 
-    /// The stored token, if it is not smaller than the one that is proposed for a free lock.
-    fn outbids(&self, name: &LockName, tokens: Tokens, now: Moment) -> Option<u64> {
+    /// The stored token, if a token proposed for a free lock is not larger.
+    fn stale_against(&self, name: &LockName, tokens: Tokens, now: Moment) -> Option<u64> {
         let Tokens::Propose { first, .. } = tokens else { return None };
         let stored = self.tokens.get(name).map_or(self.forgotten, |counter| counter.last);
         (self.holder(name, now).is_none() && first.get() <= stored).then_some(stored)
     }
 
-    /// The tokens that were proposed and are granted.
-    fn take_over(
+    /// Grants the proposed tokens.
+    fn grant_proposed(
         &mut self,
         name: &LockName,
         first: FencingToken,
@@ -152,23 +150,24 @@ impl State {
         TokenRange::new(first, FencingToken::new(last))
     }
 
-    /// Forgets what is over, once in as many insertions as there are entries.
+    /// Removes expired entries, once in as many insertions as there are entries.
     fn sweep(&mut self, now: Moment) {
-        if self.locks.len() + self.tokens.len() + self.closed.len() < self.sweep_at {
+        if self.locks.len() + self.tokens.len() + self.tombstones.len() < self.sweep_at {
             return;
         }
         self.locks.retain(|_, held| now < held.until);
-        self.closed.retain(|_, until| now < *until);
+        self.tombstones.retain(|_, until| now < *until);
         let forgotten = &mut self.forgotten;
         let locks = &self.locks;
         self.tokens.retain(|name, counter| {
-            let keep = now < counter.used + KEEP || locks.contains_key(name);
+            let keep = now < counter.used + RETENTION || locks.contains_key(name);
             if !keep {
                 *forgotten = counter.last.max(*forgotten);
             }
             keep
         });
-        self.sweep_at = 2 * (self.locks.len() + self.tokens.len() + self.closed.len()).max(SWEEP);
+        self.sweep_at =
+            2 * (self.locks.len() + self.tokens.len() + self.tombstones.len()).max(SWEEP);
     }
 }
 
@@ -180,10 +179,10 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         state.sweep(now);
-        if state.closed.get(&(name.clone(), owner)).is_some_and(|until| now < *until) {
+        if state.tombstones.get(&(name.clone(), owner)).is_some_and(|until| now < *until) {
             return Ok(Answer::Busy(None));
         }
-        if let Some(stored) = state.outbids(name, tokens, now) {
+        if let Some(stored) = state.stale_against(name, tokens, now) {
             return Ok(Answer::Stale(FencingToken::new(stored)));
         }
         let mut is_repeated = false;
@@ -196,7 +195,7 @@ impl Backend for MemoryBackend {
         state.hold(name, owner, now + lease.duration());
         let range = match tokens {
             Tokens::None => None,
-            // The counter is still where this owner's grant left it: nobody else was granted since.
+            // No other owner was granted since, so the counter is where this owner's grant left it.
             Tokens::Assign { reserve } if is_repeated => {
                 state.tokens.get(name).and_then(|counter| {
                     let first = counter.last.saturating_sub(u64::from(reserve));
@@ -204,14 +203,14 @@ impl Backend for MemoryBackend {
                 })
             }
             Tokens::Assign { reserve } => state.next_tokens(name, reserve, now, unix),
-            Tokens::Propose { first, reserve } => state.take_over(name, first, reserve, now),
+            Tokens::Propose { first, reserve } => state.grant_proposed(name, first, reserve, now),
         };
         Ok(Answer::Granted(Grant::new(range)))
     }
 
     fn renew(
         &self,
-        _lane: NodeId,
+        _node: NodeId,
         batch: &[RenewalRequest],
         _by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -230,21 +229,21 @@ impl Backend for MemoryBackend {
     fn release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         _by: Moment,
     ) -> Result<Release, Failure> {
         let AcquisitionId { name, owner, lease, .. } = acquisition;
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        if closing.tombstone == Tombstone::Leave {
-            state.closed.insert((name.clone(), *owner), now + lease.duration());
+        if options.tombstone == Tombstone::Leave {
+            state.tombstones.insert((name.clone(), *owner), now + lease.duration());
             state.sweep(now);
         }
         if !state.is_owned(name, *owner, now) {
             return Ok(Release::Gone);
         }
         state.locks.remove(name);
-        if let (Some(used), Some(counter)) = (closing.last_used, state.tokens.get_mut(name)) {
+        if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(name)) {
             counter.last = counter.last.min(used.get());
         }
         drop(state);
@@ -277,7 +276,7 @@ impl Backend for MemoryBackend {
         let id = state.next_watch;
         state.next_watch += 1;
         state.watches.entry(name.clone()).or_default().push((id, wake));
-        Ok(Watch::new(Registration { store: Arc::downgrade(&self.0), name: name.clone(), id }))
+        Ok(Watch::new(MemoryWatch { store: Arc::downgrade(&self.0), name: name.clone(), id }))
     }
 
     fn renewal_node(&self, _name: &LockName) -> NodeId {
@@ -289,14 +288,14 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// A watch's place in the store.
-struct Registration {
+/// A registered watch, removed on drop.
+struct MemoryWatch {
     store: Weak<Store>,
     name: LockName,
     id: u64,
 }
 
-impl Drop for Registration {
+impl Drop for MemoryWatch {
     fn drop(&mut self) {
         let Some(store) = self.store.upgrade() else { return };
         let mut state = store.state.lock();
@@ -307,7 +306,7 @@ impl Drop for Registration {
             state.watches.remove(&self.name);
         }
         drop(state);
-        drop(ended); // outside the mutex: it may be the last that holds something of the engine's
+        drop(ended); // outside the mutex: it may drop a part of the engine
     }
 }
 
@@ -317,9 +316,9 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// The scheme `memory://`, and `memory://name`: one store for each process and name. It is there
-/// for as long as a client of it is, and its clients must have the same clock. A forked child has
-/// stores of its own, which begin empty.
+/// The scheme `memory://`, and `memory://name`: one store for each name in a process. It exists
+/// while a client uses it, and its clients must use the same clock. A forked child has stores of
+/// its own, which start empty.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
 pub struct MemoryScheme;
@@ -328,7 +327,7 @@ pub struct MemoryScheme;
 struct Stores {
     origin: Origin,
     by_name: Mutex<HashMap<String, Weak<Store>>>,
-    /// Those of a forked child: its copy of ours may be locked by a thread that is not there.
+    /// Those of a forked child, whose copy of the parent's mutex may be locked for ever.
     of_child: OnceLock<Box<Self>>,
 }
 
@@ -339,7 +338,7 @@ impl Stores {
         Self { origin: Origin::here(), by_name: Mutex::default(), of_child: OnceLock::new() }
     }
 
-    /// Those of this process.
+    /// The stores of this process.
     fn here() -> &'static Self {
         let mut stores = &*STORES;
         while stores.origin.is_elsewhere() {
@@ -349,8 +348,8 @@ impl Stores {
     }
 }
 
-/// Whether these are the same clock: two manual ones if one advances with the other, others if they
-/// show the same time.
+/// Whether these are the same clock: manual ones if they advance together, others if they show the
+/// same time.
 fn is_same(clock: &(dyn Clock + 'static), other: &(dyn Clock + 'static)) -> bool {
     let manual = [clock, other].map(|it| (it as &dyn Any).downcast_ref::<ManualClock>());
     if let [Some(clock), Some(other)] = manual {
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn millions_of_names_leave_nothing_behind_and_tokens_grow_all_the_same() {
+    fn unused_names_are_forgotten_and_tokens_still_grow() {
         let clock = ManualClock::new();
         let store = MemoryBackend::new(Arc::new(clock.clone()));
         let first = tokens(&store, "again");
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_by_name_has_one_clock() {
+    fn named_store_refuses_a_second_clock() {
         let open = |clock: Arc<dyn Clock>| {
             Client::builder().url("memory://one-clock").unwrap().clock(clock).connect()
         };
@@ -452,9 +451,9 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_are_forgotten_and_watches_that_ended_are_gone() {
-        struct Nobody;
-        impl Wake for Nobody {
+    fn old_tombstones_and_ended_watches_are_removed() {
+        struct NoOp;
+        impl Wake for NoOp {
             fn wake(&self) {}
         }
         let clock = ManualClock::new();
@@ -462,7 +461,7 @@ mod tests {
         let lease = LeaseTime::new(Duration::from_millis(10)).unwrap();
         for n in 0..20_000 {
             let name = LockName::new(&format!("n{n}")).unwrap();
-            let watch = store.watch(&name, Arc::new(Nobody), Moment::NEVER).unwrap();
+            let watch = store.watch(&name, Arc::new(NoOp), Moment::NEVER).unwrap();
             let owner = OwnerId::new(ClientId::random(), 1);
             let acquisition = AcquisitionId::new(name, owner, lease, Default::default());
             store.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, Moment::NEVER).unwrap();
@@ -470,7 +469,7 @@ mod tests {
             clock.advance(Duration::from_millis(1));
         }
         let state = store.0.state.lock();
-        assert!(state.closed.len() < 8 * SWEEP, "{}", state.closed.len());
+        assert!(state.tombstones.len() < 8 * SWEEP, "{}", state.tombstones.len());
         assert!(state.watches.is_empty());
     }
 }

@@ -95,17 +95,17 @@ impl DistLock for Mutex {
     }
 
     fn unlock(&self) -> Result<(), Error> {
-        let SingleLock { engine, entry } = &self.0;
-        engine.refuse_if_forked().map_err(|error| error.on(&entry.name))?;
-        let acquisition = engine.take_detached(thread_id(), entry, None).ok_or_else(|| {
+        let SingleLock { engine, local } = &self.0;
+        engine.refuse_if_forked().map_err(|error| error.on(&local.name))?;
+        let acquisition = engine.take_detached(thread_id(), local, None).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotHeld,
                 "this thread has no detached hold to unlock: a guard unlocks its own, and only the \
                 thread that locked can unlock",
             )
-            .on(&entry.name)
+            .on(&local.name)
         })?;
-        engine.end_hold(entry, &acquisition)
+        engine.end_hold(local, &acquisition)
     }
 
     fn inspect(&self) -> Result<LockInfo, Error> {
@@ -127,7 +127,7 @@ impl DistLock for Mutex {
     }
 
     fn name(&self) -> &LockName {
-        &self.0.entry.name
+        &self.0.local.name
     }
 }
 
@@ -261,7 +261,7 @@ impl OwnedMutex {
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        &self.0.entry.name
+        &self.0.local.name
     }
 }
 

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_a_sound_tag_or_none_are_taken() {
+    fn name_with_valid_tag_or_none_is_accepted() {
         for name in
             ["a", "orders:42", "stock:{7}:x", "{a}", "a}b{c}d", "{a}{", " ", "line\nbreak", "ü"]
         {
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_split_over_slots_are_refused() {
+    fn name_that_would_span_slots_is_refused() {
         for name in ["{}x", "a{b", "a}b", "{", "}", "{}{a}"] {
             assert!(LockName::new(name).unwrap_err().is_misuse(), "{name}");
         }
     }
 
     #[test]
-    fn the_limit_of_length_is_named() {
+    fn too_long_name_is_refused_with_the_limit() {
         assert!(LockName::new(&"x".repeat(512)).is_ok());
         let error = LockName::new(&"x".repeat(513)).unwrap_err().to_string();
         assert!(error.contains("513") && error.contains("512"), "{error}");

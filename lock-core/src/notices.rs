@@ -48,8 +48,8 @@ impl Notices {
         });
     }
 
-    /// Reports [`Event::Warning`]: locks work, and something should be mended all the same. `message`
-    /// is only asked for where there is a handler.
+    /// Reports [`Event::Warning`]: locks work, and something should be mended all the same.
+    /// `message` is only asked for where there is a handler.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.0.events.emit(|| Event::Warning { kind, message: message() });
     }

@@ -1,4 +1,4 @@
-//! [`Notification`]: the receiving end of a channel for one message, and whether it is still wanted.
+//! [`Notification`]: the receiving end of a channel for one message.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};

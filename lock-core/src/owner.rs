@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_shows_only_the_beginning() {
+    fn debug_shows_only_the_first_characters() {
         let owner = OwnerId::new(ClientId::random(), 7);
         let whole = owner.to_string();
         assert_eq!(whole.len(), 36 + 2);

@@ -26,7 +26,7 @@ pub enum Parts {
 #[derive(Clone)]
 pub struct SingleLock {
     pub(crate) engine: Arc<EngineHandle>,
-    pub(crate) entry: Arc<LocalLock>,
+    pub(crate) local: Arc<LocalLock>,
 }
 
 /// Several locks, of which `required` must be held.
@@ -46,7 +46,7 @@ impl fmt::Debug for Parts {
 
 impl fmt::Debug for SingleLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.entry.name.fmt(f)
+        self.local.name.fmt(f)
     }
 }
 
@@ -58,8 +58,8 @@ impl fmt::Debug for Composite {
 
 impl SingleLock {
     pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
-        let entry = engine.local_lock(name)?;
-        Ok(Self { engine, entry })
+        let local = engine.local_lock(name)?;
+        Ok(Self { engine, local })
     }
 
     pub(crate) fn acquire(
@@ -67,9 +67,9 @@ impl SingleLock {
         thread: Option<u64>,
         options: &LockOptions,
     ) -> Result<Option<Hold>, Error> {
-        let acquisition = self.engine.acquire(&self.entry, thread, options)?;
+        let acquisition = self.engine.acquire(&self.local, thread, options)?;
         Ok(acquisition.map(|acquisition| {
-            Hold::new(Arc::clone(&self.engine), Arc::clone(&self.entry), acquisition)
+            Hold::new(Arc::clone(&self.engine), Arc::clone(&self.local), acquisition)
         }))
     }
 
@@ -77,28 +77,28 @@ impl SingleLock {
         &self,
         call: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
     ) -> Result<T, Error> {
-        self.engine.ask(call).map_err(|failure| failure.into_error().on(&self.entry.name))
+        self.engine.ask(call).map_err(|failure| failure.into_error().on(&self.local.name))
     }
 
     pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
-        self.request(|backend| backend.inspect(&self.entry.name, self.engine.command_deadline()))
+        self.request(|backend| backend.inspect(&self.local.name, self.engine.command_deadline()))
     }
 
     /// The guard of this thread's part of the detached composite hold of this number.
     pub(crate) fn take_detached(&self, number: u64) -> Option<LockGuard> {
-        let Self { engine, entry } = self;
-        let acquisition = engine.take_detached(thread_id(), entry, Some(number))?;
-        Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(entry), acquisition)))
+        let Self { engine, local } = self;
+        let acquisition = engine.take_detached(thread_id(), local, Some(number))?;
+        Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(local), acquisition)))
     }
 
     /// The number of this thread's holds and their acquisition. `None` in a forked child.
     pub(crate) fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
-        if self.engine.is_forked() { None } else { self.entry.holds_of(thread_id()) }
+        if self.engine.is_forked() { None } else { self.local.holds_of(thread_id()) }
     }
 
     pub(crate) fn force_unlock(&self) -> Result<bool, Error> {
         self.request(|backend| {
-            backend.force_release(&self.entry.name, self.engine.command_deadline())
+            backend.force_release(&self.local.name, self.engine.command_deadline())
         })
     }
 }
@@ -106,7 +106,7 @@ impl SingleLock {
 impl Parts {
     pub(crate) fn name(&self) -> &LockName {
         match self {
-            Self::Single(lock) => &lock.entry.name,
+            Self::Single(lock) => &lock.local.name,
             Self::Composite(composite) => &composite.name,
         }
     }
@@ -114,7 +114,7 @@ impl Parts {
     fn key(&self) -> String {
         match self {
             // Quoted, so that no name can look like two.
-            Self::Single(lock) => format!("{}/{:?}", lock.engine.client, lock.entry.name),
+            Self::Single(lock) => format!("{}/{:?}", lock.engine.client, lock.local.name),
             Self::Composite(composite) => composite.key.to_string(),
         }
     }

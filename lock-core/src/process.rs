@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn here_is_not_elsewhere() {
+    fn own_process_is_not_elsewhere() {
         let origin = Origin::here();
         assert!(!origin.is_elsewhere() && !origin.seems_elsewhere());
     }

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_replicas_are_given_is_never_for_ever_and_never_most_of_the_lease() {
+    fn replica_timeout_is_bounded_and_at_most_a_third_of_lease() {
         let lease = |millis| LeaseTime::new(Duration::from_millis(millis)).unwrap();
         let policy = Replication::all().timeout(Duration::from_micros(1_001));
         assert_eq!(policy.time(), Duration::from_millis(2));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_and_what_is_covered_is_not_asked_for_again() {
+    fn invalid_policy_is_refused_and_covered_policy_accepted() {
         assert!(Replication::replicas(0).wrong_count().unwrap().contains("`off`"));
         for time in [Duration::MAX, Duration::ZERO, Duration::from_nanos(999_999)] {
             let wrong = Replication::all().timeout(time).wrong_time().unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn insufficient_replicas_says_how_many_of_how_many() {
+    fn insufficient_replicas_prints_both_numbers() {
         assert!(InsufficientReplicas::new(1, 2).to_string().contains("1 of 2"));
         assert!(InsufficientReplicas::unanswered(2).to_string().contains("did not say in time"));
         assert!(InsufficientReplicas::new(0, 0).to_string().contains("none"));

@@ -1,8 +1,9 @@
 //! What the library tells `tracing`: the feature of that name.
 //!
-//! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to the grant or the refusal,
-//! with `busy` or `error` where it ends without the lock) and `release`. They are entered on the caller's thread. A program
-//! that asks for it has one for what it does under a lock: [`LockGuard::span`](crate::LockGuard::span).
+//! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to
+//! the grant or the refusal, with `busy` or `error` where it ends without the lock) and `release`.
+//! They are entered on the caller's thread. A program that asks for it has one for what it does
+//! under a lock: [`LockGuard::span`](crate::LockGuard::span).
 //!
 //! Records, target `distlock`, made of the client's [events](crate::Event) on the events' thread:
 //!
@@ -41,7 +42,7 @@ const QUIET: Duration = Duration::from_secs(30);
 const MOST_CAUSES: usize = 64;
 const OTHER_CAUSES: &str = "other causes";
 
-/// Tells `tracing` of every event, and then whoever else wants to know.
+/// Tells `tracing` of every event, and then the next handler.
 pub(crate) struct Traced {
     next: Option<Arc<dyn EventHandler>>,
     failures: Mutex<Failures>,
@@ -171,7 +172,8 @@ impl Failures {
     }
 }
 
-/// What is at the bottom of an error: above it may stand how much time is left, which is new each time.
+/// What is at the bottom of an error: above it may stand how much time is left, which is new each
+/// time.
 fn cause(error: &Error) -> String {
     let sources = std::iter::successors(std::error::Error::source(error), |it| it.source());
     let own = sources.filter_map(|source| source.downcast_ref::<Error>()).last();
@@ -334,7 +336,7 @@ mod tests {
     fn spans_and_records_say_what_happens_and_at_which_level() {
         let log = Log::default();
         let writer = log.clone();
-        // The events come on a thread of the client's own, so the subscriber must be everybody's.
+        // The events come on a thread of the client's own, so the subscriber must be the process's.
         tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
             .with_ansi(false)

@@ -1,14 +1,14 @@
-//! [`Address`]: where a server is, by the word of another one: of a node of a cluster, or of a sentinel.
+//! [`Address`]: the address of a server, as a cluster node or a sentinel reports it.
 
 use std::fmt;
 
-/// Where a server is, by the word of another one.
+/// The address of a server, as another server reports it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub struct Address {
-    /// A name, or an address without brackets.
+    /// A host name, or an IP address without brackets.
     pub host: String,
-    /// The port for the kind of connection that we use.
+    /// The port, for TLS where that is used.
     pub port: u16,
 }
 
@@ -27,12 +27,11 @@ impl Address {
         Some(Self::new(bare.unwrap_or(host), port.parse().ok().filter(|port| *port > 0)?))
     }
 
-    /// The same, and where the host is left open, or is one that the teller does not know itself (`?`), it is that of the
-    /// node that said so.
+    /// The same, with the host of the reporting server where the report has none (empty or `?`).
     #[must_use]
-    pub fn said_by(mut self, teller: &str) -> Self {
+    pub fn said_by(mut self, reporter: &str) -> Self {
         if self.host.is_empty() || self.host == "?" {
-            teller.clone_into(&mut self.host);
+            reporter.clone_into(&mut self.host);
         }
         self
     }
@@ -44,7 +43,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// As it stands in a URL: an address of IPv6 in brackets.
+/// Writes an address as in a URL: IPv6 in brackets.
 pub(crate) fn write_address(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
     if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
 }

@@ -1,7 +1,7 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
 use crate::format::Format;
-use crate::node::{Node, NodeSettings};
+use crate::node::{Node, NodeSettings, RequestMode};
 use crate::scheme;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
@@ -53,7 +53,7 @@ impl RedisBackend {
 
 impl Backend for RedisBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        self.node.acquire(&self.format, attempt, by)
+        self.node.acquire(RequestMode::Direct, &self.format, attempt, by)
     }
 
     fn renew(
@@ -62,7 +62,7 @@ impl Backend for RedisBackend {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        self.node.renew(&self.format, batch, by)
+        self.node.renew(RequestMode::Direct, &self.format, batch, by)
     }
 
     fn release(
@@ -71,7 +71,7 @@ impl Backend for RedisBackend {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.node.release(&self.format, acquisition, closing, by)
+        self.node.release(RequestMode::Direct, &self.format, acquisition, closing, by)
     }
 
     fn submit_release(
@@ -85,11 +85,11 @@ impl Backend for RedisBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.node.inspect(&self.format, name, by)
+        self.node.inspect(RequestMode::Direct, &self.format, name, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.node.force_release(&self.format, name, by)
+        self.node.force_release(RequestMode::Direct, &self.format, name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

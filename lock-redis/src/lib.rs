@@ -60,7 +60,7 @@ pub mod parts {
     pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT};
-    pub use crate::node::{Node, NodeRequest, NodeSettings, RequestMode, WithView};
+    pub use crate::node::{Node, NodeSettings, RequestMode, WithView};
     pub use crate::quorum_node::{
         Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, ServerInfo,
         ServerState, VoteTerms,

@@ -1,18 +1,19 @@
-//! [`SingleFlight`]: many need the same thing done at the same time; one does it, and the others wait for what comes of it,
-//! each within its own deadline.
+//! [`SingleFlight`]: concurrent calls that need the same thing done share one, the leader's.
+//!
+//! The others wait for its outcome, each until its own deadline.
 
 use lock_core::backend::Failure;
 use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Whoever needs it done. See the [module's text](self).
+/// One thing that is done once for all that need it. See the [module's text](self).
 #[derive(Default)]
 pub(crate) struct SingleFlight(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Whether somebody does it.
+    /// Whether there is a leader.
     busy: bool,
     waiting: Vec<Arc<Waiting>>,
 }
@@ -23,33 +24,33 @@ struct Waiting {
     result: Mutex<Option<FlightResult>>,
 }
 
-/// What those who waited are told.
+/// What the followers are told.
 #[derive(Clone, Default)]
 pub(crate) enum FlightResult {
-    /// Look again.
+    /// Look again: it may be done.
     #[default]
     Retry,
     Failed(Failure),
 }
 
-/// What falls to one of them.
+/// How a call takes part.
 pub(crate) enum Flight<'a> {
-    /// To do it. It may have been done just before, so look first.
+    /// As the leader. It may have been done just before: look first.
     Lead(FlightLeader<'a>),
-    /// To hear what came of it.
+    /// As a follower, and the leader has finished.
     Finished(FlightResult),
-    /// Neither, until its deadline.
+    /// As a follower whose deadline came first.
     TimedOut,
 }
 
-/// Somebody does it. When this ends, in whatever way - a panic, too - those who wait are told.
+/// The right to do it. Followers are woken when it is dropped, also by a panic.
 pub(crate) struct FlightLeader<'a> {
     flight: &'a SingleFlight,
     pub(crate) result: FlightResult,
 }
 
 impl SingleFlight {
-    /// Does it, or waits until `by` for the one who does.
+    /// Becomes the leader, or waits for it until `by`.
     pub(crate) fn join(&self, clock: &dyn Clock, by: Moment) -> Flight<'_> {
         let mut state = self.0.lock();
         if !state.busy {
@@ -61,7 +62,7 @@ impl SingleFlight {
         drop(state);
         clock.wait(&waiting.signal, by);
         self.0.lock().waiting.retain(|other| !Arc::ptr_eq(other, &waiting));
-        // Told at the same moment as the deadline came: that counts.
+        // A result that comes together with the deadline counts.
         let told = waiting.result.lock().take();
         told.map_or(Flight::TimedOut, Flight::Finished)
     }

@@ -1,5 +1,7 @@
-//! [`WatchRegistry`]: who waits for which lock, where locks move from node to node: by a failover, or with their slots. Whoever
-//! waits is subscribed where the lock lives now, and is woken to look again each time it has moved.
+//! [`WatchRegistry`]: watches on locks that move from node to node, by failover or with their
+//! slots.
+//!
+//! A watch is subscribed where its lock lives, and wakes its waiter each time the lock has moved.
 
 use crate::format::Format;
 use crate::node::Node;
@@ -16,24 +18,24 @@ pub struct WatchRegistry(Arc<Mutex<Registry>>);
 
 #[derive(Default)]
 struct Registry {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, WatchEntry>,
     last: u64,
 }
 
-struct Entry {
+struct WatchEntry {
     name: LockName,
     wake: Arc<dyn Wake>,
-    /// `None` until it is subscribed for the first time, and where that failed.
-    standing: Option<Standing>,
+    /// `None` before the first subscription, and after one that failed.
+    subscribed: Option<SubscribedOn>,
 }
 
-/// Where a watch is subscribed. It does not keep the node.
-struct Standing {
+/// Where a watch is subscribed. Does not keep the node alive.
+struct SubscribedOn {
     node: Weak<Node>,
     _watch: Watch,
 }
 
-/// One watch, wherever it is subscribed; ends with it.
+/// One watch, on whichever node it is subscribed; ends when dropped.
 pub struct RelocatableWatch {
     registry: Arc<Mutex<Registry>>,
     number: u64,
@@ -42,30 +44,29 @@ pub struct RelocatableWatch {
 }
 
 impl WatchRegistry {
-    /// Writes down that somebody waits, so that it is moved and woken from now on. Before its first subscription, or a
-    /// move that comes between would miss it.
+    /// Adds a waiter, to be moved and woken from now on. Call it before the first subscription: a
+    /// move in between would be missed.
     #[must_use = "it ends when it is dropped"]
     pub fn register(&self, name: &LockName, wake: Arc<dyn Wake>) -> RelocatableWatch {
         let mut registry = self.0.lock();
         registry.last += 1;
         let number = registry.last;
-        let entry = Entry { name: name.clone(), wake: Arc::clone(&wake), standing: None };
+        let entry = WatchEntry { name: name.clone(), wake: Arc::clone(&wake), subscribed: None };
         registry.entries.insert(number, entry);
         drop(registry);
         RelocatableWatch { registry: Arc::clone(&self.0), number, name: name.clone(), wake }
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.lock().entries.is_empty()
     }
 
-    /// Moves everybody whose lock lives on another node now, and wakes them. `home` says where a lock lives; `None`:
-    /// nobody knows, and its watches stay where they are.
+    /// Moves the watches whose locks live on another node now, and wakes their waiters. `home`
+    /// names the node of a lock; watches without one stay where they are.
     ///
-    /// Waits for nothing: the subscriptions are confirmed later, and whoever may have missed something until then is
-    /// woken again.
+    /// Does not wait: a waiter is woken again when its subscription is confirmed.
     pub fn relocate(&self, format: &Format, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
         let mut left = Vec::new();
         let mut registry = self.0.lock();
@@ -83,47 +84,48 @@ impl std::fmt::Debug for WatchRegistry {
     }
 }
 
-/// What one left that was moved. It runs what is not ours, so not under the lock of the registry.
+/// What a watch left behind by moving. Waking runs foreign code: not under the registry's lock.
 struct Left {
-    standing: Option<Standing>,
+    subscribed: Option<SubscribedOn>,
     wake: Arc<dyn Wake>,
 }
 
 impl Left {
     fn wake(self) {
-        drop(self.standing);
+        drop(self.subscribed);
         let _panicked = catch_unwind(AssertUnwindSafe(|| self.wake.wake()));
     }
 }
 
-impl Entry {
-    /// Moves it, if it does not stand there.
+impl WatchEntry {
+    /// Moves it, unless it is subscribed there.
     fn move_to(&mut self, node: &Arc<Node>, format: &Format) -> Option<Left> {
-        if self.stands_on(node) {
+        if self.is_on(node) {
             return None;
         }
-        // Where it fails, a wait has a bound of its own, and then looks.
+        // Where it fails, the waiter looks for itself after a bounded wait.
         let watch = node.follow(format, &self.name, Arc::clone(&self.wake)).ok();
-        let standing = watch.map(|watch| Standing::new(node, watch));
-        let standing = std::mem::replace(&mut self.standing, standing);
-        Some(Left { standing, wake: Arc::clone(&self.wake) })
+        let subscribed = watch.map(|watch| SubscribedOn::new(node, watch));
+        let subscribed = std::mem::replace(&mut self.subscribed, subscribed);
+        Some(Left { subscribed, wake: Arc::clone(&self.wake) })
     }
 
-    fn stands_on(&self, node: &Arc<Node>) -> bool {
+    fn is_on(&self, node: &Arc<Node>) -> bool {
         let here = Arc::as_ptr(node);
-        self.standing.as_ref().is_some_and(|standing| standing.node.as_ptr() == here)
+        self.subscribed.as_ref().is_some_and(|subscribed| subscribed.node.as_ptr() == here)
     }
 }
 
-impl Standing {
+impl SubscribedOn {
     fn new(node: &Arc<Node>, watch: Watch) -> Self {
         Self { node: Arc::downgrade(node), _watch: watch }
     }
 }
 
 impl RelocatableWatch {
-    /// Subscribes it on this node, and waits for the confirmation until `by`. Whoever calls this looks afterwards
-    /// whether the lock lives there still, and otherwise calls it again: a move may have come between.
+    /// Subscribes it on this node, and waits for the confirmation until `by`. Check afterwards
+    /// whether the lock still lives there, and call it again otherwise: it may have moved
+    /// meanwhile.
     ///
     /// # Errors
     ///
@@ -136,19 +138,19 @@ impl RelocatableWatch {
     ) -> Result<(), Failure> {
         let watch = node.watch(format, &self.name, Arc::clone(&self.wake), by)?;
         let mut registry = self.registry.lock();
-        let entry = registry.entries.get_mut(&self.number).expect("it is there until we go");
-        let left = entry.standing.replace(Standing::new(node, watch));
+        let entry =
+            registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
+        let left = entry.subscribed.replace(SubscribedOn::new(node, watch));
         drop(registry);
         drop(left);
         Ok(())
     }
-}
 
-impl RelocatableWatch {
-    /// Moves this one alone, as [`WatchRegistry::relocate`] does all, to the node where its lock lives now.
+    /// Moves this watch, as [`WatchRegistry::relocate`] does, to the node where its lock lives.
     pub fn follow(&self, node: &Arc<Node>, format: &Format) {
         let mut registry = self.registry.lock();
-        let entry = registry.entries.get_mut(&self.number).expect("it is there until we go");
+        let entry =
+            registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
         let left = entry.move_to(node, format);
         drop(registry);
         left.into_iter().for_each(Left::wake);
@@ -184,9 +186,9 @@ mod tests {
         }
     }
 
-    /// To be woken when the subscription stands would be soon enough as a rule, and too late on a node that does not answer.
+    /// To wake it with the confirmation would do, unless the new node does not answer.
     #[test]
-    fn whoever_waits_is_woken_at_once_when_its_lock_lives_elsewhere_and_only_then() {
+    fn waiter_is_woken_whenever_its_lock_has_moved() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -201,6 +203,6 @@ mod tests {
             assert_eq!(calls.0.load(Ordering::SeqCst), woken);
         }
         watches.relocate(&format, |_| None);
-        assert_eq!(calls.0.load(Ordering::SeqCst), 3, "nobody knows better");
+        assert_eq!(calls.0.load(Ordering::SeqCst), 3, "its home is not known");
     }
 }

@@ -1,6 +1,6 @@
 //! The table of `docs/INTEROP.md` names the versions that are tested.
 
-use crate::pins::{NEIGHBOURS, Pin, redissons};
+use crate::pins::{FOREIGN_CLIENTS, Pin, redissons};
 use crate::suite::{Suite, case};
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn documented() -> BTreeSet<String> {
 /// All that is pinned, as it calls itself.
 fn pinned() -> BTreeSet<String> {
     let redissons = redissons().map(|version| format!("redisson {version}"));
-    NEIGHBOURS.into_iter().map(Pin::says).chain(redissons).collect()
+    FOREIGN_CLIENTS.into_iter().map(Pin::says).chain(redissons).collect()
 }
 
 fn documents_name_the_tested_versions() {

@@ -121,7 +121,7 @@ impl Library {
     }
 }
 
-/// What Redisson says to whoever is not the holder.
+/// What Redisson says to a caller that is not the holder.
 const NOT_THEIRS: Refusal = Refusal::Says(
     "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
 );

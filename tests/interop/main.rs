@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
 /// Prints a line also where a test's output is kept back: versions, what was left out, and what was
-/// measured, are for whoever reads of a run that passed.
+/// measured, are for the reader of a run that passed.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -26,6 +26,9 @@ mod cases;
 // What the documents say of the versions.
 mod documents;
 
+// A key that one side holds, and until when it must be there.
+mod held_key;
+
 // Failures that a late machine excuses.
 mod late;
 
@@ -33,7 +36,7 @@ mod late;
 mod libraries;
 
 // Those that have their lock in a plain string.
-mod neighbours;
+mod foreign_clients;
 
 // Our side of the protocol: the same verbs, by distlock.
 mod ours;
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
     // With the longest tests first, or the last one runs by itself.
     redisson::mount(&mut suite);
     libraries::mount(&mut suite);
-    neighbours::mount(&mut suite);
+    foreign_clients::mount(&mut suite);
     documents::mount(&mut suite);
     suite::mount(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// What stands in a list `:by` for an increment of ours.
 pub(crate) const LABEL: &str = "distlock";
 
-/// How long all turns of a thread may take. Measured: some seconds. Where nobody is told of
+/// How long all turns of a thread may take. Measured: some seconds. Where no waiter is told of
 /// releases every turn takes a lease, and a test that is to fail for that should not go on for
 /// hours.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
@@ -77,7 +77,7 @@ pub(crate) fn count(
         }
         assert!(
             stopwatch.elapsed() < scaled(LONG),
-            "only {done} turns: is nobody told of releases?"
+            "only {done} turns: is no waiter told of releases?"
         );
         let guard = lock.try_lock_for(scaled(LONG)).unwrap().expect("they give it back");
         let value = data.get(key).map_or(0, |value| value.parse::<u64>().unwrap());
@@ -99,7 +99,7 @@ fn url(library: &Library, store: &str, settings: &str) -> String {
     format!("{store}?{}", all.join("&"))
 }
 
-/// A lease of this length, which nobody renews.
+/// A lease of this length, which is not renewed.
 pub(crate) fn fixed(lease: Duration) -> LockOptions {
     LockOptions::new().lease(lease)
 }

@@ -55,7 +55,7 @@ struct Threads {
     channels: HashMap<String, (Sender<String>, Receiver<String>)>,
     /// How many answers were not taken yet.
     owed: usize,
-    /// From the end of its output on nobody answers any more.
+    /// After the end of its output no answer comes.
     is_over: bool,
 }
 
@@ -66,7 +66,7 @@ impl Threads {
 }
 
 /// An answer that is yet to come.
-#[must_use = "an answer that nobody waits for is taken for that to the next line"]
+#[must_use = "an answer without a waiter is taken for that to the next line"]
 pub(crate) struct Pending<'a> {
     peer: &'a Peer,
     thread: String,
@@ -172,7 +172,7 @@ impl Peer {
         let _reaped = process.child.wait();
     }
 
-    /// Whether it runs and owes nobody an answer.
+    /// Whether it runs and owes no answer.
     pub(crate) fn is_fresh(&self) -> bool {
         let threads = self.threads.lock();
         !threads.is_over && threads.owed == 0
@@ -184,7 +184,7 @@ impl Peer {
     }
 
     fn signal(&self, signal: Signal) {
-        // Once reaped, the number may be somebody else's.
+        // Once reaped, the number may be another process's.
         let process = self.process.lock();
         if process.line.is_some() {
             let pid = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw);

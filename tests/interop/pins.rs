@@ -46,7 +46,7 @@ pub(crate) const SPRING: Pin =
 pub(crate) const NEWEST_REDISSON: Pin = Pin::of("redisson", Place::Newest);
 
 /// All but Redisson's.
-pub(crate) const NEIGHBOURS: [Pin; 9] =
+pub(crate) const FOREIGN_CLIENTS: [Pin; 9] =
     [REDIS_PY, PYTHON_REDIS_LOCK, REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK, RLOCK, SHEDLOCK, SPRING];
 
 /// Redisson in the version that the name of its program ends with.

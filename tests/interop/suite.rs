@@ -47,7 +47,8 @@ pub(crate) struct Case<F = fn(&'static Library)> {
     pub(crate) run: F,
 }
 
-/// The [`Case`] of a function in the same module. `tests/project/documents` knows tests by this word.
+/// The [`Case`] of a function in the same module. `tests/project/documents` knows tests by this
+/// word.
 macro_rules! case {
     ($name:ident) => {
         $crate::suite::Case { module: module_path!(), name: stringify!($name), run: $name as _ }

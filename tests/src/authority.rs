@@ -26,7 +26,7 @@ impl Authority {
         Self { issuer, files }
     }
 
-    /// The files alone, for whoever goes on using a server of ours.
+    /// The files alone, for a caller that goes on using a server of ours.
     pub fn into_files(self) -> TempDir {
         self.files
     }
@@ -51,7 +51,8 @@ impl Authority {
         fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
     }
 
-    /// A server with a certificate for `host`, that asks for ours or does not; and its port for TLS.
+    /// A server with a certificate for `host`, that asks for ours or does not; and its port for
+    /// TLS.
     pub fn server(
         &self,
         host: &str,
@@ -79,7 +80,7 @@ impl Authority {
         (port, arguments.concat().into_iter().map(str::to_owned).collect())
     }
 
-    /// The URL of a server of ours, which trusts us and nobody else.
+    /// The URL of a server of ours, which trusts us alone.
     pub fn url(&self, port: u16) -> String {
         format!("rediss://{LOGIN}@127.0.0.1:{port}?tls_ca={}", self.file("ca.crt"))
     }

@@ -45,7 +45,8 @@ impl Example {
         self
     }
 
-    /// The same, started with the signals ignored that end a program, as `nohup` and a script's `&` do.
+    /// The same, started with the signals ignored that end a program, as `nohup` and a script's `&`
+    /// do.
     pub fn with_signals_ignored(self) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", "trap '' HUP INT TERM; exec \"$@\"", "sh"]);
@@ -71,7 +72,8 @@ impl Example {
     }
 }
 
-/// A running process: lines go in, lines (mostly JSON) come out. Killed and waited for when dropped.
+/// A running process: lines go in, lines (mostly JSON) come out. Killed and waited for when
+/// dropped.
 pub struct Child {
     what: String,
     /// Gone as soon as the process is reaped.
@@ -102,7 +104,8 @@ impl Child {
         self.input = None;
     }
 
-    /// Reads lines until one is found by `pick`, which sees each that is JSON; panics after `bound` (times the scale).
+    /// Reads lines until one is found by `pick`, which sees each that is JSON; panics after `bound`
+    /// (times the scale).
     #[track_caller]
     pub fn expect<T>(
         &mut self,
@@ -162,7 +165,8 @@ impl Child {
         }
     }
 
-    /// Waits until it has ended and returns its exit code; a signal's number plus 128 if one ended it, as in a shell.
+    /// Waits until it has ended and returns its exit code; a signal's number plus 128 if one ended
+    /// it, as in a shell.
     #[track_caller]
     pub fn wait_exit(&mut self, bound: Duration) -> i32 {
         if self.status.is_none() {
@@ -205,7 +209,7 @@ impl Child {
     }
 
     fn signal_group(&self, signal: Signal) {
-        // Once reaped, the number may be somebody else's.
+        // Once reaped, the number may be another process's.
         if self.status.is_none() {
             let _gone = kill_process_group(self.pid(), signal);
         }
@@ -274,8 +278,8 @@ fn profile_dir() -> PathBuf {
     own.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
-/// Where an example's binary is. Cargo is asked to build it, once in each run: with `cargo test --test it` it may be
-/// missing or, worse, old.
+/// Where an example's binary is. Cargo is asked to build it, once in each run: with `cargo test
+/// --test it` it may be missing or, worse, old.
 fn built(name: &str) -> PathBuf {
     static BUILT: LazyLock<Mutex<HashMap<String, Arc<OnceLock<PathBuf>>>>> =
         LazyLock::new(Mutex::default);
@@ -304,8 +308,8 @@ fn build(name: &str) -> PathBuf {
     build.args(["build", "--quiet", "--workspace", "--all-features", "--example", name]);
     build.args(["--profile", profile, "--target-dir"]);
     build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // Of the package whose test this is. There are build scripts that run again, and have all that follows built again, in
-    // the middle of the tests, if these are other ones than the last time.
+    // Of the package whose test this is. There are build scripts that run again, and have all that
+    // follows built again, in the middle of the tests, if these are other ones than the last time.
     for (variable, _) in std::env::vars_os() {
         if variable
             .to_str()

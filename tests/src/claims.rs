@@ -1,8 +1,11 @@
-//! [`Claim`] and [`judge`]: who had a lock from when to when, by the holders' own words, and whether two had it at once.
+//! [`Claim`] and [`judge`]: who had a lock from when to when, by the holders' own words, and
+//! whether two had it at once.
 //!
-//! One judge for all stores. The times are of the machine's clock, which is the same for all its processes.
+//! One judge for all stores. The times are of the machine's clock, which is the same for all its
+//! processes.
 
 use lock_core::Moment;
+use lock_core::conformance::violated;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +14,7 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-/// That somebody had a lock, with a guard that was valid all the time.
+/// That a thread had a lock, with a guard that was valid all the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub lock: String,
@@ -47,7 +50,8 @@ impl FromStr for Claim {
     }
 }
 
-/// A file of claims. Each is written at once, so that what a process has said stays when it is killed.
+/// A file of claims. Each is written at once, so that what a process has said stays when it is
+/// killed.
 pub struct Log(Mutex<File>);
 
 impl Log {
@@ -65,7 +69,7 @@ impl Log {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         // The last line may be half written yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| line.parse().expect("nobody else writes there")).collect()
+        whole.lines().map(|line| line.parse().expect("no other program writes there")).collect()
     }
 }
 
@@ -105,7 +109,8 @@ pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
 }
 
 impl Verdict {
-    /// The holder called "test" and another one had it at once, and their tokens say that the other one came later.
+    /// The holder called "test" and another one had it at once, and their tokens say that the other
+    /// one came later.
     #[track_caller]
     pub fn must_show_a_double_grant(&self) {
         let [one, other] = self.together.first().expect("the judge sees the double grant");
@@ -113,6 +118,16 @@ impl Verdict {
         assert_eq!((one.holder.as_str(), one.lock.as_str()), ("test", other.lock.as_str()));
         assert!(one.holder != other.holder && one.token < other.token);
         assert!(self.backwards.is_empty(), "{:?}", self.backwards);
+    }
+
+    /// What is wrong with them, if anything: two had it at once, or a token did not grow.
+    pub fn violation(&self) -> Option<String> {
+        let of = |what: &str, pairs: &[[Claim; 2]]| {
+            let [first, ..] = pairs else { return None };
+            Some(format!("{what}, {} times, at first {first:?}", pairs.len()))
+        };
+        let together = of("two at once", &self.together);
+        together.or_else(|| of("a token did not grow", &self.backwards))
     }
 
     /// The same, with how many there were of each if not.
@@ -123,18 +138,17 @@ impl Verdict {
         println!(
             "{grants} grants, {together} with another inside, {backwards} without a larger token"
         );
-        assert!(
-            together + backwards == 0,
-            "{together} of {grants} grants had another holder inside, and {backwards} tokens did not grow: {:?}",
-            self.together.first().or(self.backwards.first())
-        );
+        if let Some(what) = self.violation() {
+            violated(what);
+        }
     }
 
     /// One at a time, and tokens that grow. Prints how many there were.
     #[track_caller]
     pub fn must_be_exact(&self) {
-        assert!(self.together.is_empty(), "two at once: {:?}", self.together[0]);
-        assert!(self.backwards.is_empty(), "the token must grow: {:?}", self.backwards[0]);
+        if let Some(what) = self.violation() {
+            violated(what);
+        }
         for (lock, claims) in &self.by_lock {
             println!("lock {lock}: {} claims, one at a time, tokens grow", claims.len());
         }

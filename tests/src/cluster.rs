@@ -18,11 +18,12 @@ const MASTERS: usize = 3;
 /// How long the nodes may take to agree. Measured: 2 to 4 s until all know each replica.
 const AGREEMENT: Duration = Duration::from_secs(120);
 
-/// How long a cluster may take to put a replica in the place of a master that is gone. Measured: 2 to 3 s.
+/// How long a cluster may take to put a replica in the place of a master that is gone. Measured: 2
+/// to 3 s.
 pub const TAKEOVER: Duration = Duration::from_secs(60);
 
-/// Six nodes on ports of their own, killed with us. Node `n` is one of the first masters below three, and `n + 3` its
-/// first replica; who is what later on is asked of the nodes.
+/// Six nodes on ports of their own, killed with us. Node `n` is one of the first masters below
+/// three, and `n + 3` its first replica; who is what later on is asked of the nodes.
 pub struct Cluster {
     nodes: Vec<RedisServer>,
 }
@@ -42,12 +43,14 @@ pub enum Failover {
 const REPLACES: [&str; 4] =
     ["--cluster-node-timeout", "2000", "--cluster-replica-no-failover", "no"];
 
-/// What holds while the cluster forms: nodes speak often with each other, and no master is replaced because it is busy.
+/// What holds while the cluster forms: nodes speak often with each other, and no master is replaced
+/// because it is busy.
 const FORMING: [[&str; 2]; 2] =
     [["cluster-node-timeout", "1500"], ["cluster-replica-no-failover", "yes"]];
 
-/// What every node is started with: no master is replaced unless the test asks for it. A replica is not shown by `CLUSTER SLOTS` before it has got something from its master,
-/// which with nothing written is the master's ping.
+/// What every node is started with: no master is replaced unless the test asks for it. A replica is
+/// not shown by `CLUSTER SLOTS` before it has got something from its master, which with nothing
+/// written is the master's ping.
 const SETTINGS: [&str; 8] = [
     "--cluster-enabled",
     "yes",
@@ -63,7 +66,8 @@ const SETTINGS: [&str; 8] = [
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct View(BTreeMap<u16, Shard>);
 
-/// What the nodes said that did not name the right owner of a slot, to be shown where a test waits in vain.
+/// What the nodes said that did not name the right owner of a slot, to be shown where a test waits
+/// in vain.
 struct Said {
     slot: u16,
     port: u16,
@@ -120,7 +124,8 @@ impl Cluster {
     /// The same with more for each node of its own.
     pub fn start_each(mut arguments: impl FnMut(usize) -> Vec<String>) -> Self {
         let mut settings = SETTINGS.to_vec();
-        // A replica is good for its master's place however long it has not heard of it: on a busy machine that is long.
+        // A replica is good for its master's place however long it has not heard of it: on a busy
+        // machine that is long.
         settings.extend(["--cluster-replica-validity-factor", "0"]);
         settings.extend(["--repl-diskless-sync-delay", "0"]);
         let start = |number| {
@@ -162,8 +167,8 @@ impl Cluster {
         self.wait_until_agreed(2 * MASTERS);
     }
 
-    /// Has a node meet the first one, and waits until both know each other. On a busy machine a handshake may not be done
-    /// in the time that it is given: then once more.
+    /// Has a node meet the first one, and waits until both know each other. On a busy machine a
+    /// handshake may not be done in the time that it is given: then once more.
     fn introduce(&self, node: &RedisServer) {
         const HANDSHAKE: Duration = Duration::from_secs(3);
         let (first, id) = (&self.nodes[0], node.probe().command(&["CLUSTER", "MYID"]).text());
@@ -179,8 +184,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until every node that runs says the same, all slots are served, and `nodes` are there, those replicas in
-    /// sync with their masters.
+    /// Waits until every node that runs says the same, all slots are served, and `nodes` are there,
+    /// those replicas in sync with their masters.
     pub fn wait_until_agreed(&self, nodes: usize) {
         eventually("the nodes agree", AGREEMENT, || {
             let mut views = Vec::new();
@@ -278,7 +283,8 @@ impl Cluster {
         u16::try_from(probe.command(&["CLUSTER", "KEYSLOT", key]).int()).unwrap()
     }
 
-    /// Which node serves this slot, by the word of the nodes themselves: the one that says so of itself, if there is one.
+    /// Which node serves this slot, by the word of the nodes themselves: the one that says so of
+    /// itself, if there is one.
     pub fn owner(&self, slot: u16) -> usize {
         self.find_owner(slot).unwrap_or_else(|| panic!("no node serves the slot {slot}"))
     }
@@ -316,13 +322,15 @@ impl Cluster {
         });
     }
 
-    /// From now on nothing that this node writes gets to its replica, which is to be paused already.
+    /// From now on nothing that this node writes gets to its replica, which is to be paused
+    /// already.
     pub fn cut_off_replicas(&self, master: usize) {
         let killed = self.nodes[master].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
         assert_eq!(killed, Value::Int(1));
     }
 
-    /// How often the nodes redirected a request since they were started, by the first word of the error.
+    /// How often the nodes redirected a client since they were started, by the first word of the
+    /// error.
     pub fn errors(&self, code: &str) -> u64 {
         let field = format!("errorstat_{code}");
         let stats = self.running().map(|node| node.probe().info_field("errorstats", &field));
@@ -363,7 +371,8 @@ impl Cluster {
         self.nodes[self.owner_of(key)].probe()
     }
 
-    /// Puts a replica of `master` into its place, and waits until it serves the slots. Returns the replica.
+    /// Puts a replica of `master` into its place, and waits until it serves the slots. Returns the
+    /// replica.
     pub fn fail_over(&self, master: usize, how: Failover) -> usize {
         let replica = self.replica_of(master);
         let words: &[&str] = match how {
@@ -374,7 +383,8 @@ impl Cluster {
         let slots = View::of(&mut self.nodes[master].probe());
         let slot = slots.and_then(|view| view.slots(self.nodes[master].port()).next());
         let slot = slot.expect("a master has slots");
-        // On a busy machine it may not be done in the five seconds that it is given: then once more.
+        // On a busy machine it may not be done in the five seconds that it is given: then once
+        // more.
         for _ in 0..TAKEOVER.as_secs() / 6 {
             ok(&mut self.nodes[replica].probe(), words);
             let until = SystemClock.now() + Duration::from_secs(6);
@@ -421,9 +431,10 @@ impl Cluster {
         new
     }
 
-    /// Waits until the next node of a slot has heard of the epoch of the one before. When it takes the slot it gives itself a
-    /// new epoch only if it knows of one as new as its own; and with an older one than the slot had no node ever believes it.
-    /// The one before may be in a new epoch only since a moment ago, because it has just got the slot from the other.
+    /// Waits until the next node of a slot has heard of the epoch of the one before. When it takes
+    /// the slot it gives itself a new epoch only if it knows of one as new as its own; and with an
+    /// older one than the slot had no node ever believes it. The one before may be in a new epoch
+    /// only since a moment ago, because it has just got the slot from the other.
     fn wait_for_epoch(&self, from: usize, to: usize) {
         let epoch = |node: usize, field| {
             info(&mut self.nodes[node].probe(), field).and_then(|epoch| epoch.parse::<u64>().ok())
@@ -492,7 +503,8 @@ impl Cluster {
             ok(&mut right, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
             ok(&mut left, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }
-        // Moved back before all have heard, the two nodes may be in the same epoch, and the slots be either's.
+        // Moved back before all have heard, the two nodes may be in the same epoch, and the slots
+        // be either's.
         slots.last().into_iter().for_each(|slot| self.wait_for_owner(*slot, to));
     }
 

@@ -21,7 +21,8 @@ pub fn deadline(guard: &LockGuard) -> Moment {
     }
 }
 
-/// Checks that the lock is valid. That its lease of seconds has ended may be because the machine is late.
+/// Checks that the lock is valid. That its lease of seconds has ended may be because the machine is
+/// late.
 #[track_caller]
 pub fn must_be_valid(guard: &LockGuard) {
     if guard.is_valid() {

@@ -1,7 +1,8 @@
-//! What the tests share: servers, proxies, raw connections, clocks, second processes, bounded waiting.
+//! What the tests share: servers, proxies, raw connections, clocks, second processes, bounded
+//! waiting.
 //!
-//! Nothing in here asks the library about its own state: a test does not ask its subject whether the
-//! subject is right.
+//! Nothing in here asks the library about its own state: a test does not ask its subject whether
+//! the subject is right.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 #![allow(missing_docs, missing_debug_implementations, reason = "it is read beside its callers")]

@@ -1,4 +1,5 @@
-//! [`alone`]: a test in a process of its own, for those that count threads, connections or processor time.
+//! [`alone`]: a test in a process of its own, for those that count threads, connections or
+//! processor time.
 
 use parking_lot::Mutex;
 use std::process::Command;
@@ -9,8 +10,8 @@ const ALONE: &str = "DISTLOCK_TEST_ALONE";
 /// One after the other.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs `test` in a second process of this binary, in which no other test runs, nor beside it. `name` is the test's own
-/// full name.
+/// Runs `test` in a second process of this binary, in which no other test runs, nor beside it.
+/// `name` is the test's own full name.
 pub fn alone(name: &str, test: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some_and(|only| only == name) {
         test();
@@ -29,7 +30,8 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     assert!(said.contains("1 passed"), "{name} is not the name of this test");
 }
 
-/// The names of this process's threads that the library started, as the system has them (cut at 15 characters).
+/// The names of this process's threads that the library started, as the system has them (cut at 15
+/// characters).
 pub fn own_threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("this is Linux");
     let mut names: Vec<_> = tasks
@@ -44,7 +46,8 @@ pub fn own_threads() -> Vec<String> {
 /// The processor time of this process so far.
 pub fn own_cpu_time() -> std::time::Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    // After the name, which may have spaces: the 12th and 13th field, in ticks of a hundredth of a second.
+    // After the name, which may have spaces: the 12th and 13th field, in ticks of a hundredth of a
+    // second.
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
     std::time::Duration::from_millis(ticks * 10)

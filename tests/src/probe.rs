@@ -1,5 +1,5 @@
-//! [`Probe`]: other eyes on the store. A connection of the test's own and a client of sixty lines, so that no
-//! mistake of the library can hide itself.
+//! [`Probe`]: other eyes on the store. A connection of the test's own and a client of sixty lines,
+//! so that no mistake of the library can hide itself.
 
 use super::process::exchange_bound;
 use std::collections::BTreeMap;
@@ -127,7 +127,8 @@ impl Probe {
     /// When a key's life ends, in milliseconds of the server's clock.
     #[track_caller]
     pub fn expires_at(&mut self, key: &str) -> i64 {
-        // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the same before and after.
+        // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the
+        // same before and after.
         const BY_TIME: &str = "local function now() \
              local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) end \
              local before, left repeat before = now() left = redis.call('PTTL', KEYS[1]) until before == now() \

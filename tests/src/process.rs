@@ -27,8 +27,9 @@ const BUS: u16 = 10_000;
 /// How much of a server's log is shown when a test fails.
 const LOG_TAIL: usize = 4_000;
 
-/// A `redis-server` of our own on a free port: no persistence, a directory of its own, killed with us. Its log is
-/// shown when the test fails. It knows the user of [`rights`], and a test fails where that user was refused something.
+/// A `redis-server` of our own on a free port: no persistence, a directory of its own, killed with
+/// us. Its log is shown when the test fails. It knows the user of [`rights`], and a test fails
+/// where that user was refused something.
 pub struct RedisServer {
     port: u16,
     /// How it was started, for a restart.
@@ -46,7 +47,8 @@ struct Setup {
     without_user: bool,
     /// For a sentinel: what stands in the file of its settings, which it rewrites.
     sentinel: Option<String>,
-    /// A node of a cluster: its user has the rights that are needed there, and its bus a port of its own.
+    /// A node of a cluster: its user has the rights that are needed there, and its bus a port of
+    /// its own.
     on_cluster: bool,
 }
 
@@ -62,7 +64,8 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own settings.
+    /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own
+    /// settings.
     pub fn start_with(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         Self::launch(Setup { arguments, ..Setup::default() })
@@ -84,8 +87,8 @@ impl RedisServer {
         Self::launch(Setup { sentinel, without_user: true, ..Setup::default() })
     }
 
-    /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections, too. Its user has the rights
-    /// that are needed on a cluster.
+    /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections,
+    /// too. Its user has the rights that are needed on a cluster.
     pub fn start_cluster_node(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         Self::launch(Setup { arguments, on_cluster: true, ..Setup::default() })
@@ -97,7 +100,8 @@ impl RedisServer {
         if let Some(settings) = &server.setup.sentinel {
             std::fs::write(server.settings_file(), settings).unwrap();
         }
-        // A port that was free a moment ago may be taken when the server binds it: then another one.
+        // A port that was free a moment ago may be taken when the server binds it: then another
+        // one.
         for _ in 0..20 {
             server.port = if server.setup.on_cluster { free_pair_of_ports() } else { free_port() };
             if server.try_launch() {
@@ -112,7 +116,7 @@ impl RedisServer {
         self.url_as(rights::LOGIN)
     }
 
-    /// The same for `user`, `user:password` or `:password`, or for nobody in particular.
+    /// The same for `user`, `user:password` or `:password`, or for no user in particular.
     pub fn url_as(&self, login: &str) -> String {
         let at = if login.is_empty() { "" } else { "@" };
         format!("redis://{login}{at}127.0.0.1:{}", self.port)
@@ -163,7 +167,8 @@ impl RedisServer {
         }
     }
 
-    /// SIGSTOP: connections stay open and are accepted, and nothing is answered. Waits until it has stopped.
+    /// SIGSTOP: connections stay open and are accepted, and nothing is answered. Waits until it has
+    /// stopped.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         eventually("the server has stopped", START, || !self.is_running());
@@ -212,7 +217,7 @@ impl RedisServer {
                 return Some(false);
             }
             let answered_by = Probe::try_connect(self.port).ok()?.process_id()?;
-            // Somebody else's server on this port: ours will fail to bind it, but may not have noticed yet.
+            // Another server on this port: ours will fail to bind it, but may not have noticed yet.
             (answered_by == process.id()).then_some(true)
         });
         if up {
@@ -279,8 +284,9 @@ impl RedisServer {
 }
 
 impl RedisServer {
-    /// Puts 500 keys on it, few enough for a delay of each to be kept on a busy machine, and so much into each that questions are answered while another one reads them, or this one
-    /// when it starts: after every 2 MiB (Redis before 7 has no setting for it).
+    /// Puts 500 keys on it, few enough for a delay of each to be kept on a busy machine, and so
+    /// much into each that questions are answered while another one reads them, or this one when it
+    /// starts: after every 2 MiB (Redis before 7 has no setting for it).
     pub fn fill(&self) {
         const MANY: &str =
             "for i = 1, 500 do redis.call('SET', 'key' .. i, string.rep('x', 40000)) end";
@@ -289,8 +295,8 @@ impl RedisServer {
         probe.command(&["EVAL", MANY, "0"]);
     }
 
-    /// From its next start on, it answers every few keys while it reads its data (if it has a setting for it: since
-    /// Redis 7).
+    /// From its next start on, it answers every few keys while it reads its data (if it has a
+    /// setting for it: since Redis 7).
     pub fn answer_while_loading(&mut self) {
         const SETTING: &str = "loading-process-events-interval-bytes";
         if !self.probe().command(&["CONFIG", "GET", SETTING]).texts().is_empty() {
@@ -331,8 +337,9 @@ impl Drop for RedisServer {
     }
 }
 
-/// A new directory for it. A sentinel waits until its settings are on the disk before each vote: on a busy machine that takes
-/// seconds, and they never elect one of them. So theirs are in memory, where there is such a place.
+/// A new directory for it. A sentinel waits until its settings are on the disk before each vote: on
+/// a busy machine that takes seconds, and they never elect one of them. So theirs are in memory,
+/// where there is such a place.
 fn directory(setup: &Setup) -> TempDir {
     const IN_MEMORY: &str = "/dev/shm";
     let mut directory = tempfile::Builder::new();
@@ -341,8 +348,8 @@ fn directory(setup: &Setup) -> TempDir {
     in_memory.flatten().unwrap_or_else(|| directory.tempdir().unwrap())
 }
 
-/// A port without a listener, below those that the system gives to outgoing connections: from one of
-/// those, a client that redials a dead server can connect to itself.
+/// A port without a listener, below those that the system gives to outgoing connections: from one
+/// of those, a client that redials a dead server can connect to itself.
 ///
 /// No port is given twice during a run, by any process: a sentinel that still looks for a server
 /// that was killed would make a replica of the next server on its port.

@@ -1,5 +1,5 @@
-//! [`Proxy`]: a bad network between clients and one server. It acts on whole commands and whole answers, and counts
-//! what it did.
+//! [`Proxy`]: a bad network between clients and one server. It acts on whole commands and whole
+//! answers, and counts what it did.
 
 use super::process::exchange_bound;
 use super::resp::{Kind, Request, read_reply};
@@ -26,16 +26,18 @@ pub enum Fault {
     Cut,
     /// The server gets it this much later. So do those behind it on this connection.
     Delay(Duration),
-    /// The server never gets it, nor what follows on this connection: a stream loses its end, never a part in the middle.
+    /// The server never gets it, nor what follows on this connection: a stream loses its end, never
+    /// a part in the middle.
     SwallowRequest,
-    /// The server gets it this much later, whatever has become of the connection. Its answer goes nowhere, and what
-    /// follows on this connection gets nowhere.
+    /// The server gets it this much later, whatever has become of the connection. Its answer goes
+    /// nowhere, and what follows on this connection gets nowhere.
     Late(Duration),
     /// Carried out, and the connection is cut.
     CutReply,
     /// Carried out, and the client hears this much later of it.
     DelayReply(Duration),
-    /// Carried out, and the client never hears of it, nor of what follows on this connection, which is carried out.
+    /// Carried out, and the client never hears of it, nor of what follows on this connection, which
+    /// is carried out.
     SwallowReply,
     /// Carried out; the client gets the first half of the answer, and then nothing any more.
     HalfReply,
@@ -128,7 +130,8 @@ impl Plan for Plain {
     }
 }
 
-/// Listens on a port of its own. Gone, with all its connections, when dropped; what it still holds back is dropped, too.
+/// Listens on a port of its own. Gone, with all its connections, when dropped; what it still holds
+/// back is dropped, too.
 pub struct Proxy {
     port: u16,
     inner: Arc<Inner>,
@@ -324,7 +327,8 @@ impl Inner {
         }
     }
 
-    /// Answers, from the server to the client. What nobody asked for, such as a message to a subscriber, is passed on.
+    /// Answers, from the server to the client. What was not requested, such as a message to a
+    /// subscriber, is passed on.
     fn answer(
         &self,
         server: &TcpStream,

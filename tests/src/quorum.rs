@@ -21,7 +21,8 @@ pub struct Servers {
 pub const LONGEST: &str = "max_lease=10m";
 
 impl Servers {
-    /// So many of them, set up, with these options. `dead` more were set up with them, and have died since.
+    /// So many of them, set up, with these options. `dead` more were set up with them, and have
+    /// died since.
     pub fn with(alive: usize, dead: usize, options: &str) -> Self {
         let mut servers: Vec<_> = (0..alive + dead).map(|_| start()).collect();
         let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
@@ -48,7 +49,8 @@ pub fn start() -> RedisServer {
     server
 }
 
-/// Gives the library's user the rights that the document lists, for a server that has just been started.
+/// Gives the library's user the rights that the document lists, for a server that has just been
+/// started.
 pub fn admit(server: &RedisServer) {
     let operations = include_str!("../../docs/OPERATIONS.md");
     let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
@@ -69,7 +71,8 @@ pub fn url(places: &[String], options: &str) -> String {
 /// Makes them a quorum that votes at once.
 pub fn set_up(places: &[String], options: &str) {
     let config = Config::from_url(&url(places, options)).unwrap();
-    // On a busy machine a server may need longer than the time-outs that a test asks for; it can be called again.
+    // On a busy machine a server may need longer than the time-outs that a test asks for; it can be
+    // called again.
     eventually("the quorum is set up", Duration::from_secs(20), || {
         match distlock::set_up_quorum(&config) {
             Err(error) if error.is_unavailable() => false,

@@ -13,8 +13,8 @@ pub fn builder(server: &RedisServer, options: &str) -> ClientBuilder {
     distlock::builder().url(&format!("{}?{options}", server.url())).unwrap()
 }
 
-/// What the server counted since the counters were reset. An acquire looks for its tombstone, and nothing else asks
-/// EXISTS; a release that frees publishes, and nothing else does.
+/// What the server counted since the counters were reset. An acquire looks for its tombstone, and
+/// nothing else asks EXISTS; a release that frees publishes, and nothing else does.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counted {
     pub scripts: u64,

@@ -34,8 +34,8 @@ impl Replicated {
     pub fn must_be_in_sync(&self) {
         let mut probe = self.master.probe();
         let count = self.replicas.len().to_string();
-        // Three times in a row: a replica that has just been filled may keep the next request for almost a second (seen
-        // two times of eight), until it acknowledges of itself.
+        // Three times in a row: a replica that has just been filled may keep the next request for
+        // almost a second (seen two times of eight), until it acknowledges of itself.
         let mut times = 0;
         eventually("all replicas are in sync", SYNC, || {
             // Something that reaches them and leaves nothing behind.
@@ -48,7 +48,8 @@ impl Replicated {
 
     /// Cuts the connection between the master and this replica, which stays up.
     pub fn cut(&self, replica: usize) {
-        // Port 1 refuses connections: it tries again and again, as one does whose way to the master is gone.
+        // Port 1 refuses connections: it tries again and again, as one does whose way to the master
+        // is gone.
         self.follow(replica, "1");
     }
 

@@ -1,8 +1,10 @@
-//! [`Request`]: whole commands and whole answers on a connection, and which of the library's scripts a command runs.
+//! [`Request`]: whole commands and whole answers on a connection, and which of the library's
+//! scripts a command runs.
 
 use std::io::{self, BufRead, Read};
 
-/// What a command does to a lock, known by its shape: scripts come by hash or by text, with so many keys and arguments.
+/// What a command does to a lock, known by its shape: scripts come by hash or by text, with so many
+/// keys and arguments.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     Acquire,

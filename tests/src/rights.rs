@@ -1,5 +1,6 @@
-//! The user that the library is on every server of a test: one who may do what `docs/OPERATIONS.md` lists, and nothing
-//! else. What a test does with its own connections it does as the server's default user.
+//! The user that the library is on every server of a test: one who may do what `docs/OPERATIONS.md`
+//! lists, and nothing else. What a test does with its own connections it does as the server's
+//! default user.
 
 use super::probe::{Probe, Value};
 use std::process::Command;
@@ -18,7 +19,8 @@ pub fn documented_for_cluster() -> Vec<&'static str> {
     with("locker +cluster", documented())
 }
 
-/// This rule, and what stands in the document behind the name of the user in the one that begins like that.
+/// This rule, and what stands in the document behind the name of the user in the one that begins
+/// like that.
 fn with(begin: &str, rule_so_far: Vec<&'static str>) -> Vec<&'static str> {
     rule_so_far.into_iter().chain(rule(begin).into_iter().skip(1)).collect()
 }

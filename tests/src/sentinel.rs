@@ -8,19 +8,19 @@ use distlock::{DistLock, Mutex};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the group may take until everybody sees everybody, and how long a failover may take. Measured: about 1 s
-/// each.
+/// How long the group may take until all members see each other, and how long a failover may take.
+/// Measured: about 1 s each.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// From when on a sentinel holds a server that is silent for down.
 pub const DOWN_AFTER: Duration = Duration::from_millis(1_500);
 
-/// What sentinels do every second or two, they do some times as often here. The period of pings has a lower limit: once the
-/// master is down, a replica is asked for its `INFO` once a second, and is promoted only if what it said is no older than five
-/// of them.
+/// What sentinels do every second or two, they do some times as often here. The period of pings has
+/// a lower limit: once the master is down, a replica is asked for its `INFO` once a second, and is
+/// promoted only if what it said is no older than five of them.
 ///
-/// A sentinel that has not heard of a failover yet, four publish periods after it, makes the new master follow the old one
-/// again: at 200 ms that was seen to happen, and then there was none.
+/// A sentinel that has not heard of a failover yet, four publish periods after it, makes the new
+/// master follow the old one again: at 200 ms that was seen to happen, and then there was none.
 const HASTE: [&str; 8] =
     ["info-period", "200", "ping-period", "250", "publish-period", "400", "tilt-period", "500"];
 
@@ -54,7 +54,8 @@ impl Group {
         Self::launch(replicas, sentinels, DOWN_AFTER)
     }
 
-    /// Steady until it is quiet: else a master that is silent for a moment would be replaced before the test begins.
+    /// Steady until it is quiet: else a master that is silent for a moment would be replaced before
+    /// the test begins.
     fn launch(replicas: usize, sentinels: usize, down_after: Duration) -> Self {
         let name = fresh_name();
         let master = RedisServer::start_with(&AT_ONCE);
@@ -113,7 +114,8 @@ impl Group {
         self.sentinels[place].probe().command(&["SENTINEL", "MYID"]).text()
     }
 
-    /// Waits until every sentinel sees all others, and that many replicas that are up and follow the master.
+    /// Waits until every sentinel sees all others, and that many replicas that are up and follow
+    /// the master.
     pub fn await_quiet(&self, replicas: usize) {
         eventually("all sentinels see the same", BOUND, || {
             self.sentinels.iter().all(|sentinel| self.is_quiet(sentinel, replicas))
@@ -121,9 +123,9 @@ impl Group {
         });
     }
 
-    /// Whether so many replicas have everything that the master has, and get what comes: one that is just being filled may
-    /// be promoted, too, with what it has by then. A master calls a replica online before it sends it what is new, which may
-    /// be a second later.
+    /// Whether so many replicas have everything that the master has, and get what comes: one that
+    /// is just being filled may be promoted, too, with what it has by then. A master calls a
+    /// replica online before it sends it what is new, which may be a second later.
     fn has_everything_at(&self, replicas: usize) -> bool {
         let mut probe = self.probe();
         // Something that reaches them and leaves nothing behind.
@@ -202,8 +204,8 @@ impl Group {
         self.servers[self.master()].probe()
     }
 
-    /// Waits until all sentinels that answer name another master than this one, which says of itself that it is one;
-    /// returns its place.
+    /// Waits until all sentinels that answer name another master than this one, which says of
+    /// itself that it is one; returns its place.
     pub fn await_other_than(&self, old: usize) -> usize {
         eventually("there is another master", BOUND, || {
             let mut named = self.named();
@@ -214,8 +216,8 @@ impl Group {
         })
     }
 
-    /// Kills the master, and has it replaced when all sentinels have heard that so many replicas are up: whoever was away a
-    /// moment ago may be promoted, too.
+    /// Kills the master, and has it replaced when all sentinels have heard that so many replicas
+    /// are up: a server that was away a moment ago may be promoted, too.
     pub fn replace_killed(
         &mut self,
         old: usize,
@@ -223,8 +225,8 @@ impl Group {
         resume: impl FnOnce(&Self),
     ) -> usize {
         self.set_down_after(STEADY);
-        // What they know of a replica is good for five of these periods, and is asked for once a second without a master: who
-        // is not heard of for a moment is not passed over.
+        // What they know of a replica is good for five of these periods, and is asked for once a
+        // second without a master: who is not heard of for a moment is not passed over.
         self.set_periods(&["ping-period", "1000"]);
         self.servers[old].kill();
         resume(self);
@@ -268,10 +270,11 @@ impl Group {
         });
     }
 
-    /// Has the sentinels make another server the master, while the old one is well. Returns the old one's place when the
-    /// first sentinel names the other.
+    /// Has the sentinels make another server the master, while the old one is well. Returns the old
+    /// one's place when the first sentinel names the other.
     pub fn fail_over(&self) -> usize {
-        // The new one may be silent for a while on a busy machine, and would be replaced by the old one in its turn.
+        // The new one may be silent for a while on a busy machine, and would be replaced by the old
+        // one in its turn.
         self.set_down_after(STEADY);
         let old = self.master();
         let mut probe = self.sentinels[0].probe();
@@ -283,8 +286,8 @@ impl Group {
             let master = about(probe.command(&["SENTINEL", "MASTER", &self.name]));
             let is_under_way = master.get("flags").is_some_and(|it| it.contains("failover"));
             if !is_under_way {
-                // Again, too: on a busy machine it has not heard of the replicas for a moment, and gives up. Refused as long as
-                // the last one is not over for everybody.
+                // Again, too: on a busy machine it has not heard of the replicas for a moment, and
+                // gives up. Refused as long as the last one is not over for all of them.
                 let _refused = probe.try_command(&["SENTINEL", "FAILOVER", &self.name]);
             }
             false
@@ -306,16 +309,16 @@ fn settings(name: &str, port: u16, sentinels: usize, replicas: usize) -> String 
     )
 }
 
-/// Sees to it that nobody can make this master a replica: it stays one, and its connections stay, whoever is told to take its
-/// place.
+/// Keeps this master from being made a replica: it stays one, and its connections stay, whichever
+/// server is told to take its place.
 pub fn keep_a_master(server: &RedisServer) {
     // As whom sentinels come, too.
     server.probe().command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
 }
 
-/// A name that no other master has, of any test that runs beside this one. Sentinels tell each other of a master by its name,
-/// over the servers that they watch; and whose server is gone goes on looking for it on a port that may be another test's
-/// by now.
+/// A name that no other master has, of any test that runs beside this one. Sentinels tell each
+/// other of a master by its name, over the servers that they watch; and whose server is gone goes
+/// on looking for it on a port that may be another test's by now.
 pub fn fresh_name() -> String {
     format!("master-{:016x}", fastrand::u64(..))
 }
@@ -346,8 +349,8 @@ fn each(value: Value) -> Vec<BTreeMap<String, String>> {
     }
 }
 
-/// Waits until what this client takes is taken, under this key, on this server: news of a failover takes its time on a busy
-/// machine.
+/// Waits until what this client takes is taken, under this key, on this server: news of a failover
+/// takes its time on a busy machine.
 #[track_caller]
 pub fn await_move(lock: &Mutex, key: &str, to: &RedisServer) {
     eventually("locks are taken on the new master", BOUND, || {

@@ -1,30 +1,16 @@
 //! Waiting with a bound. The only place of the suite that sleeps, and the only one whose failures a
 //! late machine can cause: those go through [`late`].
 
-use lock_core::conformance::with_lateness;
-pub use lock_core::conformance::{late, late_after, retry_if_late};
+pub use lock_core::conformance::{late, late_after, retry_if_late, scaled};
+use lock_core::conformance::{note_excuse, with_lateness};
 use lock_core::{Clock, Moment, Signal, SystemClock};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The time between two looks. Short enough for wake-ups, long enough not to be the load.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// `DISTLOCK_TEST_SCALE`: what every bound is multiplied with, for machines that are slow or busy.
-static SCALE: LazyLock<f64> = LazyLock::new(|| match std::env::var("DISTLOCK_TEST_SCALE") {
-    Err(_) => 1.0,
-    Ok(text) => match text.parse::<f64>() {
-        Ok(scale) if (0.1..=100.0).contains(&scale) => scale,
-        _ => panic!("DISTLOCK_TEST_SCALE={text} is not a factor between 0.1 and 100"),
-    },
-});
-
-/// The bound as this machine needs it.
-pub fn scaled(bound: Duration) -> Duration {
-    bound.mul_f64(*SCALE)
-}
-
-/// The same, from milliseconds.
+/// So many milliseconds, as this machine needs them.
 pub fn ms(millis: u64) -> Duration {
     scaled(Duration::from_millis(millis))
 }
@@ -122,20 +108,43 @@ impl Stopwatch {
 /// needs a wrong behaviour that takes far longer than the deadline and this.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Runs `work`, and returns how much later than its deadline it may have ended on this machine: a
-/// second (times the scale), twice the lateness of threads that only keep time, and the time that
-/// this thread was ready to run without a processor, which those threads do not see.
-pub fn with_tolerance<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let ((outcome, queued), slice) = with_lateness(|| {
-        let queued = time_queued();
-        let outcome = work();
-        (outcome, time_queued() - queued)
-    });
-    (outcome, scaled(SLACK) + slice * 2 + queued)
+/// What it may take on any machine: no lateness makes more of it.
+const MOST_SLACK: Duration = Duration::from_secs(4);
+
+/// How much later than planned something may be on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    slack: Duration,
+    /// Twice the lateness of the machine, and what the thread that worked was queued.
+    lateness: Duration,
+}
+
+/// Runs `work`, and measures how late the machine was meanwhile.
+pub fn with_tolerance<T>(work: impl FnOnce() -> T) -> (T, Tolerance) {
+    let (outcome, lateness) = with_lateness(work);
+    let lateness = lateness.longest * 2 + lateness.queued;
+    (outcome, Tolerance { slack: scaled(SLACK), lateness })
+}
+
+impl Tolerance {
+    /// Fails as [`late`] with `what` if something came `overdue`: by more than a second (times the
+    /// scale), and by more than the machine was late. Where the machine was, that is an excuse.
+    ///
+    /// `most` is never allowed to pass: the wrong behaviour that the test is for is later than that.
+    #[track_caller]
+    pub fn must_cover(&self, overdue: Duration, most: Duration, what: &str) {
+        let widened = (self.slack + self.lateness).min(most);
+        if overdue > widened {
+            late_after(widened, format!("{what}: {overdue:?} too late, where {widened:?} may be"));
+        }
+        if overdue > self.slack {
+            note_excuse(format_args!("{what}: {overdue:?} too late; excused: {:?}", self.lateness));
+        }
+    }
 }
 
 /// Calls with a deadline in so many milliseconds, and fails as [`late`] if the call returns later
-/// than that and the [tolerance](with_tolerance) of this machine.
+/// than that and the [tolerance](Tolerance::must_cover) of this machine.
 #[track_caller]
 pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
     let ((outcome, overdue), tolerance) = with_tolerance(|| {
@@ -143,10 +152,7 @@ pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
         let outcome = call(by);
         (outcome, SystemClock.now().since(by))
     });
-    if overdue > tolerance {
-        let what = format!("{overdue:?} too late, where this machine may take {tolerance:?}");
-        late_after(tolerance, what);
-    }
+    tolerance.must_cover(overdue, scaled(MOST_SLACK), "a call returned");
     outcome
 }
 
@@ -156,15 +162,28 @@ pub fn within<T>(bound: Duration, call: impl FnOnce() -> T) -> T {
     timed(u64::try_from(scaled(bound).as_millis()).unwrap(), |_| call())
 }
 
-/// How long this thread has been ready to run and waited for a processor, by the system's account;
-/// zero where the system keeps none.
-fn time_queued() -> Duration {
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanos = account.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
-    Duration::from_nanos(nanos.unwrap_or(0))
+fn pause(time: Duration) {
+    let unraised = Arc::new(Signal::new());
+    let _due = SystemClock.wait(&unraised, SystemClock.now() + time);
 }
 
-fn pause(time: Duration) {
-    let nobody = Arc::new(Signal::new());
-    let _due = SystemClock.wait(&nobody, SystemClock.now() + time);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn no_lateness_widens_a_bound_beyond_its_most() {
+        let ms = Duration::from_millis;
+        let is_covered = |lateness, overdue, most| {
+            let tolerance = Tolerance { slack: ms(1_000), lateness: ms(lateness) };
+            catch_unwind(|| tolerance.must_cover(ms(overdue), ms(most), "it")).is_ok()
+        };
+        assert!(is_covered(0, 1_000, 4_000));
+        assert!(!is_covered(0, 1_001, 4_000));
+        assert!(is_covered(2_000, 3_000, 4_000));
+        assert!(!is_covered(60_000, 4_001, 4_000));
+        // Also where the slack alone would be more.
+        assert!(!is_covered(60_000, 501, 500));
+    }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Moves one server's clock while it runs. It is a few lines of C that the server loads before the system's library (it
-/// is not compiled in Rust, because there it would need unsafe code); whoever can link a test has the compiler.
+/// Moves one server's clock while it runs. It is a few lines of C that the server loads before the
+/// system's library (it is not compiled in Rust, because there it would need unsafe code); a
+/// machine that links a test has the compiler.
 pub struct TimeOfDay(TempDir);
 
 impl TimeOfDay {
@@ -26,7 +27,8 @@ impl TimeOfDay {
         clock
     }
 
-    /// From here on the server's clock is ahead of the machine's by so many milliseconds, or behind it.
+    /// From here on the server's clock is ahead of the machine's by so many milliseconds, or behind
+    /// it.
     pub fn set(&self, ahead: i64) {
         // In one step: the server looks at any moment.
         fs::write(self.file("new"), ahead.to_string()).unwrap();

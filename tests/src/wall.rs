@@ -1,4 +1,5 @@
-//! [`Wall`]: what stands between servers that cannot reach each other. It passes on bytes, whatever they mean.
+//! [`Wall`]: what stands between servers that cannot reach each other. It passes on bytes, whatever
+//! they mean.
 
 use parking_lot::Mutex;
 use std::io;
@@ -6,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-/// A way to one server, on a port of its own, which some are kept from. Gone, with all that go it, when dropped.
+/// A way to one server, on a port of its own, which some are kept from. Gone, with all that go it,
+/// when dropped.
 pub struct Wall {
     port: u16,
     inner: Arc<Inner>,
@@ -19,7 +21,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Where those come from who do not get through; `None`: nobody does.
+    /// The addresses that are refused; `None`: all are.
     kept_out: Vec<Option<IpAddr>>,
     open: Vec<(IpAddr, [TcpStream; 2])>,
     /// How many were turned away.
@@ -66,19 +68,19 @@ impl Wall {
         self.port
     }
 
-    /// From now on nobody from this address gets through; or nobody at all. Who is through already is cut off.
+    /// Refuses this address from now on, or all; connections that are open are cut.
     pub fn keep_out(&self, from: Option<IpAddr>) {
         let mut state = self.inner.state.lock();
         state.kept_out.push(from);
         state.cut();
     }
 
-    /// Everybody gets through again.
+    /// All addresses are accepted again.
     pub fn open(&self) {
         self.inner.state.lock().kept_out.clear();
     }
 
-    /// How often somebody was turned away.
+    /// How many connections were refused.
     pub fn refused(&self) -> u64 {
         self.inner.state.lock().refused
     }

@@ -43,7 +43,7 @@ fn wrong_or_missing_password_is_told_at_once_never_shown() {
     let missing = refusal(&server.url_as(""));
     is_configuration(&missing, "asks for a password");
     is_configuration(&missing, &address);
-    for userinfo in [":wr0ng", "nobody:wr0ng", "default:wr0ng"] {
+    for userinfo in [":wr0ng", "stranger:wr0ng", "default:wr0ng"] {
         let wrong = refusal(&format!("redis://{userinfo}@{address}"));
         is_configuration(&wrong, "does not accept the password");
         is_configuration(&wrong, &address);
@@ -97,7 +97,8 @@ fn connections_have_the_client_name() {
     assert!(clients.iter().any(|line| line.contains("name=till-7 ")), "{clients:?}");
 }
 
-/// A missing right is named, with the rule that grants it; and what was refused has changed nothing.
+/// A missing right is named, with the rule that grants it; and what was refused has changed
+/// nothing.
 #[test]
 fn missing_right_is_named_and_changes_nothing() {
     let server = RedisServer::start();

@@ -1,4 +1,5 @@
-//! What can go wrong with a connection before, between and after requests, and a queue for too few of them.
+//! What can go wrong with a connection before, between and after requests, and a queue for too few
+//! of them.
 
 use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_request};
@@ -170,7 +171,7 @@ fn threads_on_one_connection_all_get_answers() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert_eq!(running.into_inner(), 0, "somebody got less than his share: {longest:?}");
+    assert_eq!(running.into_inner(), 0, "a thread got less than its share: {longest:?}");
     longest.sort_unstable();
     println!("{THREADS} threads, one connection: {:?}; longest cycles {longest:?}", all.elapsed());
     assert!(longest[THREADS - 1] < LONG / 3, "{longest:?}");
@@ -190,7 +191,8 @@ fn drop_waits_for_no_server() {
     server.resume();
 }
 
-/// One who asks to be woken gives up before the server confirms it; what others are told meanwhile must reach them.
+/// One who asks to be woken gives up before the server confirms it; what others are told meanwhile
+/// must reach them.
 #[test]
 fn late_subscribe_confirmation_swallows_no_message() {
     const B: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{b}\r\n:2\r\n";

@@ -206,7 +206,8 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     eventually("the server has carried out what it was sent", LONG, || !server.probe().exists("a"));
     assert_eq!(bench.release(&held), Release::Gone);
     server.kill();
-    // The look at the idle link, or the write, or the read notices; only the last one leaves a doubt.
+    // The look at the idle link, or the write, or the read notices; only the last one leaves a
+    // doubt.
     let first = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
     assert!(matches!(first, Failure::Unknown(_) | Failure::NotSent(_)), "{first:?}");
     let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
@@ -251,7 +252,8 @@ fn link_closed_while_idle_is_replaced_unnoticed() {
     assert_eq!(bench.release(&held), Release::FreedFor(0));
 }
 
-/// Two attempts at the same time, so on two links, made to overlap by a server that does not answer for a while.
+/// Two attempts at the same time, so on two links, made to overlap by a server that does not answer
+/// for a while.
 fn two_at_once(server: &RedisServer, bench: &Bench) -> Vec<Result<Answer, Failure>> {
     server.pause();
     thread::scope(|scope| {

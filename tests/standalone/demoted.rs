@@ -1,4 +1,5 @@
-//! A server that becomes a replica by hand: the connections to it stay, and what it lacks its master may have.
+//! A server that becomes a replica by hand: the connections to it stay, and what it lacks its
+//! master may have.
 
 use crate::bench::{Bench, LONG, granted, name, soon};
 use distlock_tests::process::RedisServer;

@@ -17,7 +17,8 @@ pub(crate) fn of_a_lock(server: &RedisServer, url: &str) {
     is_kept(server, url);
 }
 
-/// Two clients hand a lock to each other: the one that waits is woken by the message, long before the lease is over.
+/// Two clients hand a lock to each other: the one that waits is woken by the message, long before
+/// the lease is over.
 fn is_handed_over(server: &RedisServer, url: &str) {
     let [ours, theirs] = [(); 2].map(|()| {
         let builder = distlock::builder().url(url).unwrap();

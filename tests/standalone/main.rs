@@ -1,5 +1,5 @@
-//! One Redis server as a [`Backend`](lock_core::Backend), without the engine above it: on real servers, one for each test,
-//! and on peers that only pretend to be one.
+//! One Redis server as a [`Backend`](lock_core::Backend), without the engine above it: on real
+//! servers, one for each test, and on peers that only pretend to be one.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
@@ -21,7 +21,7 @@ mod deadlines;
 // Servers that become replicas by hand.
 mod demoted;
 
-// Releases that nobody waits for.
+// Asynchronous releases.
 mod unawaited_releases;
 
 // What a lock goes through.

@@ -1,5 +1,5 @@
-//! The server's time of day jumps: by it the server ends leases, and makes tokens. What becomes of who holds, of who waits,
-//! and of the tokens.
+//! The server's time of day jumps: by it the server ends leases, and makes tokens. What becomes of
+//! who holds, of who waits, and of the tokens.
 
 use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;
@@ -39,7 +39,7 @@ fn clock_jump_forwards_allows_two_holders_tokens_in_order() {
     let (losses, left, watch) = (first.losses(), first.remaining(), Stopwatch::start());
     clock.set(HOUR);
     let second = two.mutex("a").unwrap().try_lock().unwrap().expect("its lease is over there");
-    assert!(first.is_valid() && second.is_valid(), "nobody can know yet");
+    assert!(first.is_valid() && second.is_valid(), "neither can know yet");
     assert!(first.fencing_token() < second.fencing_token());
     let loss = losses.recv_timeout(LONG).expect("it is told");
     println!("told after {:?}: {loss}", watch.elapsed());
@@ -75,7 +75,7 @@ fn clock_set_back_lengthens_the_lease_on_the_server_only() {
         eventually("its own clock ends it", LONG, || !first.is_valid());
     });
     println!("over after {:?} for its holder", watch.elapsed());
-    // In the store it is there for an hour yet, unless somebody frees it by force.
+    // In the store it is there for an hour yet, unless it is freed by force.
     let mut probe = server.probe();
     assert!(probe.pttl("fixed").unwrap() > Duration::from_secs(3_500));
     assert!(two.mutex("fixed").unwrap().try_lock().unwrap().is_none());

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A script behind those words of the format that it uses, with its end where that is a file of its own.
+/// A script behind those words of the format that it uses, with its end where that is a file of its
+/// own.
 macro_rules! script {
     ($name:literal: $($word:literal),* $(; $free:literal)?) => {
         concat!(
@@ -142,7 +143,7 @@ fn stored_bytes_are_those_of_redisson() {
         ("orders:42", "redisson_lock__channel:{orders:42}"),
         ("orders:{42}", "redisson_lock__channel:orders:{42}"),
     ] {
-        eventually("nobody listens", LONG, || {
+        eventually("no client listens", LONG, || {
             server.probe().command(&["PUBSUB", "NUMPAT"]) == Value::Int(0)
         });
         let mut ear = server.probe();
@@ -150,7 +151,7 @@ fn stored_bytes_are_those_of_redisson() {
         let (held, _) = bench.take(lock);
         assert_eq!(server.probe().hgetall(lock), held_once(held.owner));
         assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", lock]).int()));
-        assert_eq!(bench.release(&held), Release::FreedFor(1), "whoever listens counts");
+        assert_eq!(bench.release(&held), Release::FreedFor(1), "a listener counts");
         assert_eq!(ear.read_value().unwrap().texts(), ["pmessage", "*", channel, "0"]);
         assert!(!server.probe().exists(lock));
     }
@@ -247,17 +248,19 @@ fn release_returns_how_many_clients_were_told() {
     let closed = benches[1].backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap();
     assert_eq!(closed, Release::FreedFor(3));
     drop((watches, again));
-    // For a while the server goes on telling all three; and whoever releases is none of those that wait.
+    // For a while the server goes on telling all three; and the releasing client is none of those
+    // that wait.
     let (held, _) = benches[0].take("a");
     let told = benches[0].release(&held);
     assert!(matches!(told, Release::FreedFor(0..=2)), "{told:?}");
-    eventually("nobody is told any more", LONG, || {
+    eventually("no client is told any more", LONG, || {
         let (held, _) = benches[2].take("a");
         benches[2].release(&held) == Release::FreedFor(0)
     });
 }
 
-/// Who sleeps on a list is not counted by the server: a signal that was taken says that somebody may.
+/// The server does not count clients that sleep on a list: a signal that was taken says that one
+/// may.
 #[test]
 fn waiters_of_a_signal_count_as_one_client() {
     let server = RedisServer::start();
@@ -272,7 +275,8 @@ fn waiters_of_a_signal_count_as_one_client() {
     }
 }
 
-/// Registries of Spring's listen by a pattern, whether they wait for this lock or not: all of them count as one. Of ours each.
+/// Registries of Spring's listen by a pattern, whether they wait for this lock or not: all of them
+/// count as one. Of ours each.
 #[test]
 fn pattern_subscribers_count_as_one_client() {
     const OPTIONS: &str = "prefix=registry:&format=token,wakes=spring-integration";
@@ -296,7 +300,7 @@ fn pattern_subscribers_count_as_one_client() {
         let watch = other.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap();
         assert_eq!(released(&bench), Release::FreedFor(1 + ours), "{login}");
         drop((watch, listening));
-        eventually("nobody is told any more", LONG, || released(&bench) == Release::FreedFor(0));
+        eventually("no client is told any more", LONG, || released(&bench) == Release::FreedFor(0));
     }
 }
 

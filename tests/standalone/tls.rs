@@ -1,4 +1,4 @@
-//! A server reached over TLS: whom we trust, who trusts us, and what is said when somebody does not.
+//! A server reached over TLS: which side trusts which, and what is said when one does not.
 
 use crate::bench::{Bench, LONG, granted, lease};
 use crate::life;
@@ -16,7 +16,7 @@ fn attempt(url: &str) -> Result<(), Failure> {
     outcome.map(|answer| drop(granted(answer)))
 }
 
-/// What is told to everybody, at once, until somebody changes a setting.
+/// What every call is told, at once, until a setting is changed.
 #[track_caller]
 fn is_refused(url: &str, says: &str) {
     let failure = attempt(url).unwrap_err();
@@ -112,7 +112,7 @@ fn silent_tls_peer_is_bounded_by_the_connect_timeout() {
     let authority = Authority::new();
     let ca = authority.file("ca.crt");
     let drip = |mut stream: std::net::TcpStream| {
-        // The beginning of a record, byte by byte, for as long as somebody listens.
+        // The beginning of a record, byte by byte, for as long as the client listens.
         let record = [22, 3, 3, 64, 0].into_iter().chain(std::iter::repeat(2));
         for byte in record {
             if stream.write_all(&[byte]).is_err() {
@@ -135,7 +135,8 @@ fn idle_or_killed_tls_connection_costs_no_answer() {
     let connections = || server.probe().stat("total_connections_received");
     let (held, _) = bench.take("a");
     let before = connections();
-    // Longer than a link is trusted without a look: session tickets that lie there are no strangers' answers.
+    // Longer than a link is trusted without a look: session tickets that lie there are no
+    // strangers' answers.
     distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     bench.release(&held);
     assert_eq!(connections(), before + 1, "only the probe");

@@ -53,7 +53,8 @@ fn counter_is_kept_for_an_hour_or_as_configured() {
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + 3 * KEEP);
 }
 
-/// It is reckoned anew when a minute begins, or when tokens are set aside beyond one: not at each grant.
+/// It is reckoned anew when a minute begins, or when tokens are set aside beyond one: not at each
+/// grant.
 #[test]
 fn counter_is_kept_for_at_least_a_minute_less() {
     const MINUTE: u32 = 60_000_000;

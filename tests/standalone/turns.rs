@@ -131,8 +131,8 @@ fn take_turns(lock: &Mutex, contest: Contest, end: Moment) -> Share {
     }
 }
 
-/// Runs them beside each other: all of them mostly sleep. A machine that keeps threads waiting for longer than a client
-/// leaves the lock to others changes their order.
+/// Runs them beside each other: all of them mostly sleep. A machine that keeps threads waiting for
+/// longer than a client leaves the lock to others changes their order.
 fn all_are_fair(contests: impl Iterator<Item = Contest> + Clone) {
     retry_if_late(|| run_all(contests.clone()));
 }

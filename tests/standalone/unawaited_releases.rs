@@ -1,4 +1,4 @@
-//! Releases that nobody waits for: each is told once what came of it, also if nobody uses the link any more.
+//! Asynchronous releases: each outcome is reported once, even if the link is not used again.
 
 use crate::bench::{Bench, LONG, name, soon, within};
 use distlock_tests::process::RedisServer;
@@ -28,7 +28,8 @@ fn submit(bench: &Bench, acquisition: &AcquisitionId, patience: Duration) -> Tol
     told
 }
 
-/// On a server that knows the scripts: one that does not is sent a release twice, and what is asked next comes between.
+/// On a server that knows the scripts: one that does not is sent a release twice, and what is asked
+/// next comes between.
 fn knowing(server: &RedisServer) -> Bench {
     let bench = Bench::on(server);
     let (held, _) = bench.take("first");
@@ -150,7 +151,7 @@ fn replaced_link_is_dropped_under_async_releases() {
     server.pause();
     let outcome = only(&submit(&bench, &held, Duration::from_millis(100)));
     assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
-    // The link is mute, so this is asked on another, and finds nobody either.
+    // The link is mute, so this is asked on another, and finds no holder either.
     let outcome = bench.backend.inspect(&name("a"), within(Duration::from_millis(200)));
     assert!(matches!(outcome, Err(Failure::NotSent(_))), "{outcome:?}");
     server.resume();

@@ -79,7 +79,7 @@ fn first_watch_costs_a_round_trip_second_none() {
     assert_eq!(listeners(&server), 1, "one connection for all");
 }
 
-/// For how long a channel is left subscribed that nobody watches any more.
+/// For how long a channel without watches is left subscribed.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[test]
@@ -90,7 +90,7 @@ fn channel_is_left_a_while_after_its_last_watch() {
     let (second, counter) = watch(&bench, "a");
     drop(first);
     let_pass(LINGER * 3 / 2);
-    assert_eq!(subscribers(&server), 1, "somebody still watches");
+    assert_eq!(subscribers(&server), 1, "there is still a watch");
     let subscribed = || server.probe().command_calls("subscribe");
     let mut last = Some(second);
     // Not judged where this thread was held up until the channel may have been left.
@@ -110,7 +110,7 @@ fn channel_is_left_a_while_after_its_last_watch() {
     let_pass(LINGER * 3 / 2);
     assert_eq!(subscribers(&server), 1, "it stays");
     drop(third);
-    eventually("nobody is subscribed", LONG, || subscribers(&server) == 0);
+    eventually("no client is subscribed", LONG, || subscribers(&server) == 0);
     server.probe().command(&["PUBLISH", CHANNEL, "0"]);
     assert_eq!(counter.count(), 0);
     let (_again, counter) = watch(&bench, "a");
@@ -149,7 +149,7 @@ fn reconnect_wakes_every_watch_once() {
     let all = |count| watches.iter().all(|(_, counter)| counter.count() == count);
     assert!(all(0));
     server.probe().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    eventually("everybody is woken", LONG, || all(1));
+    eventually("every watch is woken", LONG, || all(1));
     server.probe().command(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
     eventually("and hears again", LONG, || watches[7].1.count() == 2);
     assert_eq!(watches[8].1.count(), 1);
@@ -201,7 +201,8 @@ fn watch_on_paused_server_fails_in_time_and_recovers() {
 
 #[test]
 fn silent_subscriber_link_is_noticed_without_requests() {
-    // A server behind a firewall that has forgotten the connection: nothing comes in, nothing breaks.
+    // A server behind a firewall that has forgotten the connection: nothing comes in, nothing
+    // breaks.
     let peer = Peer::after_handshake(|mut stream| {
         read_request(&mut stream);
         stream
@@ -322,8 +323,8 @@ fn revoked_and_restored_right_is_noticed() {
     ]);
     let bench = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
     let (_watch, counter) = watch(&bench, "a");
-    // The server ends the connections that have what they may not have any more. (Not Redis before 7 where the user had
-    // all channels: there they go on to hear.)
+    // The server ends the connections that have what they may not have any more. (Not Redis before
+    // 7 where the user had all channels: there they go on to hear.)
     server.probe().command(&["ACL", "SETUSER", "me", "resetchannels"]);
     eventually("woken, to look for itself", LONG, || counter.count() >= 1);
     server.probe().command(&["ACL", "SETUSER", "me", RULE]);

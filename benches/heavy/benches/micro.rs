@@ -1,5 +1,5 @@
-//! Micro-benchmarks of what costs no round trip, through the public API on the in-memory store: the engine, its queue
-//! and its timer wheel, with nothing else in the way.
+//! Micro-benchmarks of what costs no round trip, through the public API on the in-memory store: the
+//! engine, its queue and its timer wheel, with nothing else in the way.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use distlock::{Client, DistLock, LockOptions, Mutex, OwnedGuard};
@@ -48,8 +48,9 @@ fn validity(c: &mut Criterion) {
 
 /// The map of names and the timer wheel, with many others in them: both are meant not to notice.
 ///
-/// A name that was locked before has its timer in the wheel still, and does not touch it. So for the wheel each lock is one
-/// of a name that was never there; its timer is due soon, so that there are never very many.
+/// A name that was locked before has its timer in the wheel still, and does not touch it. So for
+/// the wheel each lock is one of a name that was never there; its timer is due soon, so that there
+/// are never very many.
 fn among_many(c: &mut Criterion) {
     let later = LockOptions::new().watched(Duration::from_secs(30));
     let soon = LockOptions::new().watched(Duration::from_secs(1));

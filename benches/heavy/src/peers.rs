@@ -1,6 +1,6 @@
-//! The peers, as workers of the benchmarks: `rslock` and `rlock`, both asynchronous, on a tokio runtime of two threads; and
-//! `rlock-sync`, the other interface of rlock, which blocks threads as ours does. They speak what
-//! `benches/src/worker/mod.rs` describes.
+//! The peers, as workers of the benchmarks: `rslock` and `rlock`, both asynchronous, on a tokio
+//! runtime of two threads; and `rlock-sync`, the other interface of rlock, which blocks threads as
+//! ours does. They speak what `benches/src/worker/mod.rs` describes.
 
 #![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
 
@@ -33,7 +33,8 @@ impl Peer {
     fn connect(name: &str, port: u16, threads: usize) -> Self {
         let url = format!("redis://127.0.0.1:{port}");
         if name == "rlock-sync" {
-            // One for each thread. Of its default, 8, more threads than that use up a connection with almost every command.
+            // One for each thread. Of its default, 8, more threads than that use up a connection
+            // with almost every command.
             let pool = sync_lock::PoolOptions::new().max_idle_connections(threads);
             let client = sync_lock::RLock::new_with_pool_options(url, pool);
             return Self::Threads(client.expect("the server is there"));
@@ -147,7 +148,7 @@ fn main() {
     let threads = option("threads").unwrap_or(1);
     let peer = Peer::connect(who, port, threads);
     let log = (work == "contend").then(|| tempfile::NamedTempFile::new().expect("a file"));
-    // Nobody else's: the other columns keep theirs while they wait for their turn.
+    // Of this column alone: the others keep theirs while they wait for their turn.
     let name = |index: usize| match log {
         Some(_) => format!("contended:{who}"),
         None => format!("own:{:07}:{index:06}", std::process::id()),

@@ -1,5 +1,5 @@
-//! The chart: for each table a group of bars, each the first metric of a column divided by that of the first column, on
-//! a logarithmic scale, with the spread as a line.
+//! The chart: for each table a group of bars, each the first metric of a column divided by that of
+//! the first column, on a logarithmic scale, with the spread as a line.
 
 use super::page::short;
 use serde_json::Value;

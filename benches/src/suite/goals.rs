@@ -169,13 +169,13 @@ const GOALS: &[Goal] = &[
     goal(
         "100,000 held locks, another's PING p99",
         ["held-100000", "ours", "ping_p99_us"],
-        Some("nobody"),
+        Some("no-lock"),
         AtMost(2.0),
     ),
     goal(
         "10,000 locks taken in a burst, another's PING p99",
         ["burst", "ours-burst", "ping_p99_us"],
-        Some("nobody"),
+        Some("no-lock"),
         Nothing,
     ),
     goal(

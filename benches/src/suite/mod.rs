@@ -33,8 +33,8 @@ pub(crate) struct Work {
     turn: Duration,
     /// How many turns each column has.
     rounds: usize,
-    /// Each turn has a server of its own kind of quiet: only one column's workers exist at a time, and another client
-    /// pings meanwhile.
+    /// Each turn has a server of its own kind of quiet: only one column's workers exist at a time,
+    /// and another client pings meanwhile.
     solo: bool,
     /// How its workers go first, if they are to.
     priority: Priority,
@@ -42,7 +42,7 @@ pub(crate) struct Work {
     metrics: &'static [(&'static str, &'static str)],
 }
 
-/// Somebody who does the work.
+/// A program that does the work.
 struct Column {
     name: &'static str,
     /// `None` if it was left out.
@@ -106,10 +106,11 @@ impl Work {
 
     /// Adds what follows from the samples of all columns of a round.
     fn complete(&self, round: &mut [Sample]) {
-        let quiet = self.columns.iter().position(|column| column.name == "nobody");
+        let quiet = self.columns.iter().position(|column| column.name == "no-lock");
         let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
         for (column, sample) in self.columns.iter().zip(round) {
-            // They lock without a script, and the scripts that they use here set nothing: so these are requests.
+            // They lock without a script, and the scripts that they use here set nothing: so these
+            // are requests.
             if WITHOUT_SCRIPT.contains(&column.name) {
                 let sum = figure(sample, "requests_each") + figure(sample, "sets_each");
                 sample.insert("requests_each".to_owned(), json!(sum));
@@ -209,7 +210,8 @@ pub(crate) fn groups(works: &[Work]) -> Vec<Group> {
     works.iter().map(group).collect()
 }
 
-/// Writes the figures, the page and the chart; of the works that were not measured all stays as it is.
+/// Writes the figures, the page and the chart; of the works that were not measured all stays as it
+/// is.
 pub(crate) fn publish(measured: &[Measured], all: &[Group], scale: Scale, docs: &Path) {
     let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
     let lines: String = summaries.iter().flat_map(|summary| summary.lines()).collect();

@@ -1,4 +1,5 @@
-//! [`Summary`]: medians and spread of a work's samples, and ratios to the first column of the same round.
+//! [`Summary`]: medians and spread of a work's samples, and ratios to the first column of the same
+//! round.
 
 use super::{Measured, Sample, Work};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! What the log of visits to one lock says: changes of owner, hand-off times, shares, and whether two were in at a time.
+//! What the log of visits to one lock says: changes of owner, hand-off times, shares, and whether
+//! two were in at a time.
 
 use super::{Sample, figure};
 use serde_json::json;
@@ -68,7 +69,8 @@ pub(super) fn per_change(sample: &mut Sample) {
     }
 }
 
-/// How far the share that is farthest from a fair one is away from it: 0 is fair, 1 is nothing at all or twice as much.
+/// How far the share that is farthest from a fair one is away from it: 0 is fair, 1 is nothing at
+/// all or twice as much.
 fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u64)) -> f64 {
     let mut counts = BTreeMap::new();
     for visit in visits {

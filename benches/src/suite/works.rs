@@ -1,7 +1,7 @@
 //! [`works`]: what is measured, by whom, for how long.
 
 use super::{Column, Work};
-use crate::peers::{CRATES, NEIGHBOURS, Peers};
+use crate::peers::{CRATES, FOREIGN_CLIENTS, Peers};
 use crate::server::Priority;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -105,8 +105,8 @@ pub(crate) fn scripts(port: u16, peers: &Peers, trials: &[String], scale: Scale)
     Maker { port, own, peers, scale }.scripts(trials)
 }
 
-/// Who hears of a release in another process. Those that ask now and then come in when that happens to fall into a pause
-/// of the holder's: what can be seen of that in a turn are the lucky ones.
+/// Who hears of a release in another process. Those that ask now and then come in when that happens
+/// to fall into a pause of the holder's: what can be seen of that in a turn are the lucky ones.
 fn is_told(name: &str) -> bool {
     name == "redisson"
 }
@@ -140,11 +140,11 @@ impl Maker<'_> {
         let program = &self.peers.crates;
         let column = |name| Column { program: program.clone(), ..self.column(work, name, options) };
         let crates = CRATES.map(column);
-        crates.into_iter().chain(self.neighbours(work, options, |_| true)).collect()
+        crates.into_iter().chain(self.foreign_clients(work, options, |_| true)).collect()
     }
 
     /// Those of other languages that are wanted.
-    fn neighbours(
+    fn foreign_clients(
         &self,
         work: &str,
         options: &[(&str, usize)],
@@ -160,8 +160,8 @@ impl Maker<'_> {
             }
             column
         };
-        let names = NEIGHBOURS.iter().map(|neighbour| neighbour.name);
-        let all = names.zip(&self.peers.neighbours);
+        let names = FOREIGN_CLIENTS.iter().map(|foreign_client| foreign_client.name);
+        let all = names.zip(&self.peers.foreign_clients);
         all.filter(|(name, _)| wanted(name)).map(column).collect()
     }
 
@@ -218,20 +218,21 @@ impl Maker<'_> {
     fn processes(&self) -> Work {
         let options = [("threads", 4)];
         let mut columns = self.columns("contend", &["publish-retry", "gate", "ours"], &options);
-        columns.extend(self.neighbours("contend", &options, is_told));
+        columns.extend(self.foreign_clients("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 8);
         let title = "One lock, 8 processes with 4 threads each";
         let work = self.work("processes", title, columns, PROCESSES);
-        // Long turns: a process has the lock some fifteen times a second, and not always for as many visits.
+        // Long turns: a process has the lock some fifteen times a second, and not always for as
+        // many visits.
         let (turn, rounds) = (Duration::from_secs(5), self.scale.rounds(2, 5));
         Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 
     fn handoff(&self) -> Work {
-        // Whoever has left stays away long enough for the other to come in.
+        // A process that left stays away long enough for the other to come in.
         let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
         let mut columns = self.columns("contend", &["publish-retry", "ours"], &options);
-        columns.extend(self.neighbours("contend", &options, is_told));
+        columns.extend(self.foreign_clients("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 2);
         let title = "From `unlock()` in one process to the end of `lock()` in another";
         let work = self.work("handoff", title, columns, HANDOFF);
@@ -241,12 +242,13 @@ impl Maker<'_> {
 
     fn held(&self, locks: usize) -> Work {
         let quick = self.scale == Scale::Quick;
-        // Longer than a lease by a good deal: what is not renewed is gone at the end. And a whole number of renewals of
-        // each lock (a third of the lease), so that it does not matter when the turn begins.
+        // Longer than a lease by a good deal: what is not renewed is gone at the end. And a whole
+        // number of renewals of each lock (a third of the lease), so that it does not matter when
+        // the turn begins.
         let (lease, turn) = if quick { (6_000, 16) } else { (30_000, 40) };
         let options = [("locks", locks), ("lease", lease)];
-        let mut columns = self.columns("hold", &["raw", "ours", "nobody"], &options);
-        columns.extend(self.neighbours("hold", &options, has_watchdog));
+        let mut columns = self.columns("hold", &["raw", "ours", "no-lock"], &options);
+        columns.extend(self.foreign_clients("hold", &options, has_watchdog));
         let title = format!("{locks} held locks under the watchdog, lease {} s", lease / 1000);
         let work = self.work(&format!("held-{locks}"), &title, columns, HELD);
         Work {
@@ -260,8 +262,8 @@ impl Maker<'_> {
     /// Locks that were taken all at once are due all at once.
     fn burst(&self) -> Work {
         let options = [("locks", 10_000), ("lease", 6_000), ("threads", 128)];
-        let mut columns = self.columns("hold", &["nobody", "ours-burst"], &options);
-        columns.extend(self.neighbours("hold", &options, has_watchdog));
+        let mut columns = self.columns("hold", &["no-lock", "ours-burst"], &options);
+        columns.extend(self.foreign_clients("hold", &options, has_watchdog));
         let title = "10000 held locks, lease 6 s, taken in a burst by 128 threads";
         let work = self.work("burst", title, columns, BURST);
         // Three renewals of each.
@@ -274,7 +276,7 @@ impl Maker<'_> {
             &["parking_lot-free", "parking_lot-held", "ours", "memory"],
             &[],
         );
-        columns.extend(self.neighbours("nested", &[], is_reentrant));
+        columns.extend(self.foreign_clients("nested", &[], is_reentrant));
         let work = self.work("nested", "Nested lock and unlock", columns, NESTED);
         Work { turn: Duration::from_millis(50), rounds: self.scale.rounds(10, 40), ..work }
     }

@@ -1,6 +1,6 @@
-//! All threads, of all processes, want one lock. Each notes when it came in and when it began to leave, on a clock that
-//! all processes share; from that the parent counts changes of owner, shares, hand-off times, and whether two were in at
-//! a time.
+//! All threads, of all processes, want one lock. Each notes when it came in and when it began to
+//! leave, on a clock that all processes share; from that the parent counts changes of owner,
+//! shares, hand-off times, and whether two were in at a time.
 
 use super::{Task, cpu_time, nanos, pause, serve};
 use crate::learn::{Requests, is_granted, url};
@@ -34,7 +34,8 @@ pub(super) fn run(task: &Task) {
 }
 
 fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
-    // Each column has a lock of its own, and so a channel: those that wait for their turn stay subscribed.
+    // Each column has a lock of its own, and so a channel: those that wait for their turn stay
+    // subscribed.
     let name = format!("contended:{}", task.who);
     if task.who == "ours" {
         let client = distlock::connect(&url(task.port)).expect("a URL of ours");
@@ -97,8 +98,9 @@ impl Contender for distlock::Mutex {
     }
 }
 
-/// What Redisson's clients do: whoever finds it busy waits for the message of a release and tries again. Each thread
-/// has a connection for requests and one for messages, and stays subscribed.
+/// What Redisson's clients do: a client that finds it busy waits for the message of a release and
+/// tries again. Each thread has a connection for requests and one for messages, and stays
+/// subscribed.
 struct PublishRetry {
     raw: Raw,
     messages: Raw,

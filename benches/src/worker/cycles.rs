@@ -30,7 +30,8 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
     match task.who.as_str() {
         "ours" => ours(task, &url(task.port), |guard| guard.unlock().expect("it is ours")),
         "ours-drop" => ours(task, &url(task.port), drop),
-        // What peers send who have no fencing tokens: a plain `SET`, and a script that compares and deletes.
+        // What peers send who have no fencing tokens: a plain `SET`, and a script that compares and
+        // deletes.
         "ours-bare" => {
             let url = format!("{}?format=token&tokens=off", url(task.port));
             ours(task, &url, |guard| guard.unlock().expect("it is ours"))
@@ -77,15 +78,16 @@ fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
         let turns: Vec<_> =
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
         let cycles: u64 = turns.iter().map(|&(cycles, ..)| cycles).sum();
-        // From the first who began to the last who ended. This thread may be the last to be woken by the barrier, and
-        // would count what was done by then for nothing.
+        // From the first who began to the last who ended. This thread may be the last to be woken
+        // by the barrier, and would count what was done by then for nothing.
         let start = turns.iter().map(|&(_, start, _)| start).min().expect("one thread at least");
         let end = turns.iter().map(|&(.., end)| end).max().expect("one thread at least");
         json!({ "cycles": cycles, "seconds": (end - start).as_secs_f64(), "cpu": cpu_time() - cpu })
     })
 }
 
-/// The name of a thread's own lock. Other processes have others: a column may hold some between its turns.
+/// The name of a thread's own lock. Other processes have others: a column may hold some between its
+/// turns.
 pub(super) fn own(index: usize) -> String {
     format!("own:{:07}:{index:06}", std::process::id())
 }
@@ -120,7 +122,7 @@ struct Plain(Raw, Requests);
 
 impl Step for Plain {
     fn step(&mut self) -> u64 {
-        assert!(is_granted(&self.0.call(&self.1.acquire)), "nobody else has it");
+        assert!(is_granted(&self.0.call(&self.1.acquire)), "no other client has it");
         assert!(matches!(self.0.call(&self.1.release), Reply::Int(1..)), "it was ours");
         1
     }
@@ -139,15 +141,16 @@ impl Step for Unawaited {
         if self.owed {
             self.raw.read().expect("the release is answered");
         }
-        assert!(is_granted(&self.raw.read().expect("an answer")), "nobody else has it");
+        assert!(is_granted(&self.raw.read().expect("an answer")), "no other client has it");
         self.raw.send(&self.requests.release);
         self.owed = true;
         1
     }
 }
 
-/// One connection with as many requests under way as there would be threads: while the server works on one half of
-/// them, the answers of the other half are read. What the server can do at most for so many callers.
+/// One connection with as many requests under way as there would be threads: while the server works
+/// on one half of them, the answers of the other half are read. What the server can do at most for
+/// so many callers.
 struct Pipeline {
     raw: Raw,
     /// For each half, all acquires and all releases.

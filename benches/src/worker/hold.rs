@@ -18,7 +18,7 @@ pub(super) fn run(task: &Task) {
         "ours" => ours(task, |client| (0..task.locks).map(|index| hold(client, index)).collect()),
         "ours-burst" => ours(task, |client| burst(client, task)),
         "raw" => raw(task),
-        "nobody" => serve(|time| measured(time, 0, || std::thread::sleep(time))),
+        "no-lock" => serve(|time| measured(time, 0, || std::thread::sleep(time))),
         other => panic!("no column is called {other:?}"),
     }
 }
@@ -56,8 +56,8 @@ fn burst(client: &Client, &Task { threads, locks, .. }: &Task) -> Vec<OwnedGuard
     })
 }
 
-/// How many locks the store does not have for half a lease at least. They are renewed after a third: what has less was not,
-/// and what is not there is lost.
+/// How many locks the store does not have for half a lease at least. They are renewed after a
+/// third: what has less was not, and what is not there is lost.
 pub(super) fn lost(task: &Task) -> usize {
     let mut raw = Raw::connect(task.port);
     let least = i64::try_from(task.lease / 2).expect("a short time");
@@ -93,7 +93,8 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
     serve_and_look(
         |time| measured(time, memory, || std::thread::sleep(time)),
         || {
-            // A loss is final: what was lost at any time is not valid now. And the store may know of more.
+            // A loss is final: what was lost at any time is not valid now. And the store may know
+            // of more.
             let invalid = held.iter().filter(|guard| !guard.is_valid()).count();
             json!({ "lost": invalid.max(lost(task)) })
         },

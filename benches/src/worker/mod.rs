@@ -1,12 +1,13 @@
-//! A worker: this program once more, as a child, with the work of one column of one table. It says `ready`, and then
-//! answers each `run MILLISECONDS`, and each `look`, with one line of JSON. So every column has a process of its own, whose memory and
-//! processor time are its own, and many short turns of all columns can alternate.
+//! A worker: this program once more, as a child, with the work of one column of one table. It says
+//! `ready`, and then answers each `run MILLISECONDS`, and each `look`, with one line of JSON. So
+//! every column has a process of its own, whose memory and processor time are its own, and many
+//! short turns of all columns can alternate.
 
 mod contend;
 mod crowd;
 mod cycles;
+mod foreign_client;
 mod hold;
-mod neighbour;
 mod nested;
 mod redisson;
 mod scripts;
@@ -61,7 +62,7 @@ impl Task {
 /// Runs the work until the parent closes the pipe.
 pub(crate) fn run(task: &Task) {
     if let Some(program) = &task.program {
-        return neighbour::run(task, program);
+        return foreign_client::run(task, program);
     }
     match task.work.as_str() {
         "cycles" => cycles::run(task),
@@ -79,7 +80,8 @@ fn serve(turn: impl FnMut(Duration) -> Value) {
     serve_and_look(turn, || json!({}));
 }
 
-/// The same, and answers `look` with what `look` returns: what is to be found out when nothing is measured any more.
+/// The same, and answers `look` with what `look` returns: what is to be found out when nothing is
+/// measured any more.
 fn serve_and_look(mut turn: impl FnMut(Duration) -> Value, look: impl Fn() -> Value) {
     say("ready");
     for line in std::io::stdin().lock().lines() {

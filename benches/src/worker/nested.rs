@@ -1,5 +1,6 @@
-//! Lock and unlock of what the thread has already, beside a local reentrant lock: one that is free, whose cycle is two
-//! atomic operations, and one that the thread has already, whose cycle is a counter.
+//! Lock and unlock of what the thread has already, beside a local reentrant lock: one that is free,
+//! whose cycle is two atomic operations, and one that the thread has already, whose cycle is a
+//! counter.
 
 use super::{Task, cpu_time, serve};
 use crate::learn::url;

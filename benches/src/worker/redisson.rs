@@ -1,7 +1,8 @@
-//! The two scripts of Redisson's `RLock`, as the reference for what ours cost the server: version 4.4.0,
-//! `RedissonLock.tryLockInnerAsync` and `RedissonLock.unlockInnerAsync`, written down from the description of what they
-//! send. The first counts the hold, the second takes it back, publishes, and leaves a *latch*, by which a repeated unlock
-//! gets the answer of the first; the client deletes that with a third command, which is not counted here.
+//! The two scripts of Redisson's `RLock`, as the reference for what ours cost the server: version
+//! 4.4.0, `RedissonLock.tryLockInnerAsync` and `RedissonLock.unlockInnerAsync`, written down from
+//! the description of what they send. The first counts the hold, the second takes it back,
+//! publishes, and leaves a *latch*, by which a repeated unlock gets the answer of the first; the
+//! client deletes that with a third command, which is not counted here.
 
 /// KEYS: the lock. ARGV: lease, owner.
 pub(super) const LOCK: &str = "\
@@ -12,7 +13,8 @@ return nil; \
 end; \
 return redis.call('pttl', KEYS[1]);";
 
-/// KEYS: the lock, the channel, the latch. ARGV: message, lease, owner, how to publish, the latch's lifetime.
+/// KEYS: the lock, the channel, the latch. ARGV: message, lease, owner, how to publish, the latch's
+/// lifetime.
 pub(super) const UNLOCK: &str = "\
 local val = redis.call('get', KEYS[3]); \
 if val ~= false then \

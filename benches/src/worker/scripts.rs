@@ -1,5 +1,5 @@
-//! What an acquire and a release cost the server: many of them in a pipeline, so that sockets count for little, and the
-//! server's processor time before and after.
+//! What an acquire and a release cost the server: many of them in a pipeline, so that sockets count
+//! for little, and the server's processor time before and after.
 
 use super::redisson::{LOCK, UNLOCK};
 use super::{Task, serve};
@@ -86,7 +86,8 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
         .collect();
     let (start, mut done, mut cpu, mut script) = (Instant::now(), 0, 0.0, 0.0);
     while start.elapsed() < time {
-        // Redisson's latches, and what makes a name of ours known, must be gone before it comes again.
+        // Redisson's latches, and what makes a name of ours known, must be gone before it comes
+        // again.
         let rounds = if cleanup.is_empty() { BLOCK / NAMES } else { 1 };
         let before = Counters::of(raw);
         for pipeline in pipelines.iter().cycle().take(rounds * pipelines.len()) {

@@ -10,7 +10,7 @@ use lock_core::backend::{
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use lock_redis::parts::{Address, Format, NodeRequest, NodeSettings, Redirect, RequestMode};
+use lock_redis::parts::{Address, Format, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ impl ClusterBackend {
             own = group.places.iter().map(|place| batch[*place].clone()).collect();
             &own
         };
-        NodeRequest::new(&group.node.node, group.mode).renew(&self.format, mine, by)
+        group.node.node.renew(group.mode, &self.format, mine, by)
     }
 
     /// Missing acknowledgements of a master without replicas are no loss.
@@ -192,7 +192,8 @@ impl Router {
     ) -> Result<Release, Failure> {
         let format = &*self.0.format;
         let slot = format.slot(&acquisition.name);
-        let released = self.route(slot, by, |node| node.release(format, acquisition, options, by));
+        let released =
+            self.route(slot, by, |node, mode| node.release(mode, format, acquisition, options, by));
         settled(released.and_then(|released| released.if_still_owner(slot, &self.0)))
     }
 }
@@ -200,7 +201,8 @@ impl Router {
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.format.slot(attempt.name);
-        let answer = self.router.route(slot, by, |node| node.acquire(&self.format, attempt, by));
+        let answer =
+            self.router.route(slot, by, |node, mode| node.acquire(mode, &self.format, attempt, by));
         let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.router.0));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
             self.router.0.ask();
@@ -335,7 +337,9 @@ impl Backend for ClusterBackend {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let slot = self.format.slot(name);
         let ask = || {
-            let info = self.router.route(slot, by, |node| node.inspect(&self.format, name, by));
+            let info = self
+                .router
+                .route(slot, by, |node, mode| node.inspect(mode, &self.format, name, by));
             settled(info.and_then(|info| info.if_still_owner(slot, &self.router.0)))
         };
         match ask() {
@@ -350,17 +354,19 @@ impl Backend for ClusterBackend {
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let slot = self.format.slot(name);
-        let freed = self.router.route(slot, by, |node| node.force_release(&self.format, name, by));
+        let freed = self
+            .router
+            .route(slot, by, |node, mode| node.force_release(mode, &self.format, name, by));
         settled(freed.and_then(|freed| freed.if_still_owner(slot, &self.router.0)))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         let topology = &self.router.0;
         let moving = topology.watches.register(name, wake);
-        let watched = self.router.route(self.format.slot(name), by, |node| match node.owner() {
-            Some(node) => moving.subscribe_on(node, &self.format, by),
+        let watched = self.router.route(self.format.slot(name), by, |node, mode| match mode {
+            RequestMode::Direct => moving.subscribe_on(node, &self.format, by),
             // A channel is not redirected while its slot moves.
-            None => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
+            RequestMode::Asking => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
         });
         settled(watched.map(|watched| watched.answer))?;
         // The slot may have moved meanwhile. Only this watch moves.

@@ -7,7 +7,7 @@ use super::slot_map::ClusterNode;
 use super::topology::TopologyState;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Signal};
-use lock_redis::parts::{NodeRequest, Redirect, RequestMode};
+use lock_redis::parts::{Node, Redirect, RequestMode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Router {
         &self,
         slot: u16,
         by: Moment,
-        mut ask: impl FnMut(&NodeRequest<'_>) -> Result<T, Failure>,
+        mut ask: impl FnMut(&Arc<Node>, RequestMode) -> Result<T, Failure>,
     ) -> Result<RoutedReply<T>, Failure> {
         let clock = self.0.clock();
         let mut next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
@@ -71,7 +71,7 @@ impl Router {
                 next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
                 continue;
             };
-            let failure = match ask(&NodeRequest::new(&node.node, mode)) {
+            let failure = match ask(&node.node, mode) {
                 Ok(answer) => return Ok(RoutedReply { answer, node, mode }),
                 Err(failure) => failure,
             };

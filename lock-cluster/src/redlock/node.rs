@@ -7,8 +7,8 @@ use lock_core::backend::{
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::parts::{
-    Format, MarkerRequest, Node, NodeView, ProposalReply, ServerInfo, ServerState, VoteTerms,
-    WithView,
+    Format, MarkerRequest, Node, NodeView, ProposalReply, RequestMode, ServerInfo, ServerState,
+    VoteTerms, WithView,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -127,7 +127,10 @@ impl QuorumNode {
     ) -> Result<Release, Failure> {
         match self {
             Self::Store { store, .. } => store.release(acquisition, options, by),
-            Self::Server(server) => server.node.release(&server.format, acquisition, options, by),
+            Self::Server(server) => {
+                let mode = RequestMode::Direct;
+                server.node.release(mode, &server.format, acquisition, options, by)
+            }
         }
     }
 

@@ -127,7 +127,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn url_is_parsed_into_its_parts() {
         let config =
             Config::from_url("redis://me:p%40ss@a.example:7000,[::1]:7001,c/3?watchdog=10s&pool=2")
                 .unwrap();
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_alone_is_enough_and_is_never_shown() {
+    fn password_without_user_is_accepted_and_not_shown() {
         let config = Config::from_url("redis://:s3cret@localhost").unwrap();
         assert_eq!((config.user(), config.password().map(Secret::reveal)), (None, Some("s3cret")));
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 
     #[test]
-    fn no_part_of_a_password_is_shown_wherever_it_ends_up() {
+    fn misplaced_password_is_not_shown() {
         for url in [
             "redis://user:s3cr/3t@host",
             "redis://user:s3cr?3t@host",

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_what_was_set_before_and_its_variables_over_its_url() {
+    fn environment_wins_over_settings_and_variables_over_its_url() {
         let before = Config::from_url("memory://x?pool=1&client_name=me&watchdog=1s").unwrap();
         let kept = overlaid(before.clone(), &[("DISTLOCK_SERVICE_HOST", "1.2.3.4")]).unwrap();
         assert_eq!((kept.pool(), kept.hosts()[0].name.as_str()), (1, "x"));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_one_of_ours_with_a_slip_is_refused() {
+    fn misspelt_variable_is_refused() {
         for (name, says) in [
             ("DISTLOCK_WACHDOG", "no variable DISTLOCK_WACHDOG: did you mean DISTLOCK_WATCHDOG?"),
             ("DISTLOCK_URI", "did you mean DISTLOCK_URL?"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_makes_no_sense_is_named() {
+    fn variable_with_invalid_value_is_named() {
         assert!(refusal(&[("DISTLOCK_POOL", "many")]).starts_with("DISTLOCK_POOL: `pool=many`"));
         assert!(refusal(&[("DISTLOCK_POOL", "0")]).starts_with("DISTLOCK_POOL: pool 0 is not"));
         assert!(refusal(&[("DISTLOCK_TOKENS", "")]).starts_with("DISTLOCK_TOKENS: `tokens=`"));

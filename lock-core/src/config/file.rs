@@ -131,7 +131,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_file_fills_the_same_settings_and_wins_over_its_url() {
+    fn file_sets_all_settings_and_wins_over_its_url() {
         const TEXT: &str =
             "url = 'memory://x?pool=3&watchdog=5s'\nwatchdog = '7s'\ntokens = 'keep'";
         let by_serde: Config = toml::from_str(TEXT).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_lacks_or_has_too_much_of_is_said_through_serde() {
+    fn file_without_url_or_with_table_is_refused_by_serde() {
         let refusal = |text| toml::from_str::<Config>(text).unwrap_err().to_string();
         assert!(refusal("watchdog = '7s'").contains("url"));
         let nested = refusal("url = 'memory://'\n[a]\nb = 1");
@@ -155,7 +155,7 @@ mod tests {
 
     #[cfg(feature = "toml")]
     #[test]
-    fn a_file_that_makes_no_sense_is_told_with_its_name_the_line_and_the_key() {
+    fn invalid_file_is_refused_with_name_line_and_key() {
         let folder = std::env::temp_dir().join(format!("distlock-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("locks.toml");

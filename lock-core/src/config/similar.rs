@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_understood_and_another_word_is_not() {
+    fn similar_word_is_found_and_other_word_is_not() {
         let known = ["watchdog", "pool", "prefix", "command_timeout", "db"];
         for (word, meant) in [
             ("wachdog", Some("watchdog")),

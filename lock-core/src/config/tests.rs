@@ -14,7 +14,7 @@ fn told(error: Error) -> String {
 }
 
 #[test]
-fn nonsense_is_refused_by_name() {
+fn invalid_value_is_refused_by_name() {
     assert!(refusal("localhost:6379").contains("scheme://"));
     assert!(refusal("://localhost").contains("scheme"));
     assert!(refusal("redis://host:port").contains("host:port"));
@@ -42,7 +42,7 @@ fn nonsense_is_refused_by_name() {
 }
 
 #[test]
-fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
+fn each_option_is_set_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s&command_timeout=13s&pool=14\
          &client_name=me&prefix=p:&tokens=off&token_retention=15m",
@@ -76,13 +76,13 @@ fn every_option_arrives_where_it_is_read_by_url_and_by_setter() {
 }
 
 #[test]
-fn an_outage_is_borne_for_one_lease_if_nothing_else_is_said() {
+fn outage_limit_defaults_to_one_lease() {
     let config = Config::default().with_watchdog(Duration::from_secs(7));
     assert_eq!(config.outage_limit(), Duration::from_secs(7));
 }
 
 #[test]
-fn a_name_for_the_connections_is_printable() {
+fn unprintable_client_name_is_refused() {
     for name in ["", "two words", "ümlaut", "line\n"] {
         let refused = Config::default().with_client_name(name).check().unwrap_err();
         assert!(refused.to_string().contains("client_name"), "{name:?}: {refused}");
@@ -90,7 +90,7 @@ fn a_name_for_the_connections_is_printable() {
 }
 
 #[test]
-fn the_longest_lease_can_be_written_in_the_milliseconds_that_it_is_counted_in() {
+fn longest_lease_can_be_written_in_milliseconds() {
     let longest = Config::from_url("memory://?watchdog=9007199254740991ms").unwrap();
     assert_eq!(longest.watchdog(), Duration::from_millis((1 << 53) - 1));
     longest.check().unwrap();
@@ -101,7 +101,7 @@ fn the_longest_lease_can_be_written_in_the_milliseconds_that_it_is_counted_in() 
 }
 
 #[test]
-fn an_option_by_its_name_is_a_setting_or_the_schemes_or_refused() {
+fn named_option_is_setting_or_scheme_option_or_refused() {
     let config = Config::default().with_option("pool", "3").with_option("tls_ca", "s3cret.pem");
     config.check().unwrap();
     assert_eq!(config.pool(), 3);
@@ -118,7 +118,7 @@ fn an_option_by_its_name_is_a_setting_or_the_schemes_or_refused() {
 }
 
 #[test]
-fn user_and_password_can_be_set_as_they_are() {
+fn user_and_password_are_set_without_escapes() {
     let config =
         Config::from_url("redis://a:b@h").unwrap().with_user("m@").with_password("s3cr%t/");
     let password = config.password().map(Secret::reveal);

@@ -2,7 +2,9 @@
 
 use super::lateness::{late, late_after};
 use super::replicas::ReplicaSet;
+use super::scale::scaled;
 use super::subject::Subject;
+use super::violation::violated_unless;
 use super::virtual_time::VirtualTime;
 use crate::backend::{
     AcquisitionId, Answer, Attempt, Backend, Failure, Grant, LockInfo, Receipt, Release,
@@ -13,7 +15,7 @@ use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::guard::LockGuard;
 use crate::lease::LeaseTime;
 use crate::lock::DistLock;
-use crate::loss::Loss;
+use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
@@ -26,21 +28,14 @@ use std::cell::RefCell;
 use std::cmp::Ordering as Order;
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-/// `DISTLOCK_TEST_SCALE`: what every time in the suite is multiplied with, for machines that are
-/// slow or busy.
-static SCALE: LazyLock<f64> = LazyLock::new(|| {
-    let scale = std::env::var("DISTLOCK_TEST_SCALE").ok().and_then(|text| text.parse().ok());
-    scale.filter(|scale| (0.1..=100.0).contains(scale)).unwrap_or(1.0)
-});
-
 /// A number of milliseconds, times the scale.
 pub(super) fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis).mul_f64(*SCALE)
+    scaled(Duration::from_millis(millis))
 }
 
 /// A lease that the case waits out.
@@ -351,12 +346,19 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
     }
 }
 
-/// Looks for the whole of `time` whether a lock is kept by its renewals; late as soon as it is not.
+/// Looks for the whole of `time` whether renewals keep this guard's lock in the store. Late if its
+/// lease ended first, for the guard, too; a lock that only the store has let go is a violation.
 #[track_caller]
-pub(super) fn stays_held(time: Duration, mut look: impl FnMut() -> bool) {
+pub(super) fn stays_held(guard: &LockGuard, time: Duration, mut is_held: impl FnMut() -> bool) {
     let until = now() + time;
     loop {
-        if !look() {
+        // In this order: what the store said was so before the guard is asked.
+        let (is_held, is_valid) = (is_held(), guard.is_valid());
+        violated_unless(is_held || !is_valid, "the store let it go, and the guard is valid");
+        if !is_valid {
+            let loss = guard.loss();
+            let cause = loss.as_ref().map(Loss::cause);
+            assert_eq!(cause, Some(LossCause::Expired), "{loss:?}");
             late("the lease ended before it was renewed");
         }
         if now() >= until {

@@ -2,13 +2,14 @@
 //! it.
 //!
 //! A test of times runs once more only if it fails by [`Late`], and only if a thread of this
-//! process, or a server that it uses, was ready to run meanwhile and got no processor for longer
-//! than the excuse and than a twentieth of the bound that passed. Any other panic is final.
+//! process, or a server that it uses, was ready to run meanwhile and got no processor: at one go for
+//! longer than the excuse and than a twentieth of the bound that passed, or for half of that bound
+//! in all. Any other panic is final, and so is a [`Violation`](super::Violation) on any thread.
 
-use super::matrix;
+use super::{matrix, violation};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -28,6 +29,10 @@ const EXCUSE: Duration = Duration::from_millis(20);
 /// was given seconds for it, is not late because of it.
 const PART_OF_BOUND: u32 = 20;
 
+/// One that was queued for this part of a bound, in many small pieces, may be late: a bound is at
+/// least twice of what is needed.
+const PART_QUEUED: u32 = 2;
+
 /// How often the timekeeper wakes up, to see how late it is.
 const BEAT: Duration = Duration::from_millis(5);
 
@@ -44,18 +49,28 @@ pub struct Late {
     what: String,
     /// What there was time for. Zero if it is not known, or is not a time.
     bound: Duration,
+    raised: Moment,
     at: &'static Location<'static>,
 }
 
 impl Late {
     #[track_caller]
     pub(super) fn after(bound: Duration, what: impl Into<String>) -> Self {
-        Self { what: what.into(), bound, at: Location::caller() }
+        let (raised, at) = (SystemClock.now(), Location::caller());
+        Self { what: what.into(), bound, raised, at }
     }
 
-    /// Whether a delay as long as this is the reason.
-    fn is_excused(&self, delay: Duration, excuse: Duration) -> bool {
-        delay > excuse.max(self.bound / PART_OF_BOUND)
+    /// Whether what was measured is the reason.
+    fn is_excused(&self, measured: &Measured, excuse: Duration) -> bool {
+        measured.delays.longest() > excuse.max(self.bound / PART_OF_BOUND)
+            || self.queued(measured) > excuse.max(self.bound / PART_QUEUED)
+    }
+
+    /// For how long in all a thread or a server was queued while the bound passed.
+    fn queued(&self, measured: &Measured) -> Duration {
+        let bound = u64::try_from(self.bound.as_nanos()).unwrap_or(u64::MAX);
+        let began = Moment::from_nanos(self.raised.as_nanos().saturating_sub(bound));
+        measured.most_queued(began, self.raised)
     }
 }
 
@@ -107,26 +122,45 @@ pub fn retry_if_late<T>(test: impl FnMut() -> T) -> T {
 /// As the test does.
 pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) -> T {
     for _ in 0..RETRIES {
-        let (outcome, delays) = measured(|| catch_unwind(AssertUnwindSafe(&mut test)));
+        let violations = violation::count();
+        let (outcome, measured) = measured(|| catch_unwind(AssertUnwindSafe(&mut test)));
         let panic = match outcome {
             Ok(result) => return result,
             Err(panic) => panic,
         };
         let Some(late) = panic.downcast_ref::<Late>() else { resume_unwind(panic) };
-        if !late.is_excused(delays.longest(), excuse) {
+        if violation::count() > violations {
+            // Of several threads that panic, one panic is passed on: perhaps not the decisive one.
+            eprintln!("{late}; not excused: a violation was seen meanwhile");
+            resume_unwind(panic);
+        }
+        let delays = format!("{}, {:.1?} in all", measured.delays, late.queued(&measured));
+        if !late.is_excused(&measured, excuse) {
             eprintln!("{late}; not excused: {delays}");
             resume_unwind(panic);
         }
-        write_down(late, &delays);
+        note_excuse(format_args!("{late}; excused: {delays}"));
     }
     test()
 }
 
-/// How long at most a thread of this process, or a watched process, was kept from a processor while
-/// `work` ran.
-pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let (result, delays) = measured(work);
-    (result, delays.longest())
+/// How late this machine was over a span of time.
+#[derive(Clone, Copy, Default, Debug)]
+#[non_exhaustive]
+pub struct Lateness {
+    /// For how long at one go a thread of this process, or a watched process, got no processor.
+    pub longest: Duration,
+    /// For how long in all the thread that was measured got none.
+    pub queued: Duration,
+}
+
+/// How late this machine was while `work` ran.
+pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Lateness) {
+    let (result, measured) = measured(work);
+    let (longest, own) = (measured.delays.longest(), Account::of_this_thread());
+    let queued =
+        own.and_then(|own| measured.queued(Moment::from_nanos(0), Moment::NEVER).remove(&own));
+    (result, Lateness { longest, queued: queued.unwrap_or_default() })
 }
 
 /// From now on the delays of this process count, too: a server that tests wait for.
@@ -175,18 +209,62 @@ impl fmt::Display for Delays {
     }
 }
 
+/// By how much each that was queued grew, from one look to the next.
+struct Look {
+    since: Moment,
+    at: Moment,
+    queued: Vec<(Account, Duration)>,
+}
+
+impl Look {
+    /// How much of the time between these moments it covers.
+    fn overlap(&self, from: Moment, to: Moment) -> Duration {
+        self.at.min(to).since(self.since.max(from))
+    }
+}
+
+/// What was measured over a span of time.
+#[derive(Default)]
+struct Measured {
+    delays: Delays,
+    looks: Vec<Arc<Look>>,
+}
+
+impl Measured {
+    /// For how long each was queued in all between these moments.
+    fn queued(&self, from: Moment, to: Moment) -> HashMap<Account, Duration> {
+        let mut sums = HashMap::new();
+        for look in &self.looks {
+            let overlap = look.overlap(from, to);
+            for (account, queued) in &look.queued {
+                *sums.entry(*account).or_default() += overlap.min(*queued);
+            }
+        }
+        sums
+    }
+
+    /// The same of the one that was queued for longest.
+    fn most_queued(&self, from: Moment, to: Moment) -> Duration {
+        self.queued(from, to).into_values().max().unwrap_or_default()
+    }
+}
+
 /// Keeps time for all spans that are open.
 static KEEPER: LazyLock<Mutex<Timekeeper>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Timekeeper {
-    /// The spans that are open, by number, and what was measured in each.
-    spans: HashMap<u64, Delays>,
+    /// The spans that are open, by number: when each began, and what was measured in it.
+    spans: HashMap<u64, (Moment, Delays)>,
     next: u64,
     /// Whose delays count besides our own.
     processes: Vec<u32>,
     /// How long each has been queued, by the last look.
     accounts: HashMap<Account, Duration>,
+    /// When that was.
+    looked: Option<Moment>,
+    /// The looks since the oldest span began.
+    looks: VecDeque<Arc<Look>>,
     /// When the thread wants to be awake next. `None` if there is none.
     due: Option<Moment>,
     /// Ends the thread's sleep.
@@ -201,7 +279,7 @@ enum Account {
 }
 
 /// What was measured while `work` ran.
-fn measured<T>(work: impl FnOnce() -> T) -> (T, Delays) {
+fn measured<T>(work: impl FnOnce() -> T) -> (T, Measured) {
     let span = open();
     let result = work();
     (result, close(span))
@@ -215,7 +293,7 @@ fn open() -> u64 {
     keeper.read_accounts();
     keeper.next += 1;
     let span = keeper.next;
-    keeper.spans.insert(span, Delays::default());
+    keeper.spans.insert(span, (SystemClock.now(), Delays::default()));
     if keeper.due.is_none() {
         // Until it runs, it is late.
         keeper.due = Some(SystemClock.now());
@@ -225,15 +303,17 @@ fn open() -> u64 {
     span
 }
 
-fn close(span: u64) -> Delays {
+fn close(span: u64) -> Measured {
     let mut keeper = KEEPER.lock();
     keeper.read_clock();
     keeper.read_accounts();
-    let delays = keeper.spans.remove(&span).unwrap_or_default();
+    let Some((began, delays)) = keeper.spans.remove(&span) else { return Measured::default() };
+    let looks = keeper.looks.iter().filter(|look| look.at > began).cloned().collect();
+    keeper.forget_looks();
     if keeper.spans.is_empty() {
         keeper.signal.raise();
     }
-    delays
+    Measured { delays, looks }
 }
 
 /// Wakes up again and again, until no span is open.
@@ -270,7 +350,8 @@ impl Timekeeper {
     /// in this time.
     fn read_accounts(&mut self) {
         let is_first = self.accounts.is_empty();
-        let accounts = self.all_accounts();
+        let (accounts, at) = (self.all_accounts(), SystemClock.now());
+        let mut look = Look { since: self.looked.unwrap_or(at), at, queued: Vec::new() };
         for (account, queued) in &accounts {
             let before = match account {
                 _ if is_first => *queued,
@@ -278,12 +359,23 @@ impl Timekeeper {
                 Account::Process(_) => self.accounts.get(account).copied().unwrap_or(*queued),
             };
             let since = queued.saturating_sub(before);
+            if !since.is_zero() {
+                look.queued.push((*account, since));
+            }
             self.add(match account {
                 Account::Thread(_) => Delays { queued: since, ..Delays::default() },
                 Account::Process(_) => Delays { server: since, ..Delays::default() },
             });
         }
-        self.accounts = accounts;
+        (self.accounts, self.looked) = (accounts, Some(at));
+        self.looks.push_back(Arc::new(look));
+    }
+
+    /// Those from before the oldest span.
+    fn forget_looks(&mut self) {
+        let oldest = self.spans.values().map(|(began, _)| *began).min();
+        let is_old = |look: &Arc<Look>| oldest.is_none_or(|oldest| look.at <= oldest);
+        self.looks.retain(|look| !is_old(look));
     }
 
     fn all_accounts(&self) -> HashMap<Account, Duration> {
@@ -298,11 +390,17 @@ impl Timekeeper {
     }
 
     fn add(&mut self, delays: Delays) {
-        self.spans.values_mut().for_each(|span| span.add(delays));
+        self.spans.values_mut().for_each(|(_, span)| span.add(delays));
     }
 }
 
 impl Account {
+    fn of_this_thread() -> Option<Self> {
+        // <process>/task/<thread>
+        let own = fs::read_link("/proc/thread-self").ok()?;
+        own.file_name()?.to_str()?.parse().ok().map(Self::Thread)
+    }
+
     /// How long it was ready to run and got no processor, in all its life. `None` where that is not
     /// counted.
     fn queued(self) -> Option<Duration> {
@@ -316,10 +414,9 @@ impl Account {
     }
 }
 
-/// An excuse is never silent.
-fn write_down(late: &Late, delays: &Delays) {
-    let thread = thread::current();
-    let line = format!("{}: {late}; excused: {delays}", thread.name().unwrap_or("a test"));
+/// Counts an excuse: a test was late, and may be. An excuse is never silent.
+pub fn note_excuse(excuse: impl fmt::Display) {
+    let line = format!("{}: {excuse}", thread::current().name().unwrap_or("a test"));
     // One line for each, or the suite counts it several times.
     let line = line.replace('\n', " ");
     eprintln!("{line}");
@@ -332,6 +429,7 @@ fn write_down(late: &Late, delays: &Delays) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::violated;
     use super::*;
 
     fn runs(excuse: Duration, fail: impl Fn()) -> (usize, bool) {
@@ -352,8 +450,34 @@ mod tests {
         drop(keeper);
     }
 
+    /// A violation that one test raises on purpose takes the excuses of the others.
+    static TURN: Mutex<()> = Mutex::new(());
+
     #[test]
-    fn only_a_late_test_with_an_excuse_runs_again() {
+    fn violation_beside_late_thread_is_not_retried() {
+        let _turn = TURN.lock();
+        // As in `never_two_inside`: the thread that is joined first is late, a later one is wrong.
+        let one_is_late_and_one_wrong = || {
+            delay();
+            thread::scope(|scope| {
+                let quiet = |work: fn()| {
+                    let named = thread::Builder::new().name(matrix::QUIET.to_owned());
+                    named.spawn_scoped(scope, work).expect("a thread can be started")
+                };
+                let threads = [quiet(|| late("on purpose")), quiet(|| violated("on purpose"))];
+                for thread in threads {
+                    thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+                }
+            });
+        };
+        let outcome = catch_unwind(one_is_late_and_one_wrong);
+        assert!(outcome.unwrap_err().is::<Late>(), "the violation's own panic is lost");
+        assert_eq!(runs(BEAT, one_is_late_and_one_wrong), (1, false));
+    }
+
+    #[test]
+    fn late_test_runs_again_only_after_a_delay() {
+        let _turn = TURN.lock();
         let is_late = || {
             delay();
             late("on purpose");
@@ -374,9 +498,56 @@ mod tests {
         assert_eq!(runs(BEAT, || is_late_after(Duration::from_secs(3600))), (1, false));
     }
 
+    /// Ten seconds in which a thread was queued for this part of each tenth of a second.
+    fn ten_seconds(queued: Duration) -> Measured {
+        let at = |tenths: u64| Moment::from_nanos(tenths * 100_000_000);
+        let look = |tenth| {
+            let queued = vec![(Account::Thread(7), queued)];
+            Arc::new(Look { since: at(tenth), at: at(tenth + 1), queued })
+        };
+        let delays = Delays { queued, ..Delays::default() };
+        Measured { delays, looks: (0..100).map(look).collect() }
+    }
+
     #[test]
-    fn a_delay_of_the_timekeeper_is_measured() {
+    fn queueing_is_summed_over_the_bound() {
+        let ms = Duration::from_millis;
+        let after = |bound, raised: u64| {
+            let raised = Moment::from_nanos(raised * 1_000_000_000);
+            Late { raised, ..Late::after(bound, "on purpose") }
+        };
+        // No single piece is a twentieth of the bound.
+        let (starved, busy) = (ten_seconds(ms(90)), ten_seconds(ms(30)));
+        let late = after(ms(10_000), 10);
+        assert_eq!(late.queued(&starved), ms(9_000));
+        assert!(late.is_excused(&starved, EXCUSE));
+        assert!(!late.is_excused(&busy, EXCUSE));
+        // What was before the bound began to pass, or came afterwards, is no excuse.
+        assert_eq!(after(ms(4_000), 12).queued(&starved), ms(1_800));
+        assert!(!after(ms(4_000), 12).is_excused(&starved, EXCUSE));
+        // Where no bound is known, a single piece decides.
+        assert!(!after(Duration::ZERO, 10).is_excused(&starved, ms(300)));
+    }
+
+    #[test]
+    fn queueing_of_the_measured_thread_is_summed() {
+        let queued = |account: Account| account.queued().unwrap_or_default();
+        let own = Account::of_this_thread().filter(|own| own.queued().is_some());
+        let Some(own) = own else { return };
+        let before = queued(own);
+        let ((), lateness) = with_lateness(|| {
+            // Each sleep ends in the queue, for a moment at least.
+            (0..200).for_each(|_| {
+                SystemClock.wait(&Arc::default(), SystemClock.now() + Duration::from_millis(1));
+            });
+        });
+        assert!(lateness.queued > Duration::ZERO);
+        assert!(lateness.queued <= queued(own) - before, "{lateness:?}");
+    }
+
+    #[test]
+    fn delay_of_timekeeper_is_measured() {
         let ((), lateness) = with_lateness(delay);
-        assert!(lateness > BEAT * 10, "{lateness:?}");
+        assert!(lateness.longest > BEAT * 10, "{lateness:?}");
     }
 }

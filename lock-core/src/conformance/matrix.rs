@@ -10,7 +10,7 @@ use std::sync::{Arc, Once};
 use std::thread;
 
 /// The name of threads whose panics are the point, and not printed.
-const QUIET: &str = "quiet case";
+pub(super) const QUIET: &str = "quiet case";
 
 /// Which cases run on which mutations. Each case that does runs on the sound store, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

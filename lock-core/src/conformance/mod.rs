@@ -43,23 +43,27 @@ mod matrix;
 mod mutant;
 mod owner;
 mod replicas;
+mod scale;
 mod single;
 mod subject;
 mod table;
 mod tokens;
+mod violation;
 mod virtual_time;
 
 pub use lateness::{
-    Late, forget_process, late, late_after, retry_if_late, retry_if_late_beyond, watch_process,
-    with_lateness,
+    Late, Lateness, forget_process, late, late_after, note_excuse, retry_if_late,
+    retry_if_late_beyond, watch_process, with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
 pub use mutant::{Mutant, Mutation};
 pub use owner::NEEDS_AN_OWNER;
 pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
+pub use scale::scaled;
 pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
 pub use tokens::NEEDS_TOKENS;
+pub use violation::{Violation, violated, violated_unless};
 pub use virtual_time::VirtualTime;
 
 use crate::clock::{Signal, Woken};
@@ -206,5 +210,6 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);
     let text = text.or_else(|| panic.downcast_ref::<Late>().map(Late::to_string));
+    let text = text.or_else(|| panic.downcast_ref::<Violation>().map(Violation::to_string));
     text.unwrap_or_else(|| "a panic without words".to_owned()).replace('\n', " ")
 }

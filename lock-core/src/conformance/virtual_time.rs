@@ -93,14 +93,15 @@ impl Default for VirtualTime {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::threads::pause;
+    use super::threads::{IS_STUCK, pause};
     use super::*;
     use crate::clock::{Moment, Signal, SystemClock, Woken};
+    use std::os::unix::process::ExitStatusExt;
     use std::thread;
     use std::time::Duration;
 
     #[test]
-    fn sleepers_are_woken_in_their_order_whatever_they_wait_for() {
+    fn sleepers_wake_in_order_of_their_deadlines() {
         let (start, clock) = (SystemClock.now(), VirtualTime::new().clock());
         let begin = clock.now();
         let sleep = |hours: u64| {
@@ -147,7 +148,31 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_without_an_end_does_not_move_the_clock() {
+    fn thread_that_never_sleeps_ends_the_process() {
+        const NAME: &str =
+            "conformance::virtual_time::tests::thread_that_never_sleeps_ends_the_process";
+        if std::env::var_os(IS_STUCK).is_some() {
+            let clock = VirtualTime::new().clock();
+            thread::spawn(|| while !thread::panicking() {});
+            clock.wait(&Arc::default(), clock.now() + Duration::from_secs(1));
+            return;
+        }
+        let mut stuck = std::process::Command::new(std::env::current_exe().unwrap());
+        stuck.args(["--exact", NAME, "--nocapture"]).env(IS_STUCK, "1");
+        let mut stuck = stuck.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let by = SystemClock.now() + Duration::from_secs(60);
+        while stuck.try_wait().unwrap().is_none() && SystemClock.now() < by {
+            pause(Duration::from_millis(20));
+        }
+        let _over = stuck.kill();
+        let output = stuck.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(6), "{:?}", output.status);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("never sleeps") && said.contains("stands still"), "{said}");
+    }
+
+    #[test]
+    fn sleeper_without_deadline_does_not_move_the_clock() {
         let clock = VirtualTime::new().clock();
         let (begin, signal) = (clock.now(), Arc::new(Signal::new()));
         thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! [`Acquisition`]: one stretch of holding a lock in the store, from the grant to the release or the loss.
+//! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
 use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
 use crate::clock::Moment;
@@ -16,17 +16,17 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
 use std::time::Duration;
 
-/// How a holding stands, as far as we know without asking.
+/// The state of a held lock, as far as the client knows without asking the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum GuardState {
     /// Held, and kept as it was asked for.
     Held,
-    /// Still held, but it is not being renewed: renewals fail, or no more are allowed. The deadline is ahead.
+    /// Still held, but not being renewed: renewals fail, or no more are allowed.
     Suspended,
-    /// The lease is over, or the store says that the lock is somebody else's. Final.
+    /// The lease is over, or the store says that the lock is not ours any more. Final.
     Lost,
-    /// Given back. Final.
+    /// Released. Final.
     Released,
 }
 
@@ -35,7 +35,7 @@ const STATES: [GuardState; 4] =
 
 /// One stretch of holding.
 ///
-/// `state` and `valid_until` are written only under the lock of `inner`, and read without it by whoever asks the guard.
+/// `state` and `valid_until` are written only under the mutex of `inner`, and read without it.
 pub(crate) struct Acquisition {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
@@ -46,10 +46,10 @@ pub(crate) struct Acquisition {
     pub(crate) replication: Replication,
     receipt: Receipt,
     chain: HandoffChain,
-    /// Whether an acquire of this owner went unanswered: a copy of it may still arrive, so a tombstone is left.
+    /// Whether an acquire of this owner went unanswered: a copy of it may still arrive.
     doubt: bool,
-    /// How many holds there are. To and from 0 under the local's lock; above 1 only the thread that holds it changes it, and
-    /// needs no lock for that.
+    /// How many holds there are. To and from 0 under the local lock's mutex; above 1 only the
+    /// thread that holds it changes it, and needs no mutex for that.
     holds: AtomicU32,
     state: AtomicU8,
     /// Nanoseconds; with [`OVER`] once a look at the clock has found that it is over.
@@ -60,22 +60,22 @@ pub(crate) struct Acquisition {
 /// The lowest bit of `valid_until`: a look has found that it is over, and nothing extends it.
 const OVER: u64 = 1;
 
-/// The most holds on one holding, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
+/// The most holds of a thread, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
 /// So many causes of failed renewals are told at most, until one succeeds.
 const MOST_CAUSES: usize = 8;
 
-/// What changes, beside what is read without a lock.
+/// What changes, beside what is read without a mutex.
 pub(crate) struct Inner {
     /// The longest lease that was asked for so far.
     pub(crate) lease: LeaseTime,
-    /// How the watchdog keeps it; `None` for a fixed lease, and when no more renewals are allowed.
+    /// How it is renewed; `None` for a fixed lease, and when no more renewals are allowed.
     pub(crate) renewal: Option<RenewalPlan>,
-    /// Whether a renewal of the watchdog's is in the node or under way.
+    /// Whether a renewal of the timer's is queued or under way.
     pub(crate) renewing: bool,
-    /// Whether the store may keep it for longer than we trust it: an extension was sent, and is not confirmed, or was
-    /// confirmed too late to count.
+    /// Whether the store may keep it for longer than we trust it: an extension is not confirmed, or
+    /// was confirmed too late.
     pub(crate) overlong: bool,
     /// What the last renewal failed with, since the last that did not.
     pub(crate) last_failure: Option<Error>,
@@ -87,9 +87,9 @@ pub(crate) struct Inner {
     listeners: Vec<Listener>,
 }
 
-/// Who is told of a loss, once; or dropped without a word when there is nothing to be told any more.
+/// A callback for a loss, called at most once.
 pub(crate) struct Listener {
-    /// Called under the lock of the holding: it must neither block nor ask a holding anything.
+    /// Called under the acquisition's mutex: it must neither block nor ask an acquisition anything.
     tell: Box<dyn FnOnce(Loss) + Send>,
     pub(crate) wanted: Wanted,
 }
@@ -104,18 +104,18 @@ impl Listener {
     }
 }
 
-/// Where a holding stands in the line of those that were handed from thread to thread on one grant of the store.
+/// The position of an acquisition among those that were handed from thread to thread on one grant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffChain {
-    /// The last token that the store set aside for this grant.
+    /// The last token that the store reserved for this grant.
     reserved_end: Option<FencingToken>,
-    /// The token of the first holding, which the store granted.
+    /// The token of the first, which the store granted.
     pub(crate) first: Option<FencingToken>,
     /// How many came before this one.
     pub(crate) before: u32,
 }
 
-/// How the watchdog keeps a holding.
+/// How an acquisition is renewed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
@@ -161,7 +161,8 @@ impl Inner {
 }
 
 impl RenewalPlan {
-    /// Kept with this lease; the first renewal is due a third of it after `sent`, or that much `earlier`.
+    /// With this lease; the first renewal is due a third of it after `sent`, or that much
+    /// `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
         Self { ttl, left, renew_at: sent + (ttl.duration() / 3).saturating_sub(earlier) }
     }
@@ -222,13 +223,13 @@ impl Acquisition {
         }
     }
 
-    /// The next holding on the same grant, for `holder`; `None` if no token is left for it.
+    /// The next acquisition on the same grant, for `holder`; `None` if no token is left for it.
     ///
-    /// Only for a holding of which nothing is under way and nothing in doubt: what comes back for this one is not answered_
-    /// by the next.
+    /// Only for an acquisition of which nothing is under way or unknown: its answers would not
+    /// reach the next one.
     pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
         if inner.degraded {
-            // A new holder is not content with replicas that have not confirmed.
+            // A new holder needs replicas that have confirmed.
             return None;
         }
         let token = match (self.token, self.chain.reserved_end) {
@@ -255,7 +256,7 @@ impl Acquisition {
         })
     }
 
-    /// Where it stands in the line of those that were handed on.
+    /// Its position among those that were handed off.
     pub(crate) fn handoff_chain(&self) -> HandoffChain {
         self.chain
     }
@@ -285,7 +286,7 @@ impl Acquisition {
         is_nested
     }
 
-    /// Ends a hold, under the local's lock. Returns how many are left.
+    /// Ends a hold, under the local lock's mutex. Returns how many are left.
     pub(crate) fn end_hold(&self) -> u32 {
         let left = self.holds().saturating_sub(1);
         self.holds.store(left, Ordering::Relaxed);
@@ -335,7 +336,7 @@ impl Acquisition {
         inner.renewal.map_or(end, |plan| plan.renew_at.min(end))
     }
 
-    /// The lock over everything that changes. Taken after an local's lock, before the wheel's.
+    /// The mutex over everything that changes. Taken after a local lock's, before the timer's.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -371,26 +372,26 @@ impl Acquisition {
         inner.renewal = None;
     }
 
-    /// Tells everybody who listens that there is nothing more to be told.
+    /// Drops all listeners: there is nothing more to be told.
     pub(crate) fn close_listeners(&self) {
         self.lock().listeners.clear();
     }
 
-    /// Ends it by loss, and tells everybody who listens.
+    /// Ends it by loss, and calls the listeners.
     pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
         inner.renewal = None;
         Self::tell(inner, Loss::new(cause, inner.last_failure.clone()))
     }
 
-    /// The renewals are used up: nobody renews it from here on, and the holder is told while there is still time.
+    /// The renewals are used up: the holder is told while there is still time.
     pub(crate) fn give_up_renewing(&self, inner: &mut Inner) {
         inner.renewal = None;
         self.set_suspended(inner, true);
         Self::tell(inner, Loss::new(LossCause::RenewalsUsedUp, None));
     }
 
-    /// Tells everybody who listens. The first cause stands, and is told once.
+    /// Calls the listeners. The first cause stands, and is told once.
     fn tell(inner: &mut Inner, loss: Loss) -> Loss {
         if let Some(first) = &inner.loss {
             return first.clone();
@@ -412,7 +413,7 @@ impl Acquisition {
         self.loss().unwrap_or_else(|| Loss::new(LossCause::Expired, None)).to_error().on(&self.name)
     }
 
-    /// Tells this one of the loss, at once if it is known already; drops it on release.
+    /// Adds a listener, or calls it at once if the loss is known already.
     pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
         match &inner.loss {
@@ -445,19 +446,19 @@ impl Acquisition {
     }
 }
 
-/// How a holding must be closed of whose tokens `used` is the last that anybody had, and `set_aside` the last there is.
+/// How an owner must be closed whose tokens were used up to `used`, and reserved up to `reserved`.
 pub(crate) fn release_options(
     doubt: bool,
     used: Option<FencingToken>,
-    set_aside: Option<FencingToken>,
+    reserved: Option<FencingToken>,
 ) -> ReleaseOptions {
     if doubt && !mutant("no_tombstone") {
-        // The range may be what a repeated request was told of, counted back from where the counter stood then. Another
-        // lock that shares it may have moved it since the first request: nothing of that is ours to give back.
+        // The range may be counted back from where the counter stood at a repetition. Another lock
+        // that shares the counter may have moved it since: nothing of that is ours to return.
         return ReleaseOptions::WITH_TOMBSTONE;
     }
     match used {
-        Some(used) if set_aside > Some(used) => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
+        Some(used) if reserved > Some(used) => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
         _ => ReleaseOptions::WITHOUT_TOMBSTONE,
     }
 }
@@ -500,7 +501,10 @@ mod tests {
         });
         let end = acquisition.valid_until();
         let renewed = sent + Duration::from_millis(100);
-        assert!(acquisition.extended(&mut acquisition.lock(), renewed, lease), "nobody has looked");
+        assert!(
+            acquisition.extended(&mut acquisition.lock(), renewed, lease),
+            "no look came before"
+        );
         assert!(acquisition.is_valid_at(end));
         let end = acquisition.valid_until();
         assert!(!acquisition.is_valid_at(end));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// An engine that is in use. Handles and guards share one; the thread that drops the last of them
 /// ends the client.
 ///
-/// The engine's threads keep the engine itself while they work. If its own drop ended the client, one
-/// of them could do that, or be cut off in it by the end of the process.
+/// The engine's threads keep the engine itself while they work. If its own drop ended the client,
+/// one of them could do that, or be cut off in it by the end of the process.
 pub(crate) struct EngineHandle(pub(super) Arc<Engine>);
 
 impl Deref for EngineHandle {
@@ -25,7 +25,8 @@ impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.is_forked() {
             // A thread of the parent that had a mutex of ours at the fork is not here: a drop that
-            // takes it would never end. So all of it stays, in memory that the child got for nothing.
+            // takes it would never end. So all of it stays, in memory that the child got for
+            // nothing.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }

@@ -50,7 +50,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its threads.
+/// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its
+/// threads.
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) abilities: Abilities,
@@ -60,7 +61,8 @@ pub(crate) struct Engine {
     settings: Settings,
     next_owner: AtomicU64,
     registry: Arc<Registry>,
-    /// Holds without a guard, oldest first. They keep their lock alive until their thread ends them.
+    /// Holds without a guard, oldest first. They keep their lock alive until their thread ends
+    /// them.
     detached: Mutex<Vec<Detached>>,
     timer: Arc<Timer>,
     workers: Arc<Workers>,
@@ -223,7 +225,7 @@ impl Engine {
         self.registry.find(name).map_or(0, |lock| lock.waiting())
     }
 
-    /// Leaves a hold with the calling thread, without a guard; by itself, or as a part of a `whole`.
+    /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
     pub(crate) fn detach(
         &self,
         thread: u64,
@@ -239,7 +241,7 @@ impl Engine {
         self.detached.lock().push(hold);
     }
 
-    /// Forgets the holds on these holdings: their threads have ended, and no other can end them.
+    /// Forgets the holds on these: their threads have ended, and no other can end them.
     fn drop_detached(&self, acquisitions: &[Arc<Acquisition>]) {
         let is_left = |it: &mut Detached| {
             acquisitions.iter().any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
@@ -248,8 +250,8 @@ impl Engine {
         drop(abandoned); // outside the mutex: dropping a lock takes others
     }
 
-    /// This thread's newest hold without a guard: of those by themselves, or the part of the `whole` of that number.
-    /// Not to be asked in a forked child.
+    /// This thread's newest hold without a guard: of those alone, or the part of the `whole` of
+    /// that number. Not to be called in a forked child.
     pub(crate) fn take_detached(
         &self,
         thread: u64,
@@ -268,8 +270,8 @@ impl Engine {
         Some(hold.acquisition)
     }
 
-    /// The number of the newest whole of these locks of which this thread has a part here. Not to be asked in a forked
-    /// child.
+    /// The number of the newest composite hold on these locks of which this thread has a part here.
+    /// Not to be called in a forked child.
     pub(crate) fn newest_composite(
         &self,
         thread: u64,
@@ -282,7 +284,7 @@ impl Engine {
         wholes.map(|whole| whole.number).max()
     }
 
-    /// For how long a wait without an end puts up with a store that cannot be asked.
+    /// For how long a wait without a deadline bears a store that cannot be asked.
     pub(crate) fn outage_limit(&self) -> Duration {
         self.settings.outage_limit
     }

@@ -10,9 +10,9 @@
 //! | nothing, for half of the command timeout | it is asked again |
 //! | nothing, until the command timeout | unavailable; it is tried on in the background |
 //!
-//! A dropped guard does not wait for the answer. Its request has left when the guard is gone, before
-//! any other of this client about the same lock. What the store answers is dealt with by the thread
-//! that reads it; until then it is pending, so a client that is dropped waits for it.
+//! A dropped guard does not wait for the answer. Its request has left when the guard is gone,
+//! before any other of this client about the same lock. What the store answers is dealt with by the
+//! thread that reads it; until then it is pending, so a client that is dropped waits for it.
 
 use super::Engine;
 use super::acquisition::Acquisition;
@@ -231,8 +231,8 @@ impl Engine {
     }
 }
 
-/// What is needed when the answer to a dropped guard's release comes. Not the engine itself: its end
-/// waits for this one's.
+/// What is needed when the answer to a dropped guard's release comes. Not the engine itself: its
+/// end waits for this one's.
 struct AsyncRelease {
     events: Events,
     clock: Arc<dyn Clock>,
@@ -247,8 +247,8 @@ struct AsyncRelease {
 }
 
 impl AsyncRelease {
-    /// The answer has come, or will not. Short, and asks nothing: the thread that reads it is in the
-    /// middle of a request of its own.
+    /// The answer has come, or will not. Short, and asks nothing: the thread that reads it is in
+    /// the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self { events, acquisition, clock, .. } = &self;
         match answer {

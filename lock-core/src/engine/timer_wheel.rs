@@ -1,21 +1,23 @@
 //! A hashed timer wheel: what is due when, with scheduling and cancelling in constant time.
 //!
-//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, the one that Netty and so Redisson
-//! use: a ring of slots, one for each tick; a timer stands in the slot of its tick modulo the size of the ring and is
-//! passed over until its own round has come. A slot is an array and no list: with a hundred thousand timers each step from
-//! one node of a list to the next waits for the memory, and steps through an array do not.
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, the one that Netty
+//! and so Redisson use: a ring of slots, one for each tick; a timer stands in the slot of its tick
+//! modulo the size of the ring and is passed over until its own round has come. A slot is an array
+//! and no list: with a hundred thousand timers each step from one node of a list to the next waits
+//! for the memory, and steps through an array do not.
 
 use crate::clock::Moment;
 use std::time::Duration;
 
-/// How many slots the ring has: more than there are ticks in a third of the default lease, so that none of its renewals is
-/// passed over. A power of two, so that 64 of them fit a word of the occupancy map.
+/// How many slots the ring has: more than there are ticks in a third of the default lease, so that
+/// none of its renewals is passed over. A power of two, so that 64 of them fit a word of the
+/// occupancy map.
 const SLOTS: usize = 1024;
 
-/// An empty slot keeps memory for as many timers. One in which very many were due at once gives it back.
+/// An empty slot keeps memory for as many timers, and frees that of a burst.
 const KEPT: usize = 256;
 
-/// "No timer": the end of the free ones.
+/// "No position": the end of the free ones.
 const NIL: u32 = u32::MAX;
 
 /// Which timer. Keys of timers that fired or were cancelled match nothing.
@@ -41,11 +43,11 @@ pub(crate) struct Wheel<T> {
     serial: u32,
 }
 
-/// Timers whose ticks are the same, modulo the size of the ring. They keep their timers; free ones are used again.
+/// Timers whose ticks are the same, modulo the size of the ring. Free positions are used again.
 #[derive(Debug)]
 struct Slot<T> {
     timers: Vec<Scheduled<T>>,
-    /// The first of the free timers, which are linked.
+    /// The first of the free positions, which are linked.
     free: u32,
     taken: u32,
 }
@@ -95,7 +97,8 @@ impl<T> Wheel<T> {
         if now < self.cursor {
             return;
         }
-        // After a long sleep every slot is looked at once, not once for each tick that was slept through.
+        // After a long sleep every slot is looked at once, not once for each tick that was slept
+        // through.
         let first = self.cursor.max((now + 1).saturating_sub(SLOTS as u64));
         for tick in first..=now {
             self.take_due(slot_of(tick), now, usize::MAX, expired);
@@ -108,7 +111,8 @@ impl<T> Wheel<T> {
         self.take_due(slot_of(self.cursor), self.cursor, most, expired);
     }
 
-    /// Until when one may sleep: the next tick whose slot is not empty. What stands there may be due rounds later.
+    /// Until when to sleep: the next tick whose slot is not empty. Its timers may be due rounds
+    /// later.
     pub(crate) fn next(&self) -> Option<Moment> {
         let here = slot_of(self.cursor);
         let ahead = (0..=SLOTS / 64).find_map(|step| {

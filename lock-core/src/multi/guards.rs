@@ -96,14 +96,14 @@ impl CompositeGuard for MemberGuards {
         self.collect("not all were released as they should be", "was released", answers).map(|_| ())
     }
 
-    fn detach(mut self: Box<Self>, whole: Option<CompositeHold>) {
+    fn detach(mut self: Box<Self>, composite_hold: Option<CompositeHold>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let whole = whole.unwrap_or_else(|| CompositeHold {
+        let composite_hold = composite_hold.unwrap_or_else(|| CompositeHold {
             of: Arc::clone(&self.composite.key),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         });
         for part in self.guards.iter_mut().filter_map(Option::take) {
-            part.detach_as(Some(whole.clone()));
+            part.detach_as(Some(composite_hold.clone()));
         }
     }
 
@@ -116,7 +116,7 @@ impl CompositeGuard for MemberGuards {
             self.composite.parts.iter().zip(&self.guards).flat_map(|(part, guard)| match guard {
                 Some(guard) => guard.fencing_tokens(),
                 None => {
-                    part.single_locks().iter().map(|lock| (lock.entry.name.clone(), None)).collect()
+                    part.single_locks().iter().map(|lock| (lock.local.name.clone(), None)).collect()
                 }
             });
         each.collect()

@@ -50,12 +50,12 @@ impl Members {
         let parts: Vec<_> = locks.iter().map(|lock| lock.parts()).collect();
         let mut seen = HashSet::new();
         for lock in parts.iter().flat_map(Parts::single_locks) {
-            if !seen.insert((lock.engine.client, &lock.entry.name)) {
+            if !seen.insert((lock.engine.client, &lock.local.name)) {
                 return Err(Error::misuse(
                     "it is given twice: taken twice it protects nothing more, and of a majority it \
                     would be two votes",
                 )
-                .on(&lock.entry.name));
+                .on(&lock.local.name));
             }
         }
         let mut order: Vec<_> = (0..locks.len()).collect();
@@ -137,8 +137,8 @@ impl Members {
         for lock in &locks {
             lock.engine.refuse_if_forked().map_err(|error| error.on(name))?;
         }
-        let newest = locks.into_iter().filter_map(|SingleLock { engine, entry }| {
-            engine.newest_composite(thread_id(), entry, key)
+        let newest = locks.into_iter().filter_map(|SingleLock { engine, local }| {
+            engine.newest_composite(thread_id(), local, key)
         });
         let parts = Parts::Composite(Arc::clone(&self.composite));
         let hold = newest.max().and_then(|number| take_detached(&parts, number));

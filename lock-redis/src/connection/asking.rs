@@ -1,13 +1,12 @@
-//! [`AskingConnection`]: a connection to a node of a cluster that a slot is just moving to.
+//! [`AskingConnection`]: a connection to a cluster node that a slot is being moved to.
 
 use super::{CallError, Connection, ConnectionLike, Request, Server};
 use crate::reply::Reply;
 use lock_core::{Error, Moment};
 use std::sync::Arc;
 
-/// Sends `ASKING` before each request, in the same write: the node serves that one although the slot is not its own yet.
-/// Only on a connection of one's own, where nothing can come between the two. Before a transaction it is sent once, and counts
-/// until that ends; in the middle it would be carried out with the rest, and be answered there.
+/// Sends `ASKING` before each request, in the same write, so that the node serves a slot that is
+/// not its own yet. Before a transaction it is sent once: inside, it would be queued with the rest.
 pub(crate) struct AskingConnection<'a> {
     connection: &'a mut Connection,
     in_transaction: bool,
@@ -52,7 +51,7 @@ impl ConnectionLike for AskingConnection<'_> {
         for before in goes_before {
             let asking = if before { replies.next() } else { None };
             let Some(answer) = replies.next() else { break };
-            // Where `ASKING` was refused, the answer behind it is only that the slot is elsewhere.
+            // Where `ASKING` was refused, the next reply only says that the slot is elsewhere.
             let refused = asking.filter(|asking| matches!(asking, Reply::Error(_)));
             answers.push(refused.unwrap_or(answer));
         }

@@ -1,4 +1,4 @@
-//! [`Endpoint`]: where a server is; and how its socket in the file system is connected to.
+//! [`Endpoint`]: the address of a server; and how a socket in the file system is connected to.
 
 use crate::address::write_address;
 use lock_core::backend::no_descriptor;
@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a server is. Prints as `host:port` or as the path of its socket.
+/// The address of a server. Prints as `host:port` or as the path of its socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
@@ -28,8 +28,8 @@ impl Endpoint {
     pub(crate) fn unix(path: &str) -> Result<Self, Error> {
         SocketAddr::from_pathname(path).map_err(|error| {
             Error::configuration(format!(
-                "{path:?} cannot be the path of a socket: it has {} bytes, where the system takes about 100, and may \
-                 have no NUL in it; use a shorter one, or a connection to it",
+                "{path:?} cannot be the path of a socket: it has {} bytes, where the system takes \
+                 about 100, and may have no NUL in it; use a shorter one, or a link to it",
                 path.len()
             ))
             .with_source(error)
@@ -67,7 +67,7 @@ fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStr
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        // While the server's queue is full - it is frozen, say - connecting waits, and this is what bounds that.
+        // Bounds the wait while the server's queue is full, as that of a frozen server is.
         socket.set_write_timeout(Some(left.clamp(Duration::from_millis(1), SLICE)))?;
         match socket.connect(&address) {
             Ok(()) => return Ok(socket.into()),
@@ -78,8 +78,8 @@ fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStr
     }
 }
 
-/// What kept us from connecting, and how to mend it. What is not there may come, when the server starts; what is
-/// something else than a socket, or is not for us, stays so until somebody changes it.
+/// Why connecting failed, and how to mend it. A missing socket may appear when the server starts;
+/// what is not a socket, or not permitted, is a matter of configuration.
 fn explain(path: &Path, error: io::Error) -> Error {
     let shown = path.display();
     if let Some(mend) = no_descriptor(&error) {
@@ -89,21 +89,25 @@ fn explain(path: &Path, error: io::Error) -> Error {
     let kind = fs::metadata(path).map(|found| found.file_type());
     let told = match error.kind() {
         ErrorKind::NotFound => Error::unavailable(format!(
-            "there is no socket {shown}: is the server running, and is this the `unixsocket` in its configuration?"
+            "there is no socket {shown}: is the server running, and is this the `unixsocket` in \
+             its configuration?"
         )),
         ErrorKind::PermissionDenied => Error::configuration(format!(
-            "we may not use the socket {shown}: see `unixsocketperm` in the server's configuration, and who may enter \
-             the directories above it"
+            "we may not use the socket {shown}: see `unixsocketperm` in the server's \
+             configuration, and who may enter the directories above it"
         )),
         ErrorKind::TimedOut => Error::unavailable(format!(
-            "no connection to {shown} in time: the server does not take connections, is it frozen or overloaded?"
+            "no connection to {shown} in time: the server does not take connections, is it \
+             frozen or overloaded?"
         )),
         _ => match kind {
             Ok(kind) if kind.is_dir() => Error::configuration(format!(
-                "{shown} is a directory: name the socket in it, as in `redis+unix:///run/redis.sock`"
+                "{shown} is a directory: name the socket in it, as in \
+                 `redis+unix:///run/redis.sock`"
             )),
             Ok(kind) if !kind.is_socket() => Error::configuration(format!(
-                "{shown} is no socket: name the one that `unixsocket` in the server's configuration names"
+                "{shown} is no socket: name the one that `unixsocket` in the server's \
+                 configuration names"
             )),
             _ => Error::unavailable(format!(
                 "cannot connect to {shown}: the socket is there, is a server still listening on it?"
@@ -119,14 +123,14 @@ mod tests {
     use lock_core::SystemClock;
 
     #[test]
-    fn a_place_is_printed_as_it_is_written_in_a_url() {
+    fn endpoint_prints_as_in_a_url() {
         assert_eq!(Endpoint::tcp("redis.example", 6379).to_string(), "redis.example:6379");
         assert_eq!(Endpoint::tcp("::1", 6379).to_string(), "[::1]:6379");
         assert_eq!(Endpoint::unix("/run/redis.sock").unwrap().to_string(), "/run/redis.sock");
     }
 
     #[test]
-    fn a_path_that_no_socket_can_have_is_refused() {
+    fn path_that_no_socket_can_have_is_refused() {
         for path in [format!("/{}", "x".repeat(200)), "/a\0b".to_owned()] {
             let error = Endpoint::unix(&path).unwrap_err();
             assert!(error.is_configuration(), "{error:?}");
@@ -135,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_not_for_us_needs_somebody_who_changes_that() {
+    fn socket_without_permission_is_a_configuration_error() {
         let error = explain(Path::new("/run/redis.sock"), ErrorKind::PermissionDenied.into());
         assert!(error.is_configuration(), "{error:?}");
         assert!(error.to_string().contains("`unixsocketperm`"), "{error:?}");
     }
 
     #[test]
-    fn a_server_that_takes_no_connections_is_not_waited_for_beyond_the_deadline() {
+    fn connecting_to_a_full_queue_ends_at_the_deadline() {
         let path = std::env::temp_dir().join(format!("distlock-{}.sock", std::process::id()));
         let address = SockAddr::unix(&path).unwrap();
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();

@@ -1,10 +1,8 @@
-//! What stands in for [`tls`](super) where the feature `tls` is off: types that have no values.
+//! Stands in for [`tls`](super) where the feature `tls` is off: types without values.
 
-use super::{Server, Stream};
+use super::Server;
 use lock_core::Error;
 use std::io;
-use std::net::TcpStream;
-use std::os::fd::BorrowedFd;
 
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(dead_code, reason = "whatever they say is refused")]
@@ -20,7 +18,8 @@ pub(crate) enum TlsSettings {}
 impl TlsSettings {
     pub(crate) fn read(_: &TlsOptions<'_>) -> Result<Self, Error> {
         Err(Error::configuration(
-            "`rediss://` is Redis over TLS, which is not built in: switch the cargo feature `tls` on",
+            "`rediss://` is Redis over TLS, which is not built in: switch the cargo feature `tls` \
+             on",
         ))
     }
 
@@ -33,7 +32,7 @@ impl TlsSettings {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(super) fn wrap(&self, _: TcpStream, _: &Server) -> io::Result<TlsStream> {
+    pub(super) fn session(&self, _: &Server) -> io::Result<TlsSession> {
         match *self {}
     }
 
@@ -43,59 +42,18 @@ impl Tls {
 }
 
 #[derive(Debug)]
-pub(crate) enum TlsStream {}
+pub(crate) enum TlsSession {}
 
-impl TlsStream {
-    pub(super) fn socket(&self) -> &TcpStream {
-        match *self {}
-    }
-
+impl TlsSession {
     pub(super) fn is_handshaking(&self) -> bool {
         match *self {}
     }
 
-    pub(super) fn wants_write(&self) -> bool {
+    pub(super) fn decrypt(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<bool> {
         match *self {}
     }
 
-    pub(super) fn push(&mut self) -> io::Result<()> {
-        match *self {}
-    }
-
-    pub(super) fn handshake_tls(&mut self) -> io::Result<()> {
-        match *self {}
-    }
-
-    pub(super) fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        match *self {}
-    }
-
-    pub(super) fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        match *self {}
-    }
-
-    pub(super) fn is_quiet(&mut self) -> bool {
-        match *self {}
-    }
-
-    pub(super) fn split(self) -> (Stream, Option<Session>) {
-        match self {}
-    }
-}
-
-#[derive(Debug)]
-pub(crate) enum Session {}
-
-impl Session {
-    pub(crate) fn open(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<bool> {
-        match *self {}
-    }
-
-    pub(crate) fn seal(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn is_quiet(&mut self, _: BorrowedFd<'_>) -> bool {
+    pub(super) fn encrypt(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<()> {
         match *self {}
     }
 }

@@ -1,10 +1,10 @@
-//! [`ConnectionPool`]: connections to borrow, one thread to a connection.
+//! [`ConnectionPool`]: exclusive connections to borrow, dialled by the borrower.
 //!
-//! `r2d2` hands out *slots*, and knows nothing of connections: left to itself it would dial on threads of its own, wait
-//! longer and longer between tries, and turn every cause into the text "timed out". A slot is cold until its borrower
-//! dials, within the borrower's own deadline, and hears at once that the connection was refused or the password wrong.
+//! `r2d2` pools slots, not connections: it would dial on its own threads, back off between tries,
+//! and report every cause as a time-out. A slot is cold until its borrower dials, within its
+//! deadline.
 
-use crate::connection::{Connection, Dialer};
+use super::{Connection, Dialer};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use r2d2::{ManageConnection, NopErrorHandler, Pool, PooledConnection};
@@ -19,13 +19,13 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct PoolSlot {
     connection: Option<Connection>,
-    /// How many connections had died when this one was last looked at.
+    /// How many connections had failed when this one was last looked at.
     failures_seen: u64,
 }
 
 impl PoolSlot {
-    /// Runs `exchange` on this slot's connection, dialling first if there is none that can be used. A connection that the exchange
-    /// killed leaves the slot cold.
+    /// Runs `exchange` on this slot's connection, which is dialled first if there is none that can
+    /// be used. A connection that was closed leaves the slot cold.
     pub(crate) fn exchange<T>(
         &mut self,
         dialer: &Dialer,
@@ -35,7 +35,7 @@ impl PoolSlot {
         self.on_connection(dialer, by, exchange)?
     }
 
-    /// The same; an outer failure says that there was no connection to be had, until `by`.
+    /// The same; the outer failure is that of getting a connection until `by`.
     pub(crate) fn on_connection<T>(
         &mut self,
         dialer: &Dialer,
@@ -48,18 +48,18 @@ impl PoolSlot {
         {
             connection.check_idle();
         }
-        if self.connection.take_if(|connection| !connection.is_alive()).is_some() {
+        if self.connection.take_if(|connection| !connection.is_open()).is_some() {
             dialer.count_failure();
         }
         self.failures_seen = failures;
-        // Taken out for as long as it is in use: should the exchange panic, it is gone, and with it the answer that
-        // would have been taken for the next borrower's.
+        // Taken out while in use: after a panic it is gone, and with it the reply that would be
+        // taken for the next borrower's.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => dialer.dial(by)?,
         };
         let outcome = exchange(&mut connection);
-        if connection.is_alive() {
+        if connection.is_open() {
             self.connection = Some(connection);
         } else {
             dialer.count_failure();
@@ -68,7 +68,7 @@ impl PoolSlot {
     }
 }
 
-/// What `r2d2` makes: slots.
+/// Makes slots for `r2d2`.
 #[derive(Debug)]
 struct SlotManager;
 
@@ -84,13 +84,13 @@ impl ManageConnection for SlotManager {
         Ok(())
     }
 
-    /// A slot never breaks: its connection does, and then it is cold.
+    /// A slot never breaks: its connection does, and leaves it cold.
     fn has_broken(&self, _: &mut PoolSlot) -> bool {
         false
     }
 }
 
-/// The thread that makes the slots of all pools of a client, and then sleeps for as long as there are any.
+/// The thread that makes the slots of all pools of a client.
 pub(crate) struct PoolThread(Arc<ScheduledThreadPool>);
 
 impl PoolThread {
@@ -102,7 +102,7 @@ impl PoolThread {
                 .thread_name_pattern("distlock-slots")
                 .build()
         };
-        // It panics where it cannot start a thread.
+        // The builder panics where it cannot start a thread.
         let threads = catch_unwind(threads).map_err(|_panic| {
             Error::unavailable("could not start the thread of the connection pool")
         })?;
@@ -116,7 +116,7 @@ impl fmt::Debug for PoolThread {
     }
 }
 
-/// The connections of one server.
+/// The exclusive connections to one server.
 pub(crate) struct ConnectionPool {
     slots: Pool<SlotManager>,
     dialer: Arc<Dialer>,
@@ -151,7 +151,7 @@ impl ConnectionPool {
         self.on_connection(by, exchange)?
     }
 
-    /// The same; an outer failure says that there was no connection to be had, until `by`.
+    /// The same; the outer failure is that of getting a connection until `by`.
     pub(crate) fn on_connection<T>(
         &self,
         by: Moment,
@@ -160,7 +160,7 @@ impl ConnectionPool {
         self.borrow(by)?.on_connection(&self.dialer, by, exchange)
     }
 
-    /// A slot; a warm one if there is any, because the last one given back is the first one handed out.
+    /// A slot, warm if possible: the last one given back is the first one handed out.
     fn borrow(&self, by: Moment) -> Result<PooledConnection<SlotManager>, Failure> {
         loop {
             if let Some(slot) = self.slots.try_get() {

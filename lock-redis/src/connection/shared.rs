@@ -1,45 +1,27 @@
-//! [`SharedConnection`]: one connection to a server for all threads, made anew when it has died.
+//! [`SharedConnection`]: the connection to a server that all threads share, replaced when it fails.
 
-use super::multiplexed::{MultiplexedConnection, ReplyPoller};
-use super::{CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server};
-use crate::reply::Reply;
+use super::multiplexed::{MultiplexedConnection, ReplyPoller, with_encoded};
+use super::{CallError, CallbackRequest, Dialer, Request, Server};
 use crate::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
-use std::cell::Cell;
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// A link that is never borrowed: everybody asks on it at once.
+/// Dials a [multiplexed connection](MultiplexedConnection) when there is none that can be used.
 pub(crate) struct SharedConnection {
     dialer: Arc<Dialer>,
     current: Mutex<Option<Arc<MultiplexedConnection>>>,
-    /// Who needs a new one.
     dialing: SingleFlight,
-    reply_poller: ReplyPoller,
-}
-
-thread_local! {
-    /// Where requests are with_encoded. Taken out while it is in use.
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// Encodes `request` into the thread's own buffer for as long as `work` takes.
-fn with_encoded<T>(request: &Request<'_>, work: impl FnOnce(&[u8]) -> T) -> T {
-    let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
-    bytes.clear();
-    request.encode(&mut bytes);
-    let outcome = work(&bytes);
-    let _ending = SCRATCH.try_with(|kept| kept.set(bytes));
-    outcome
+    poller: ReplyPoller,
 }
 
 impl SharedConnection {
     pub(crate) fn new(dialer: Arc<Dialer>) -> Self {
-        let reply_poller = ReplyPoller::new(Arc::clone(dialer.clock()));
-        Self { dialer, current: Mutex::default(), dialing: SingleFlight::default(), reply_poller }
+        let poller = ReplyPoller::new(Arc::clone(dialer.clock()));
+        Self { dialer, current: Mutex::default(), dialing: SingleFlight::default(), poller }
     }
 
     /// The server at the other end.
@@ -47,71 +29,71 @@ impl SharedConnection {
         self.dialer.server()
     }
 
-    /// Runs `exchange` on the connection, dialling first if there is none that can be used.
+    /// Runs `exchange` on the connection, which is dialled first if there is none that can be used.
     pub(crate) fn exchange<T>(
         &self,
         by: Moment,
-        exchange: impl FnOnce(&mut ConnectionHandle) -> Result<T, Failure>,
+        exchange: impl FnOnce(&mut Arc<MultiplexedConnection>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let connection = self.connection(by)?;
-        exchange(&mut ConnectionHandle { connection, server: Arc::clone(self.dialer.server()) })
+        exchange(&mut self.connection(by)?)
     }
 
-    /// Sends a script, by its text the first time on a connection and by its hash from then on, and returns when it has
-    /// left: nobody waits here to be told that the server does not know the hash. What came of it is told to the callback: at once if it could not be
-    /// sent, and otherwise by whoever reads next, or by a thread that looks after what nobody reads, at the deadline at
-    /// the latest.
+    /// Sends a script and returns: by its text the first time on a connection, then by its hash.
+    ///
+    /// The callback gets the outcome: at once if the script could not be sent, else from the thread
+    /// that reads next or from the poller, at the deadline at the latest.
     pub(crate) fn submit(
         &self,
         script: u32,
         by_text: &Request<'_>,
         by_hash: &Request<'_>,
         by: Moment,
-        mut callback: CallbackRequest,
+        callback: CallbackRequest,
     ) {
-        let failed = match self.connection(by) {
-            Ok(connection) => {
-                let sent = if connection.is_first_use(script) {
-                    with_encoded(by_text, |bytes| connection.submit(bytes, by, callback))
-                } else {
-                    with_encoded(by_hash, |bytes| {
-                        callback.by_hash.extend_from_slice(bytes);
-                        connection.submit(bytes, by, callback)
-                    })
-                };
-                match sent {
-                    Ok(()) => return self.reply_poller.look_after(&connection),
-                    Err((callback, error)) => (callback, Failure::from(error)),
-                }
+        self.submit_with(by, callback, |connection, mut callback| {
+            if connection.is_first_use(script) {
+                return with_encoded(by_text, |bytes| connection.submit(bytes, by, callback));
             }
-            Err(failure) => (callback, failure),
-        };
-        let (callback, failure) = failed;
-        let _heard = (callback.done)(Err(failure));
+            with_encoded(by_hash, |bytes| {
+                callback.by_hash.extend_from_slice(bytes);
+                connection.submit(bytes, by, callback)
+            })
+        });
     }
 
-    /// Sends a request that runs no script, and returns when it has left; the rest as with [`submit`](Self::submit).
+    /// Sends a request that runs no script; otherwise as [`submit`](Self::submit).
     pub(crate) fn submit_command(
         &self,
         request: &Request<'_>,
         by: Moment,
         callback: CallbackRequest,
     ) {
-        let failed = match self.connection(by) {
-            Ok(connection) => {
-                match with_encoded(request, |bytes| connection.submit(bytes, by, callback)) {
-                    Ok(()) => return self.reply_poller.look_after(&connection),
-                    Err((callback, error)) => (callback, Failure::from(error)),
-                }
-            }
-            Err(failure) => (callback, failure),
-        };
-        let (callback, failure) = failed;
-        let _heard = (callback.done)(Err(failure));
+        self.submit_with(by, callback, |connection, callback| {
+            with_encoded(request, |bytes| connection.submit(bytes, by, callback))
+        });
     }
 
-    /// Returns when no release is under way here whose answer nobody waits for: what is asked on another connection from then
-    /// on overtakes none.
+    fn submit_with(
+        &self,
+        by: Moment,
+        callback: CallbackRequest,
+        submit: impl FnOnce(
+            &MultiplexedConnection,
+            CallbackRequest,
+        ) -> Result<(), (CallbackRequest, CallError)>,
+    ) {
+        let outcome = match self.connection(by) {
+            Ok(connection) => submit(&connection, callback)
+                .map(|()| self.poller.add(&connection))
+                .map_err(|(callback, error)| (callback, Failure::from(error))),
+            Err(failure) => Err((callback, failure)),
+        };
+        if let Err((callback, failure)) = outcome {
+            let _no_reply = (callback.done)(Err(failure));
+        }
+    }
+
+    /// Returns when no callback is pending: requests on other connections then overtake none.
     pub(crate) fn wait_for_callbacks(&self, by: Moment) -> Result<(), Failure> {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
         loop {
@@ -119,9 +101,9 @@ impl SharedConnection {
             let Some(connection) = current.filter(|connection| connection.has_callbacks()) else {
                 return Ok(());
             };
-            // Answers come in the order of their requests: behind this one those of later releases may be under way. A
-            // connection that ends has told its callbacks.
-            match with_encoded(&PING, |bytes| connection.call(bytes, by)) {
+            // Replies come in the order of requests. A connection that is closed has run its
+            // callbacks.
+            match with_encoded(&PING, |bytes| connection.call_encoded(bytes, by)) {
                 Ok(_) => return Ok(()),
                 Err(CallError::NotSent(error) | CallError::Unknown(error))
                     if self.dialer.clock().now() >= by =>
@@ -133,7 +115,8 @@ impl SharedConnection {
         }
     }
 
-    /// A connection that can be used. One dials, the others wait for it; each within its own deadline.
+    /// A connection that can be used. One caller dials, the others wait, each until its own
+    /// deadline.
     fn connection(&self, by: Moment) -> Result<Arc<MultiplexedConnection>, Failure> {
         loop {
             let now = self.dialer.clock().now();
@@ -147,7 +130,7 @@ impl SharedConnection {
             }
             match self.dialing.join(&**self.dialer.clock(), by) {
                 Flight::Lead(leader) => {
-                    // The one before may have made it between our look and our turn.
+                    // The leader before may have dialled since the look above.
                     return self.usable(now).map_or_else(|| self.dial(by, leader), Ok);
                 }
                 Flight::Finished(FlightResult::Retry) => {}
@@ -184,23 +167,23 @@ impl SharedConnection {
         mut leader: FlightLeader<'_>,
     ) -> Result<Arc<MultiplexedConnection>, Failure> {
         let failures = self.dialer.failures();
-        let outcome = self.dialer.dial(by).and_then(|link| {
-            MultiplexedConnection::new(link, failures, self.dialer.command_timeout())
+        let outcome = self.dialer.dial(by).and_then(|connection| {
+            MultiplexedConnection::new(connection, failures, self.dialer.command_timeout())
                 .map_err(|error| Failure::NotSent(self.dialer.cannot_connect(error)))
         });
         match outcome {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                // Before those who wait are told: they look here.
+                // Before the waiting callers are woken: they look here.
                 *self.current.lock() = Some(Arc::clone(&connection));
-                // Retired meanwhile: too late for that to find it here, too early to be kept from connecting.
+                // If the server was retired meanwhile, that did not find this connection.
                 if self.dialer.is_retired() {
                     self.end(&self.dialer.retired());
                 }
                 Ok(connection)
             }
             Err(failure) => {
-                // It may have failed only because the patience of this caller was too short.
+                // At this deadline only the caller is late; the others may succeed.
                 if self.dialer.clock().now() < by {
                     leader.result = FlightResult::Failed(failure.clone());
                 }
@@ -209,11 +192,11 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection: nobody shall wait on it any longer.
+    /// Closes the connection, and tells its callers why.
     pub(crate) fn end(&self, why: &Error) {
         let connection = self.current.lock().take();
         if let Some(connection) = connection {
-            connection.close_with(why);
+            connection.end(why);
         }
     }
 }
@@ -223,37 +206,5 @@ impl fmt::Debug for SharedConnection {
         f.debug_struct("SharedConnection")
             .field("server", &format_args!("{}", self.dialer.server()))
             .finish_non_exhaustive()
-    }
-}
-
-/// One among those who use a connection.
-pub(crate) struct ConnectionHandle {
-    connection: Arc<MultiplexedConnection>,
-    server: Arc<Server>,
-}
-
-impl ConnectionLike for ConnectionHandle {
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
-        with_encoded(request, |bytes| self.connection.call(bytes, by))
-    }
-
-    fn server(&self) -> &Arc<Server> {
-        &self.server
-    }
-
-    fn close(&mut self) {
-        self.connection.close("answers and questions may be out of step");
-    }
-
-    fn is_verified(&self) -> bool {
-        self.connection.is_verified()
-    }
-
-    fn mark_verified(&mut self) {
-        self.connection.mark_verified();
-    }
-
-    fn close_with(&mut self, why: &Error) {
-        self.connection.close_with(why);
     }
 }

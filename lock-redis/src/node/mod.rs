@@ -6,11 +6,9 @@
 
 mod quorum_requests;
 mod renewals;
-mod request_mode;
 mod settings;
 
 pub use quorum_requests::WithView;
-pub use request_mode::{NodeRequest, RequestMode};
 pub use settings::NodeSettings;
 
 use crate::cluster_node::{self, Port, Shards};
@@ -28,6 +26,17 @@ use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+
+/// How a node is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "for the crate of the same workspace")]
+pub enum RequestMode {
+    /// As the master of the lock's slot.
+    Direct,
+    /// For a slot of a cluster that is just moving to it: `ASKING` goes before each request, on a
+    /// connection where nothing comes in between.
+    Asking,
+}
 
 /// What only a format can that says who holds a lock.
 const QUORUM: &str = "stand on a quorum";
@@ -90,16 +99,17 @@ impl Node {
     /// See [`Failure`]; so with all that follow.
     pub fn acquire(
         &self,
+        mode: RequestMode,
         format: &Format,
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let outcome = if format.0.needs_own_link() {
-            self.pool.exchange(by, |link| self.acquire_on(link, format, attempt, by))
-        } else if attempt.replication.is_off() {
-            self.link.exchange(by, |link| self.acquire_on(link, format, attempt, by))
+        let outcome = if !attempt.replication.is_off() {
+            self.acquire_confirmed(mode, format, attempt, by)
+        } else if format.0.needs_own_link() {
+            self.on_pooled(mode, by, |link| self.acquire_on(link, format, attempt, by))
         } else {
-            self.acquire_confirmed(RequestMode::Direct, format, attempt, by)
+            self.exchange(mode, by, |link| self.acquire_on(link, format, attempt, by))
         };
         outcome.map_err(on(attempt.name))
     }
@@ -132,7 +142,7 @@ impl Node {
         let time = attempt.replication.time();
         // On another connection than the releases, it must not come before one that has left already.
         self.link.wait_for_callbacks(by)?;
-        self.aside(mode, by, |link| {
+        self.on_pooled(mode, by, |link| {
             self.eviction.refuse(link, by)?;
             let mut link =
                 AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), needed, time);
@@ -146,8 +156,21 @@ impl Node {
         })
     }
 
-    /// On a borrowed link.
-    fn aside<T>(
+    /// On the connection that all share; on a borrowed one where the slot is just moving here.
+    fn exchange<T>(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match mode {
+            RequestMode::Direct => self.link.exchange(by, |link| exchange(link)),
+            RequestMode::Asking => self.on_pooled(mode, by, exchange),
+        }
+    }
+
+    /// On a borrowed connection.
+    fn on_pooled<T>(
         &self,
         mode: RequestMode,
         by: Moment,
@@ -191,32 +214,24 @@ impl Node {
     /// See [`Backend::release`](lock_core::Backend::release).
     pub fn release(
         &self,
+        mode: RequestMode,
         format: &Format,
         acquisition: &AcquisitionId,
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        // What cleans up after a request without an answer shall not stand behind that one. It may overtake it: that is
-        // what the tombstone is for.
+        // A clean-up must not wait behind the request without an answer that it cleans up after. It
+        // may overtake that one: the tombstone refuses what comes later.
         let outcome = if closing.tombstone != Tombstone::None {
-            self.pool.exchange(by, |link| format.0.release(link, acquisition, closing, by))
+            self.on_pooled(mode, by, |link| format.0.release(link, acquisition, closing, by))
         } else {
-            self.link.exchange(by, |link| {
+            self.exchange(mode, by, |link| {
                 let release = format.0.release(link, acquisition, closing, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
         };
-        self.released(format, &acquisition.name, outcome)
-    }
-
-    /// What a release on this server came to.
-    fn released(
-        &self,
-        format: &Format,
-        name: &LockName,
-        outcome: Result<Release, Failure>,
-    ) -> Result<Release, Failure> {
+        let name = &acquisition.name;
         let lingers =
             || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
         outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
@@ -232,7 +247,7 @@ impl Node {
         done: OnReleased,
     ) {
         let Some(owned) = format.0.owned() else {
-            return done(self.release(format, acquisition, closing, by));
+            return done(self.release(RequestMode::Direct, format, acquisition, closing, by));
         };
         let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
@@ -244,21 +259,23 @@ impl Node {
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
     pub fn inspect(
         &self,
+        mode: RequestMode,
         format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.link.exchange(by, |link| format.0.inspect(link, name, by)).map_err(on(name))
+        self.exchange(mode, by, |link| format.0.inspect(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub fn force_release(
         &self,
+        mode: RequestMode,
         format: &Format,
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.link.exchange(by, |link| format.0.force(link, name, by)).map_err(on(name))
+        self.exchange(mode, by, |link| format.0.force(link, name, by)).map_err(on(name))
     }
 
     /// See [`Backend::watch`](lock_core::Backend::watch).

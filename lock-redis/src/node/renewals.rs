@@ -11,15 +11,6 @@ impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
     pub fn renew(
         &self,
-        format: &Format,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        self.renew_as(RequestMode::Direct, format, batch, by)
-    }
-
-    pub(super) fn renew_as(
-        &self,
         mode: RequestMode,
         format: &Format,
         batch: &[RenewalRequest],

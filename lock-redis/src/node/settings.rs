@@ -82,7 +82,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(IdentityKind::Node, id, self.notices.clone());
+        let identity = Identity::of(IdentityKind::Node, id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
@@ -106,7 +106,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
-        let identity = Identity::of(IdentityKind::Run, run_id, self.notices.clone());
+        let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer =
             self.dialer(Endpoint::tcp(host, port))?.requiring_master().identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
@@ -114,7 +114,7 @@ impl NodeSettings {
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
-        let identity = Identity::followed(self.lease, self.notices.clone());
+        let identity = Identity::followed(self.lease);
         let dialer = self.dialer(place)?.identified(identity);
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }

@@ -1,11 +1,12 @@
-//! [`Subscriber`]: hears of releases, for everybody who waits, on one connection and one thread.
+//! [`Subscriber`]: receives releases for all waiters, on one connection and one thread.
 //!
-//! The thread alone owns the connection. Whoever wants to watch writes that on the [`SubscriptionTable`], wakes the thread through a
-//! socket pair, and parks until the server has confirmed: one round trip, and no interval at which anything is polled.
+//! The worker thread alone has the connection. A watcher adds its watch to the
+//! [`SubscriptionTable`], wakes the worker through a socket pair, and parks until the confirmation:
+//! one round trip.
 //!
-//! - `table`: who watches what, and how far each subscription is
+//! - `table`: the watches on each channel, and the state of its subscription
 //! - `worker`: the thread, one connection after the other
-//! - `connection`: one connection: what was asked on it, and what comes in
+//! - `connection`: one connection in subscriber mode
 //! - `waker`: the socket pair
 
 mod connection;
@@ -26,12 +27,12 @@ use table::{SubscriptionState, SubscriptionTable, WatchId};
 use waker::Waker;
 use worker::SubscriberWorker;
 
-/// Which kind of channels.
+/// The kind of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChannelKind {
-    /// Every node of a cluster tells of what is published on any of them.
+    /// Messages reach all nodes of a cluster.
     Plain,
-    /// Only the nodes of the channel's slot do.
+    /// Messages reach the nodes of the channel's slot only.
     Sharded,
 }
 
@@ -45,18 +46,18 @@ impl ChannelKind {
     }
 }
 
-/// Who waits for which channel. See the [module's text](self).
+/// Receives releases for all waiters. See the [module's text](self).
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
     command_timeout: Duration,
 }
 
-/// What the thread and those who watch share.
+/// What the worker and the watchers share.
 struct Shared {
     dialer: Arc<Dialer>,
-    /// Written and read by the thread and by all who watch. Nobody is woken and no foreign code runs under it.
+    /// No thread is woken and no foreign code runs under its lock.
     table: Mutex<SubscriptionTable>,
-    /// Who is told that there is no connection.
+    /// Called when there is no connection.
     trouble: OnceLock<Trouble>,
 }
 
@@ -64,7 +65,7 @@ struct Shared {
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
 impl Subscriber {
-    /// A subscriber that has no thread and no connection until somebody watches.
+    /// A subscriber without thread and connection until the first watch.
     pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration) -> Self {
         let table = Mutex::new(SubscriptionTable::default());
         Self {
@@ -73,8 +74,8 @@ impl Subscriber {
         }
     }
 
-    /// Calls `wake` at every message on `channel`, which tells of releases, from the return of this until the watch is
-    /// dropped. Where the server will not tell, it is called so often.
+    /// Calls `wake` at every message on `channel`, a channel of releases, until the watch is
+    /// dropped; as often as `polls` says where the server refuses to subscribe.
     ///
     /// Waits for the server's confirmation until `by`.
     pub(crate) fn watch(
@@ -94,7 +95,7 @@ impl Subscriber {
             return Ok(Watch::new(registration));
         };
         self.shared.dialer.clock().wait(&confirmation.signal, by);
-        // Under the table's lock, or a confirmation that comes just now could be missed.
+        // Under the lock: a confirmation that comes just now counts.
         let table = self.shared.table.lock();
         let outcome = confirmation.take();
         let trouble = table.trouble().cloned();
@@ -109,8 +110,8 @@ impl Subscriber {
         }
     }
 
-    /// The same without waiting for the confirmation, for whoever may have missed messages already: `wake` is called
-    /// when the subscription stands, too.
+    /// The same without waiting for the confirmation: `wake` is called then, too, because messages
+    /// may have been missed.
     pub(crate) fn follow_releases(
         &self,
         kind: ChannelKind,
@@ -121,7 +122,7 @@ impl Subscriber {
         self.start_following(kind, channel, Some(polls), wake)
     }
 
-    /// The same for a channel that tells of something else than releases. Where the server will not tell, it does not.
+    /// The same for a channel of other messages. Where the server refuses, there are none.
     pub(crate) fn follow(
         &self,
         kind: ChannelKind,
@@ -146,18 +147,18 @@ impl Subscriber {
         Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
     }
 
-    /// Says of a channel whether the server takes us for somebody who waits there, and nobody does any more.
+    /// Whether the server still counts us as a subscriber of a channel that has no watches.
     pub(crate) fn lingering(&self) -> impl Fn(&str) -> bool + Send + use<> {
         let shared = Arc::clone(&self.shared);
         move |channel| shared.table.lock().lingers(channel)
     }
 
-    /// From now on `tell` is called, by the subscriber's thread, whenever a connection was lost or there was none to be had.
+    /// Has the worker call `tell` whenever a connection was lost or could not be made.
     pub(crate) fn on_trouble(&self, tell: Trouble) {
         let _once = self.shared.trouble.set(tell);
     }
 
-    /// Starts the thread if it is not running yet.
+    /// Starts the worker if it is not running.
     fn start(&self, table: &mut SubscriptionTable) -> Result<(), Failure> {
         self.try_start(table).map_err(|error| {
             Failure::NotSent(no_thread("cannot start the thread that hears of releases", error))
@@ -179,14 +180,14 @@ impl Subscriber {
     }
 }
 
-/// Ends the thread and its connection, without waiting for them: it may be dialling.
+/// Ends the worker and its connection, without waiting: it may be dialling.
 impl Drop for Subscriber {
     fn drop(&mut self) {
         self.shared.table.lock().close();
     }
 }
 
-/// One watch; ends with it.
+/// One watch; ends when dropped.
 struct Registration {
     shared: Arc<Shared>,
     id: WatchId,
@@ -196,7 +197,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let now = self.shared.dialer.clock().now();
         let wake = self.shared.table.lock().remove(&self.id, now);
-        // Only now: dropping it may run anything.
+        // Without the lock: dropping it may run foreign code.
         drop(wake);
     }
 }

@@ -1,4 +1,6 @@
-//! [`SubscriptionTable`]: who watches which channel, and how far the subscription of each is. Plain state; no I/O, no waiting.
+//! [`SubscriptionTable`]: the watches on each channel, and the state of its subscription.
+//!
+//! Pure state, without I/O and waits.
 
 use super::ChannelKind;
 use super::waker::Waker;
@@ -10,58 +12,59 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// See the [module's text](self).
+/// Channels, their watches and their subscriptions.
 #[derive(Default)]
 pub(super) struct SubscriptionTable {
     channels: HashMap<Arc<str>, Channel>,
-    /// ChannelKind that somebody has asked for since the thread last looked.
-    asked_for: Vec<Arc<str>>,
-    /// Counts watches and channels alike, so that no two are ever taken for each other.
+    /// Channels to subscribe to since the worker last looked.
+    wanted: Vec<Arc<str>>,
+    /// Numbers both watches and channels, so that no two are confused.
     last_number: u64,
-    /// Why there is no connection; `None` if there is, or nobody has tried.
+    /// Why there is no connection; `None` if there is one, or none was needed.
     trouble: Option<Error>,
     waker: Option<Waker>,
-    /// The thread has been woken and has not looked yet: no need to wake it again. Taken down by whatever the thread
-    /// looks with, before it may sleep.
+    /// Whether the worker was woken and has not looked yet: it need not be woken again. Reset by
+    /// every look of the worker, before it may sleep.
     woken: bool,
     closed: bool,
 }
 
 struct Channel {
-    /// A channel that was left and is wanted again is another one: the confirmation of the first SUBSCRIBE must not be
-    /// taken for that of the second, because between them comes an UNSUBSCRIBE.
+    /// A channel that is watched again has a new number: the confirmation of the first SUBSCRIBE
+    /// must not be taken for that of the second, since an UNSUBSCRIBE comes between them.
     number: u64,
     kind: ChannelKind,
     phase: Phase,
     watches: Vec<WatchEntry>,
-    /// There was a time without a subscription: when it stands again, everybody must look.
+    /// Whether messages may have been missed: once subscribed again, all waiters must look.
     missed: bool,
-    /// Since when nobody watches.
+    /// Since when there are no watches.
     unused_since: Option<Moment>,
-    /// How often those who watch are woken where the server does not tell; nothing where that is a failure.
+    /// How often waiters are woken where the server refuses to subscribe; `None`: that is a
+    /// failure.
     polls: Option<PollInterval>,
-    /// The server will not tell of this channel.
-    deaf: bool,
-    /// When they are woken next, while they are not told.
+    /// Whether the server refuses to subscribe to this channel for good.
+    is_polled: bool,
+    /// When waiters are woken next, while they are polled.
     next_poll: Option<Moment>,
 }
 
 struct WatchEntry {
     number: u64,
     wake: Arc<dyn Wake>,
-    /// While the watcher waits for the confirmation.
+    /// While the watcher waits for it.
     confirmation: Option<Arc<Confirmation>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Nobody has told the server.
+    /// SUBSCRIBE was not sent.
     Unsent,
-    /// SUBSCRIBE is under way.
+    /// SUBSCRIBE was sent.
     Sent,
     /// The server has confirmed.
     Live,
-    /// The server has refused. Asked again from time to time, as long as it is watched.
+    /// The server has refused. Sent again from time to time while there are watches.
     Refused,
 }
 
@@ -69,17 +72,17 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct WatchId(Arc<str>, u64);
 
-/// Whether a watch stands, or is yet to be confirmed.
+/// Whether a watch is subscribed, or its confirmation is awaited.
 pub(super) enum SubscriptionState {
     Live,
     Awaited(Arc<Confirmation>),
 }
 
-/// How a watch that is waiting hears of its outcome.
+/// How a watcher learns the outcome of its subscription.
 #[derive(Default)]
 pub(super) struct Confirmation {
     pub(super) signal: Arc<Signal>,
-    /// Written by the thread before it raises the signal; read by the watcher.
+    /// Written by the worker before it raises the signal.
     outcome: Mutex<Option<Result<(), Failure>>>,
 }
 
@@ -89,7 +92,7 @@ impl Confirmation {
     }
 }
 
-/// A subscription to ask the server for.
+/// A subscription to request from the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Subscription {
     pub(super) channel: Arc<str>,
@@ -104,26 +107,26 @@ pub(super) struct Unsubscription {
     pub(super) kind: ChannelKind,
 }
 
-/// What the thread has to do next.
+/// What the worker has to do next.
 #[derive(Default, Debug)]
 pub(super) struct WorkerTasks {
     pub(super) closed: bool,
     pub(super) subscribe: Vec<Subscription>,
     pub(super) unsubscribe: Vec<Unsubscription>,
-    /// Whether anybody watches anything, or did a moment ago.
+    /// Whether there are channels: watched, or until a moment ago.
     pub(super) is_watched: bool,
 }
 
-/// Whom to wake, once the table's lock is free.
+/// What to wake once the lock of the table is free.
 #[derive(Default)]
-#[must_use = "whoever is in here sleeps on until `wake` is called"]
+#[must_use = "the waiters sleep on until they are woken"]
 pub(super) struct DeferredWakeups {
     pub(super) watches: Vec<Arc<dyn Wake>>,
     confirmations: Vec<Arc<Confirmation>>,
 }
 
 impl DeferredWakeups {
-    /// Tells those who wait for a confirmation. Not those who watch: that runs foreign code.
+    /// Wakes those that await a confirmation. Not the watches: that runs foreign code.
     pub(super) fn raise_confirmations(&self) {
         for confirmation in &self.confirmations {
             confirmation.signal.raise();
@@ -132,7 +135,7 @@ impl DeferredWakeups {
 }
 
 impl SubscriptionTable {
-    /// How long a channel stays subscribed after its last watch: names are often watched again at once.
+    /// How long a channel stays subscribed after its last watch: it is often watched again at once.
     pub(super) const LINGER: Duration = Duration::from_secs(1);
 
     pub(super) fn has_waker(&self) -> bool {
@@ -141,12 +144,12 @@ impl SubscriptionTable {
 
     pub(super) fn set_waker(&mut self, waker: Waker) {
         self.waker = Some(waker);
-        // It may not have been there when the first ask was written down.
+        // The first watch may have been added before.
         self.woken = false;
         self.wake_thread();
     }
 
-    /// Ends the thread.
+    /// Ends the worker.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.wake_thread();
@@ -169,7 +172,7 @@ impl SubscriptionTable {
         self.last_number
     }
 
-    /// Writes down a watch.
+    /// Adds a watch.
     pub(super) fn add(
         &mut self,
         kind: ChannelKind,
@@ -183,7 +186,7 @@ impl SubscriptionTable {
             None => {
                 let name: Arc<str> = channel.into();
                 self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind, polls));
-                self.asked_for.push(Arc::clone(&name));
+                self.wanted.push(Arc::clone(&name));
                 name
             }
         };
@@ -191,7 +194,7 @@ impl SubscriptionTable {
         entry.unused_since = None;
         if entry.phase == Phase::Refused {
             entry.phase = Phase::Unsent;
-            self.asked_for.push(Arc::clone(&name));
+            self.wanted.push(Arc::clone(&name));
         }
         let confirmation = (entry.phase != Phase::Live).then(Arc::<Confirmation>::default);
         entry.watches.push(WatchEntry { number: id, wake, confirmation: confirmation.clone() });
@@ -205,16 +208,18 @@ impl SubscriptionTable {
         (WatchId(name, id), standing)
     }
 
-    /// Whoever watches here may have missed messages: it is to be woken when the subscription stands, if it does not yet.
+    /// The watch may have missed messages: it is woken with the confirmation, if that is yet to
+    /// come.
     pub(super) fn missed(&mut self, id: &WatchId) {
         if let Some(channel) = self.channels.get_mut(&id.0) {
             channel.missed |= channel.phase != Phase::Live;
         }
     }
 
-    /// Strikes a watch out, and returns it to be dropped where no lock is held.
+    /// Removes a watch, and returns what is to be dropped where no lock is held.
     ///
-    /// The thread is not woken: it looks at least once in [`SubscriptionTable::LINGER`] while there are channels.
+    /// Does not wake the worker, which looks at least once in [`Self::LINGER`] while there are
+    /// channels.
     pub(super) fn remove(&mut self, id: &WatchId, now: Moment) -> Option<Arc<dyn Wake>> {
         let channel = self.channels.get_mut(&id.0)?;
         let at = channel.watches.iter().position(|watching| watching.number == id.1)?;
@@ -225,13 +230,13 @@ impl SubscriptionTable {
         Some(watching.wake)
     }
 
-    /// Whether a channel is still subscribed that nobody watches.
+    /// Whether a channel is still subscribed, without watches.
     pub(super) fn lingers(&self, channel: &str) -> bool {
         let channel = self.channels.get(channel);
         channel.is_some_and(|channel| channel.phase == Phase::Live && channel.watches.is_empty())
     }
 
-    /// What the thread has to do, which it now takes upon itself.
+    /// Takes what the worker has to do.
     pub(super) fn take_work(&mut self, now: Moment) -> WorkerTasks {
         self.woken = false;
         let mut unsubscribe = Vec::new();
@@ -243,7 +248,7 @@ impl SubscriptionTable {
             !over
         });
         let mut subscribe = Vec::new();
-        for name in std::mem::take(&mut self.asked_for) {
+        for name in std::mem::take(&mut self.wanted) {
             let Some(channel) = self.channels.get_mut(&name) else { continue };
             if channel.phase == Phase::Unsent {
                 channel.phase = Phase::Sent;
@@ -255,14 +260,14 @@ impl SubscriptionTable {
         WorkerTasks { closed: self.closed, subscribe, unsubscribe, is_watched }
     }
 
-    /// Whether the thread needs a connection at all. Forgets what nobody watches any more.
+    /// Whether a connection is needed. Removes channels without watches.
     pub(super) fn is_wanted(&mut self) -> bool {
         self.woken = false;
         self.channels.retain(|_, channel| !channel.watches.is_empty());
         !self.channels.is_empty()
     }
 
-    /// Whether the thread has to end.
+    /// Whether the worker has to end.
     pub(super) fn is_closed(&mut self) -> bool {
         self.woken = false;
         self.closed
@@ -273,19 +278,19 @@ impl SubscriptionTable {
         self.trouble = None;
     }
 
-    /// There is no connection any more: nothing is subscribed, and releases are being missed.
+    /// The connection is lost: nothing is subscribed, and messages are missed.
     pub(super) fn disconnected(&mut self) {
-        self.asked_for.clear();
+        self.wanted.clear();
         self.channels.retain(|_, channel| !channel.watches.is_empty());
         for (name, channel) in &mut self.channels {
             channel.phase = Phase::Unsent;
             channel.missed = true;
-            self.asked_for.push(Arc::clone(name));
+            self.wanted.push(Arc::clone(name));
         }
     }
 
-    /// There was no connection to be had. Who waits for one goes on waiting until its own deadline - unless the server
-    /// will not have us whoever asks and however often: then there is nothing to wait for.
+    /// Connecting failed. Watchers go on waiting until their deadlines, unless the server refuses
+    /// us for good.
     pub(super) fn failed(&mut self, failure: &Failure) -> DeferredWakeups {
         self.trouble = Some(failure.error().clone());
         let mut wakes = DeferredWakeups::default();
@@ -303,13 +308,13 @@ impl SubscriptionTable {
             return DeferredWakeups::default();
         };
         channel.phase = Phase::Live;
-        channel.deaf = false;
+        channel.is_polled = false;
         let missed = std::mem::take(&mut channel.missed);
         let watches = if missed { channel.watchers() } else { Vec::new() };
         DeferredWakeups { watches, confirmations: channel.settle(&Ok(())) }
     }
 
-    /// The server has refused a subscription. Who watches already had it before: it must look for itself.
+    /// The server has refused a subscription. Earlier watches have lost theirs, and must look.
     pub(super) fn refused(
         &mut self,
         subscription: &Subscription,
@@ -324,23 +329,23 @@ impl SubscriptionTable {
         DeferredWakeups { watches, confirmations: channel.settle(&Err(failure.clone())) }
     }
 
-    /// Whether those who watch there are woken from time to time where the server does not tell.
-    pub(super) fn is_polled(&mut self, subscription: &Subscription) -> bool {
+    /// Whether waiters of this channel are polled where the server refuses to subscribe.
+    pub(super) fn may_be_polled(&mut self, subscription: &Subscription) -> bool {
         self.find(subscription).is_some_and(|channel| channel.polls.is_some())
     }
 
-    /// The server will not tell of this channel: its watchers are woken from time to time instead.
-    pub(super) fn untold(&mut self, subscription: &Subscription) -> DeferredWakeups {
+    /// The server refuses this channel for good: its waiters are woken from time to time instead.
+    pub(super) fn poll_instead(&mut self, subscription: &Subscription) -> DeferredWakeups {
         let Some(channel) = self.find(subscription) else {
             return DeferredWakeups::default();
         };
         channel.phase = Phase::Refused;
         channel.missed = true;
-        channel.deaf = true;
+        channel.is_polled = true;
         DeferredWakeups { watches: Vec::new(), confirmations: channel.settle(&Ok(())) }
     }
 
-    /// A channel on which releases would be told that are watched.
+    /// A watched channel of releases, for a probe.
     pub(super) fn sample(&self) -> Option<(ChannelKind, Arc<str>)> {
         let mut channels = self.channels.iter();
         channels
@@ -348,15 +353,17 @@ impl SubscriptionTable {
             .map(|(name, channel)| (channel.kind, Arc::clone(name)))
     }
 
-    /// The watchers to wake because they are not told, and when to look again. `all`: no release is told on any channel.
+    /// The waiters to poll now, and when the next are due. `all`: releases are not published at
+    /// all.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (DeferredWakeups, Moment) {
         let (mut wakes, mut next) = (DeferredWakeups::default(), Moment::NEVER);
-        if !all && !self.channels.values().any(|channel| channel.deaf) {
+        if !all && !self.channels.values().any(|channel| channel.is_polled) {
             return (wakes, next);
         }
         for channel in self.channels.values_mut() {
             let is_watched = !channel.watches.is_empty();
-            let Some(polls) = channel.polls.filter(|_| is_watched && (all || channel.deaf)) else {
+            let Some(polls) = channel.polls.filter(|_| is_watched && (all || channel.is_polled))
+            else {
                 channel.next_poll = None;
                 continue;
             };
@@ -369,14 +376,14 @@ impl SubscriptionTable {
         (wakes, next)
     }
 
-    /// The server has ended a subscription by itself, because the channel's slot has moved to another node. Who watches
-    /// must look for itself, and watch there.
+    /// The server ended a subscription, because the slot has moved to another node. Waiters must
+    /// look, and watch there.
     pub(super) fn ended(&mut self, channel: &str) -> DeferredWakeups {
         let Some(channel) = self.channels.get_mut(channel) else {
             return DeferredWakeups::default();
         };
         if channel.phase != Phase::Live {
-            // Asked again meanwhile: the answer to that will tell.
+            // Sent again meanwhile: the reply to that decides.
             return DeferredWakeups::default();
         }
         channel.phase = Phase::Refused;
@@ -384,18 +391,18 @@ impl SubscriptionTable {
         DeferredWakeups { watches: channel.watchers(), confirmations: Vec::new() }
     }
 
-    /// Asks again for what the server refused.
-    pub(super) fn ask_again(&mut self) {
+    /// Requests again what the server refused.
+    pub(super) fn retry_refused(&mut self) {
         for (name, channel) in &mut self.channels {
             if channel.phase == Phase::Refused && !channel.watches.is_empty() {
                 channel.phase = Phase::Unsent;
-                self.asked_for.push(Arc::clone(name));
+                self.wanted.push(Arc::clone(name));
             }
         }
     }
 
-    /// Who is to be woken by a message on `channel`.
-    pub(super) fn heard(&self, channel: &str) -> DeferredWakeups {
+    /// The waiters to wake after a message on `channel`.
+    pub(super) fn message(&self, channel: &str) -> DeferredWakeups {
         let watches = self.channels.get(channel).map(Channel::watchers).unwrap_or_default();
         DeferredWakeups { watches, confirmations: Vec::new() }
     }
@@ -417,7 +424,7 @@ impl Channel {
             missed: false,
             unused_since: None,
             polls,
-            deaf: false,
+            is_polled: false,
             next_poll: None,
         }
     }
@@ -426,7 +433,7 @@ impl Channel {
         self.watches.iter().map(|watching| Arc::clone(&watching.wake)).collect()
     }
 
-    /// Writes the outcome on all confirmations and hands them over to be raised.
+    /// Writes the outcome to all confirmations, and returns them to be raised.
     fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Confirmation>> {
         let confirmations: Vec<_> =
             self.watches.iter_mut().filter_map(|watching| watching.confirmation.take()).collect();

@@ -1,4 +1,4 @@
-//! [`Waker`] and [`Poller`]: how to interrupt a thread that polls sockets.
+//! [`Waker`] and [`Poller`]: how a thread that polls sockets is interrupted.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read, Write};
@@ -6,20 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// DeferredWakeups a [`Poller`].
+/// Wakes a [`Poller`].
 #[derive(Debug)]
 pub(super) struct Waker(UnixStream);
 
-/// What the thread polls beside its connection.
+/// Waits for a socket or the waker.
 #[derive(Debug)]
 pub(super) struct Poller(UnixStream);
-
-/// What a sleep ended with.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Readiness {
-    /// The stream has something to read, or failed: a read tells.
-    pub(super) readable: bool,
-}
 
 impl Waker {
     pub(super) fn pair() -> io::Result<(Self, Poller)> {
@@ -29,29 +22,29 @@ impl Waker {
         Ok((Self(waker), Poller(poller)))
     }
 
-    /// DeferredWakeups the poller, now or as soon as it lies down.
+    /// Wakes the poller, now or when it sleeps next.
     pub(super) fn wake(&self) {
-        // If the pipe is full the poller is being woken already; if it is closed there is nobody to wake.
+        // If the pipe is full the poller is being woken already; if it is closed there is none.
         let _ignored = (&self.0).write(&[1]);
     }
 }
 
 impl Poller {
-    /// Sleeps until `stream` can be read (or written, if `wants_to_write`), or the waker wakes, or for at most
-    /// `longest`; then forgets the waker's calls.
+    /// Sleeps until `socket` can be read (or written, if `wants_to_write`), or the waker wakes, or
+    /// for `longest`. Whether the socket can be read, or failed, which a read reports.
     pub(super) fn sleep(
         &self,
-        stream: Option<BorrowedFd<'_>>,
+        socket: Option<BorrowedFd<'_>>,
         wants_to_write: bool,
         longest: Duration,
-    ) -> io::Result<Readiness> {
+    ) -> io::Result<bool> {
         let timeout = Timespec::try_from(longest).ok();
         let wanted = if wants_to_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut sources = vec![PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
-        sources.extend(stream.map(|stream| PollFd::from_borrowed_fd(stream, wanted)));
+        sources.extend(socket.map(|socket| PollFd::from_borrowed_fd(socket, wanted)));
         match poll(&mut sources, timeout.as_ref()) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Readiness::default()),
+            Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
         let called = !sources[0].revents().is_empty();
@@ -59,7 +52,7 @@ impl Poller {
         if called {
             self.forget();
         }
-        Ok(Readiness { readable: !happened.difference(PollFlags::OUT).is_empty() })
+        Ok(!happened.difference(PollFlags::OUT).is_empty())
     }
 
     fn forget(&self) {

@@ -12,19 +12,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the thread has.
+/// The state of the thread.
 pub(super) struct SubscriberWorker {
     shared: Arc<Shared>,
     poller: Poller,
     command_timeout: Duration,
-    /// How long to wait before the next try to connect.
+    /// The pause before the next attempt to connect.
     pause: Duration,
 }
 
-/// The backend is gone.
+/// The subscriber is gone.
 struct Closed;
 
-/// Whether everything that has come was taken in. What is left may be in our own buffer, where poll does not see it.
+/// Whether all that arrived was read: the rest is in a buffer, where poll does not see it.
 #[derive(Clone, Copy)]
 enum ReadProgress {
     Empty,
@@ -32,39 +32,38 @@ enum ReadProgress {
 }
 
 impl SubscriberWorker {
-    /// The pause before the first try after a connection was lost. A random part of it is left out, so that clients
-    /// do not come back all at the same time.
+    /// The pause after a connection was lost. A random part of it is left out, so that clients do
+    /// not come back all at the same time.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-    /// A server that was silent for longer is asked whether it is still there - or for the command timeout, if that is
-    /// longer.
+    /// After so long a silence, or a command timeout if that is longer, the server gets a PING.
     const SILENCE: Duration = Duration::from_secs(1);
-    /// How many messages are taken at a stretch, without a look at what else there is to do.
+    /// How many messages are read before other tasks is looked at.
     const STRETCH: usize = 1000;
 
     pub(super) fn new(shared: Arc<Shared>, poller: Poller, command_timeout: Duration) -> Self {
         Self { shared, poller, command_timeout, pause: Self::FIRST_PAUSE }
     }
 
-    /// Runs until the backend is gone, whatever panics.
+    /// Runs until the subscriber is gone, whatever panics.
     pub(super) fn run(mut self) {
         loop {
-            let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
-            let turn = turn.unwrap_or_else(|_panic| {
-                // Whatever it was, this connection cannot be trusted any more; the next one starts from the table.
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.serve_once()));
+            let outcome = outcome.unwrap_or_else(|_panic| {
+                // The connection is in an unknown state: the next one starts from the table.
                 self.shared.table.lock().disconnected();
-                self.rest()
+                self.pause_before_retry()
             });
-            if let Err(Closed) = turn {
+            if let Err(Closed) = outcome {
                 return;
             }
         }
     }
 
-    /// One connection, from the moment somebody watches to its end; and the pause after it.
-    fn turn(&mut self) -> Result<(), Closed> {
+    /// One connection, from the first watch to its end; and the pause after it.
+    fn serve_once(&mut self) -> Result<(), Closed> {
         self.wait_until_wanted()?;
-        // The connect timeout is all that bounds it.
+        // Bounded by the connect timeout.
         match self.shared.dialer.dial(Moment::NEVER) {
             Ok(connection) => {
                 self.shared.table.lock().connected();
@@ -87,7 +86,7 @@ impl SubscriberWorker {
         if let Some(tell) = self.shared.trouble.get() {
             tell();
         }
-        self.rest()
+        self.pause_before_retry()
     }
 
     fn now(&self) -> Moment {
@@ -108,8 +107,8 @@ impl SubscriberWorker {
         }
     }
 
-    /// Pauses before the next try.
-    fn rest(&mut self) -> Result<(), Closed> {
+    /// Pauses before the next attempt.
+    fn pause_before_retry(&mut self) -> Result<(), Closed> {
         let shortened = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
         let until = self.now() + shortened;
         self.pause = (self.pause * 2).min(Self::LONGEST_PAUSE);
@@ -128,119 +127,124 @@ impl SubscriberWorker {
     /// Sleeps until woken, or for `longest`.
     fn sleep(&self, longest: Duration) {
         if self.poller.sleep(None, false, longest).is_err() {
-            // Only a lack of memory can make poll fail: give others the time to free some.
+            // Only a lack of memory makes poll fail: give other threads time to free some.
             std::thread::yield_now();
         }
     }
 
     /// Serves the watches on this connection until it breaks.
     fn serve(&mut self, mut connection: PubSubConnection) -> Result<Disconnected, Closed> {
-        let mut asked_again = self.now();
-        // With TLS something may have come, and been decrypted, together with the end of the handshake.
-        let mut intake = ReadProgress::Full;
+        let mut last_retry = self.now();
+        // The server may have sent something together with the end of the handshake.
+        let mut progress = ReadProgress::Full;
         let sample = self.shared.table.lock().sample();
         if let Some((kind, channel)) = sample {
-            connection.ask(PubSubRequest::Publish(kind, channel), asked_again);
+            connection.push(PubSubRequest::Publish(kind, channel), last_retry);
         }
         loop {
             let now = self.now();
-            let is_untold = self.shared.dialer.server().is_told_of(WarningKind::NotPublished);
+            let unpublished_anywhere =
+                self.shared.dialer.server().is_told_of(WarningKind::NotPublished);
             let mut table = self.shared.table.lock();
-            if now.since(asked_again) >= SubscriptionTable::LINGER {
-                asked_again = now;
-                table.ask_again();
+            if now.since(last_retry) >= SubscriptionTable::LINGER {
+                last_retry = now;
+                table.retry_refused();
             }
-            let work = table.take_work(now);
-            let (wakes, next_poll) = table.poll(is_untold, now);
+            let tasks = table.take_work(now);
+            let (wakes, next_poll) = table.poll(unpublished_anywhere, now);
             drop(table);
-            if work.closed {
+            if tasks.closed {
                 return Err(Closed);
             }
             self.deliver(wakes);
             if connection.is_over() {
                 return Ok(Disconnected);
             }
-            intake = match self.step(&mut connection, work, intake, next_poll) {
-                Ok(intake) => intake,
+            progress = match self.step(&mut connection, tasks, progress, next_poll) {
+                Ok(progress) => progress,
                 Err(broken) => return Ok(broken),
             };
         }
     }
 
-    /// Sends what is to be sent, sleeps until something happens, and takes in what has come.
+    /// Sends what is to be sent, sleeps until something happens, and reads what arrived.
     fn step(
         &mut self,
         connection: &mut PubSubConnection,
-        work: WorkerTasks,
-        intake: ReadProgress,
+        tasks: WorkerTasks,
+        progress: ReadProgress,
         next_poll: Moment,
     ) -> Result<ReadProgress, Disconnected> {
         let now = self.now();
-        for leaving in work.unsubscribe {
-            connection.ask(PubSubRequest::Unsubscribe(leaving), now);
+        for unsubscription in tasks.unsubscribe {
+            connection.push(PubSubRequest::Unsubscribe(unsubscription), now);
         }
-        for subscription in work.subscribe {
-            connection.ask(PubSubRequest::Subscribe(subscription), now);
+        for subscription in tasks.subscribe {
+            connection.push(PubSubRequest::Subscribe(subscription), now);
         }
         let silence = Self::SILENCE.max(self.command_timeout);
-        let due = match connection.unanswered_since() {
+        let due = match connection.pending_since() {
             Some(since) => since + self.command_timeout,
-            None => connection.last_heard + silence,
+            None => connection.last_received + silence,
         };
-        if due <= now && connection.unanswered_since().is_some() {
+        if due <= now && connection.pending_since().is_some() {
             return Err(Disconnected);
         }
         if due <= now {
-            connection.ask(PubSubRequest::Ping, now);
+            connection.push(PubSubRequest::Ping, now);
         }
         connection.flush()?;
-        if matches!(intake, ReadProgress::Full) {
+        if matches!(progress, ReadProgress::Full) {
             return self.take_in(connection);
         }
-        // While anything is watched, also to see what is not watched any more.
-        let longest = if work.is_watched { SubscriptionTable::LINGER } else { silence };
+        // While there are watches, also to find those that have ended.
+        let longest = if tasks.is_watched { SubscriptionTable::LINGER } else { silence };
         let due = due.min(next_poll);
         let longest = longest.min(due.since(now)).max(Duration::from_millis(1));
-        let (stream, writing) = (connection.stream(), connection.wants_to_write());
-        let awake = self.poller.sleep(Some(stream), writing, longest)?;
-        if awake.readable { self.take_in(connection) } else { Ok(ReadProgress::Empty) }
+        let (fd, writing) = (connection.fd(), connection.wants_to_write());
+        if self.poller.sleep(Some(fd), writing, longest)? {
+            self.take_in(connection)
+        } else {
+            Ok(ReadProgress::Empty)
+        }
     }
 
     fn take_in(&mut self, connection: &mut PubSubConnection) -> Result<ReadProgress, Disconnected> {
         let now = self.now();
         for _ in 0..Self::STRETCH {
-            let Some(incoming) = connection.receive(now)? else {
+            let Some(event) = connection.receive(now)? else {
                 return Ok(ReadProgress::Empty);
             };
             self.pause = Self::FIRST_PAUSE;
-            let wakes = self.note(incoming);
+            let wakes = self.handle(event);
             self.deliver(wakes);
         }
         Ok(ReadProgress::Full)
     }
 
-    fn note(&self, incoming: PubSubEvent) -> DeferredWakeups {
+    fn handle(&self, event: PubSubEvent) -> DeferredWakeups {
         let server = self.shared.dialer.server();
         let mut table = self.shared.table.lock();
-        match incoming {
-            PubSubEvent::Message(channel) => table.heard(&channel),
-            PubSubEvent::Acknowledgement(subscription) => {
+        match event {
+            PubSubEvent::Message(channel) => table.message(&channel),
+            PubSubEvent::Confirmed(subscription) => {
                 server.is_served(WarningKind::NotSubscribed, || subscription.channel.to_string());
                 table.confirmed(&subscription)
             }
             PubSubEvent::Refused(subscription, error) => {
                 let channel = &subscription.channel;
                 let failure = error_mapping::refused(server, &error, &Asked::Subscribe(channel));
-                if !error_mapping::will_not(&error) || !table.is_polled(&subscription) {
+                if !error_mapping::will_not(&error) || !table.may_be_polled(&subscription) {
                     return table.refused(&subscription, &failure);
                 }
-                let wakes = table.untold(&subscription);
+                let wakes = table.poll_instead(&subscription);
                 drop(table);
                 let cause =
                     error_mapping::cause_on_channel(server, &error, channel, Asked::Subscribe);
                 server.warn_of(WarningKind::NotSubscribed, cause, || {
                     format!(
-                        "{server} does not tell of releases, so those who wait ask again and again: {} ({error})",
+                        "{server} does not tell of releases, so those who wait ask again and \
+                         again: {} ({error})",
                         failure.error()
                     )
                 });
@@ -260,11 +264,11 @@ impl SubscriberWorker {
                 DeferredWakeups::default()
             }
             PubSubEvent::Ended(channel) => table.ended(&channel),
-            PubSubEvent::Noted => DeferredWakeups::default(),
+            PubSubEvent::Ignored => DeferredWakeups::default(),
         }
     }
 
-    /// DeferredWakeups everybody; no lock is held, and one that panics keeps nobody from being woken.
+    /// Wakes waiters. No lock is held, and a waiter that panics keeps no other from being woken.
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {

@@ -5,7 +5,7 @@ use super::master_tracker::{Master, MasterTracker};
 use super::sentinel_set::{Credentials, SentinelSet};
 use crate::address::Address;
 use crate::format::Format;
-use crate::node::{Node, NodeSettings, on};
+use crate::node::{Node, NodeSettings, RequestMode, on};
 use crate::reply::ServerError;
 use crate::scheme;
 use lock_core::backend::{
@@ -127,7 +127,7 @@ impl Backend for SentinelBackend {
         };
         let acquire = |node: &Arc<Node>| {
             let sent = self.tracker.now();
-            let answer = node.acquire(format, attempt, by)?;
+            let answer = node.acquire(RequestMode::Direct, format, attempt, by)?;
             if matches!(answer, Answer::Granted(_) | Answer::Unacknowledged(..)) {
                 self.tracker.granted.note(sent, attempt.lease);
             }
@@ -151,7 +151,8 @@ impl Backend for SentinelBackend {
             }
         };
         let sent = self.tracker.now();
-        let renewals = generation.node.renew(&self.tracker.format, batch, by).into_iter();
+        let renewals =
+            generation.node.renew(RequestMode::Direct, &self.tracker.format, batch, by).into_iter();
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
                 self.tracker.note_heard();
@@ -172,7 +173,7 @@ impl Backend for SentinelBackend {
         let number = self.tracker.number();
         let outcome = self.ask(
             by,
-            |node| node.release(format, acquisition, closing, by),
+            |node| node.release(RequestMode::Direct, format, acquisition, closing, by),
             |_| Effect::Something,
         );
         if outcome.as_ref().is_ok_and(is_freed) {
@@ -208,7 +209,7 @@ impl Backend for SentinelBackend {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let look = |node: &Arc<Node>| {
-            let info = node.inspect(&self.tracker.format, name, by)?;
+            let info = node.inspect(RequestMode::Direct, &self.tracker.format, name, by)?;
             // A master that was replaced, and has not been told so, says what was; and its clients may not have heard of it
             // yet either, because they were paused as well. Whoever looks wants to know what is.
             self.tracker.confirm(by);
@@ -219,13 +220,19 @@ impl Backend for SentinelBackend {
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let format = &self.tracker.format;
-        self.ask(by, |node| node.inspect(format, name, by), |_| Effect::Nothing).map_err(on(name))
+        self.ask(
+            by,
+            |node| node.inspect(RequestMode::Direct, format, name, by),
+            |_| Effect::Nothing,
+        )
+        .map_err(on(name))
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let format = &self.tracker.format;
         let effect = |freed: &bool| if *freed { Effect::Something } else { Effect::Nothing };
-        self.ask(by, |node| node.force_release(format, name, by), effect).map_err(on(name))
+        self.ask(by, |node| node.force_release(RequestMode::Direct, format, name, by), effect)
+            .map_err(on(name))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

@@ -3,7 +3,7 @@
 use super::failover_watcher::WatcherSignal;
 use crate::address::Address;
 use crate::connection::PoolSlot;
-use crate::connection::{Connection, Dialer, Request};
+use crate::connection::{Connection, ConnectionLike, Dialer, Request};
 use crate::deployment::Account;
 use crate::pubsub::{ChannelKind, Subscriber};
 use crate::reply::{Reply, ServerError};

@@ -4,9 +4,10 @@ use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, Refusal};
 use crate::peer::{BOUND, Peer, SETTLED};
 use crate::scene::Scene;
-use distlock::{DistLock, LockGuard, LossCause};
+use distlock::{DistLock, Error, LockGuard, LossCause};
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
+use lock_core::conformance::violated;
 use std::time::Duration;
 
 /// Between two looks at a lock that must stay what it is.
@@ -41,7 +42,13 @@ pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
 pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
     let since = Stopwatch::start();
     while since.elapsed() < scaled(time) {
-        timely!(guard.is_valid() && guard.verify().is_ok(), "ours was not renewed: {guard:?}");
+        let (asked, left) = (Stopwatch::start(), guard.remaining());
+        let verified = guard.verify();
+        if verified.as_ref().is_err_and(Error::is_lost) && asked.elapsed() < left {
+            violated(format_args!("a loss was not told, {left:?} before the end: {guard:?}"));
+        }
+        let is_kept = guard.is_valid() && verified.is_ok();
+        timely!(is_kept, "ours was not renewed: {verified:?}, {guard:?}");
         let_pass(LOOK_AGAIN);
     }
 }

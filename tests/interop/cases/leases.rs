@@ -1,7 +1,8 @@
 //! Leases: kept for as long as a holder lives, and over when it is dead.
 
 use crate::cases::holding::{LOOK_AGAIN, unlock_is_refused};
-use crate::late::{self, late, retry_if_late, timely};
+use crate::held_key::HeldKey;
+use crate::late::{self, late, late_after, retry_if_late, timely};
 use crate::libraries::{Learns, Library};
 use crate::ours::fixed;
 use crate::peer::BOUND;
@@ -10,6 +11,7 @@ use distlock::DistLock;
 use distlock_tests::child::Example;
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
+use lock_core::conformance::violated_unless;
 use std::time::Duration;
 
 /// Of the watchdogs of both sides.
@@ -34,13 +36,16 @@ pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library
             scene.peer.ask("holder", "lock theirs 0");
         }
         let theirs = scene.ours.mutex("theirs");
+        let key = library.key("theirs");
+        let mut held_by_them = library.has_watchdog.then(|| HeldKey::of(scene.probe(), &key));
         let held = Stopwatch::start();
         while held.elapsed() < scaled(LEASE * LEASES) {
-            let is_free = library.has_watchdog && theirs.try_lock().unwrap().is_some();
-            timely!(!is_free, "their lock was not renewed");
+            if let Some(key) = &mut held_by_them {
+                key.must_refuse(|| theirs.try_lock().unwrap().is_some());
+            }
             if !scene.peer.ask("t", "try ours 0 0").starts_with("busy") {
-                assert!(!guard.is_valid(), "both sides have it");
-                late("our lock was not renewed");
+                violated_unless(!guard.is_valid(), "both sides have it");
+                late_after(LEASE, "our lock was not renewed");
             }
             let_pass(LOOK_AGAIN);
         }
@@ -65,10 +70,14 @@ pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'stat
         let url = scene.ours.url("watchdog=1s");
         let mut holder = Example::new("hold").args(&["--url", &url, "--name", "lock"]).spawn();
         holder.expect_event("held", BOUND);
-        let waiting = scene.peer.tell("t", "lock lock 0");
-        let_pass(LIFE);
-        timely!(!waiting.is_there(), "the holder lives, and its lock was not renewed");
         let (mut probe, key) = (scene.probe(), library.key("lock"));
+        let mut held = HeldKey::of(scene.probe(), &key);
+        let waiting = scene.peer.tell("t", "lock lock 0");
+        let alive = Stopwatch::start();
+        while alive.elapsed() < LIFE {
+            held.must_refuse(|| waiting.is_there());
+            let_pass(LOOK_AGAIN);
+        }
         holder.kill();
         let dead = Stopwatch::start();
         let Some(left) = probe.pttl(&key) else { late("the holder was renewed too late") };
@@ -87,8 +96,8 @@ pub(crate) fn lock_of_a_killed_foreign_program_is_free_after_its_lease(library: 
         // Who has no watchdog holds it for three leases, and is killed in the second.
         let lease = if library.has_watchdog { 0 } else { 3 * LEASE.as_millis() };
         scene.peer.ask("t", &format!("lock lock {lease}"));
-        let taken = lock.try_lock_for(LIFE).unwrap();
-        timely!(taken.is_none(), "the holder lives, and its lock was not renewed");
+        let mut held = HeldKey::of(scene.probe(), &library.key("lock"));
+        held.must_refuse_all_along(|| lock.try_lock_for(LIFE).unwrap().is_some());
         scene.peer.kill();
         let dead = Stopwatch::start();
         let left = scene.probe().pttl(&library.key("lock"));
@@ -128,7 +137,7 @@ pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
 fn left_of(probe: &mut Probe, key: &str) -> Duration {
     let Some(left) = probe.pttl(key) else { late("the lease is over") };
     assert!(left <= LEASE, "{left:?}");
-    timely!(left > LEASE / 2, "{left:?} are left of a lease that has just begun");
+    timely!(after LEASE / 2, left > LEASE / 2, "{left:?} are left of a lease that has just begun");
     left
 }
 
@@ -139,15 +148,16 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
         let (lock, mut probe, key) = (scene.ours.mutex("lock"), scene.probe(), library.key("lock"));
         let lease = LEASE.as_millis();
         scene.peer.ask("t", &format!("lock lock {lease}"));
+        let mut held = HeldKey::of(scene.probe(), &key);
         // Two leases.
         for _ in 0..4 {
             let_pass(LEASE / 2);
             let extended = scene.peer.tell("t", &format!("extend lock {lease}")).answer(BOUND);
-            timely!(extended.is_ok(), "extended too late: {extended:?}");
-            timely!(lock.try_lock().unwrap().is_none(), "they did not keep it");
+            timely!(after LEASE / 2, extended.is_ok(), "extended too late: {extended:?}");
+            held.must_refuse(|| lock.try_lock().unwrap().is_some());
         }
         let left = probe.pttl(&key).unwrap_or_default();
-        timely!(left > LEASE / 2, "it was not extended: {left:?}");
+        timely!(after LEASE / 2, left > LEASE / 2, "it was not extended: {left:?}");
         scene.peer.ask("t", "unlock lock");
 
         let guard = lock.try_lock_for(BOUND).unwrap().expect("they gave it back");
@@ -168,5 +178,6 @@ pub(crate) fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Dur
     say!("{what}: {left:?} left, free after {took:?}");
     // The server's clock and ours, in whole milliseconds.
     assert!(took + ms(5) >= left, "{what}: after {took:?}, and {left:?} were left");
-    timely!(took <= left + how.within(SLACK), "{what}: {took:?}, and {left:?} were left");
+    let bound = left + how.within(SLACK);
+    timely!(after bound, took <= bound, "{what}: {took:?}, and {left:?} were left");
 }

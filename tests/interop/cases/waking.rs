@@ -1,12 +1,13 @@
-//! Whoever waits gets what the other side gave back, soon.
+//! A waiter soon gets what the other side released.
 
+use crate::held_key::SHORTEST;
 use crate::late::{self, late, retry_if_late, timely};
 use crate::libraries::{Learns, Library};
 use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
 use distlock::{DistLock, Error};
-use distlock_tests::time::let_pass;
-use lock_core::conformance::with_lateness;
+use distlock_tests::time::{Stopwatch, let_pass};
+use lock_core::conformance::{violated_unless, with_lateness};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -62,13 +63,13 @@ pub(crate) fn both_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: 
 /// From us to them, on any store: our lock, and the name that they know it by.
 pub(crate) fn they_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) {
     let (times, late) = with_lateness(|| in_rows(how, || to_them(peer, lock, name, how)));
-    must_be_soon(&format!("{what}: we release, they return"), how, times, late);
+    must_be_soon(&format!("{what}: we release, they return"), how, times, late.longest);
 }
 
 /// From them to us, on any store.
 pub(crate) fn we_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) {
     let (times, late) = with_lateness(|| in_rows(how, || to_us(peer, lock, name, how)));
-    must_be_soon(&format!("{what}: they release, we return"), how, times, late);
+    must_be_soon(&format!("{what}: they release, we return"), how, times, late.longest);
 }
 
 /// One change from us to them: from before our release to the return of their call.
@@ -76,7 +77,7 @@ pub(crate) fn to_them(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns)
     let guard = in_time(lock.try_lock_for(BOUND));
     let waiting = peer.tell("waiter", &format!("lock {name} 0"));
     let_pass(before_release(how));
-    assert!(!waiting.is_there() || !guard.is_valid(), "both sides have it");
+    violated_unless(!waiting.is_there() || !guard.is_valid(), "both sides have it");
     timely!(guard.is_valid() && !waiting.is_there(), "our lock was not renewed");
     let released = now();
     in_time(guard.unlock().map(Some));
@@ -87,6 +88,7 @@ pub(crate) fn to_them(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns)
 
 /// One change from them to us: from before they are told to release to the return of our call.
 pub(crate) fn to_us(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -> Duration {
+    let asked = Stopwatch::start();
     peer.ask("holder", &format!("lock {name} 0"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -96,7 +98,11 @@ pub(crate) fn to_us(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -
             Ok(Some(returned))
         });
         let_pass(before_release(how));
-        timely!(!waiter.is_finished(), "their lock was not renewed");
+        if waiter.is_finished() {
+            let _returned = in_time(waiter.join().unwrap());
+            violated_unless(asked.elapsed() >= SHORTEST, "it was granted to both sides");
+            late("their lock was not renewed");
+        }
         let released = now();
         peer.ask("holder", &format!("unlock {name}"));
         in_time(waiter.join().unwrap()).saturating_sub(released)
@@ -122,7 +128,7 @@ fn in_rows(how: Learns, mut once: impl FnMut() -> Duration) -> Vec<Duration> {
     // At once, or a hundred leases would be waited for one after the other.
     let mut soon = || {
         let took = once();
-        timely!(took <= how.within(ALL), "{took:?}: was the waiter not told?");
+        timely!(after how.within(ALL), took <= how.within(ALL), "{took:?}: was the waiter not told?");
         took
     };
     for _ in 0..warm {
@@ -137,8 +143,8 @@ fn must_be_soon(what: &str, how: Learns, times: Vec<Duration>, late: Duration) {
     let (count, figures) = (times.len(), Figures::of(times));
     let Figures { half, most, worst } = figures;
     say!("{what}: of {count} p50 {half:?}, p99 {most:?}, at most {worst:?}; late by {late:?}");
-    timely!(half <= how.within(HALF) + late, "{what}: {half:?} is too long");
-    timely!(most <= how.within(MOST) + late * 2, "{what}: {most:?} is too long");
+    timely!(after how.within(HALF), half <= how.within(HALF) + late, "{what}: {half:?} is too long");
+    timely!(after how.within(MOST), most <= how.within(MOST) + late * 2, "{what}: {most:?} is too long");
 }
 
 impl Figures {

@@ -4,6 +4,7 @@
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::until_it_sleeps;
 use crate::cases::waking;
+use crate::held_key::HeldKey;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{ALL_REDISSONS, Learns, Library};
 use crate::peer::BOUND;
@@ -11,6 +12,7 @@ use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
+use lock_core::conformance::violated_unless;
 use std::thread;
 use std::time::Duration;
 
@@ -56,25 +58,26 @@ fn fair_lock_of_a_different_name_does_not_collide(library: &'static Library) {
 fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Duration) {
     let lock = &scene.ours.mutex("lock") as &dyn DistLock;
     scene.peer.ask("t", "lock lock 0");
-    assert!(lock.try_lock().unwrap().is_none());
+    let mut held = HeldKey::of(scene.probe(), "lock");
+    held.must_refuse(|| lock.try_lock().unwrap().is_some());
     let ours = thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let guard = lock.try_lock_for(BOUND).unwrap().expect("they give it back");
             guard.unlock().unwrap();
         });
         let_pass(ms(100));
-        timely!(!waiter.is_finished(), "their lock was not renewed");
+        held.must_refuse(|| waiter.is_finished());
         let freed = Stopwatch::start();
         scene.peer.ask("t", "unlock lock");
         waiter.join().unwrap();
         freed.elapsed()
     });
-    timely!(ours < LEASE + ms(500), "{ours:?}: a lease is the bound");
+    timely!(after LEASE + ms(500), ours < LEASE + ms(500), "{ours:?}: a lease is the bound");
     let guard = lock.lock().unwrap();
     let waiting = scene.peer.tell("t", "lock lock 0");
     settled(scene);
-    assert!(!waiting.is_there() || !guard.is_valid(), "both sides have it");
-    timely!(!waiting.is_there(), "our lock was not renewed");
+    violated_unless(!waiting.is_there() || !guard.is_valid(), "both sides have it");
+    timely!(after LEASE, !waiting.is_there(), "our lock was not renewed");
     let freed = Stopwatch::start();
     guard.unlock().unwrap();
     waiting.ok();
@@ -120,7 +123,7 @@ fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
         let (ours, theirs) = passed_to_and_fro(&scene, |_| let_pass(ms(300)));
         say!("spin on our name: we waited {ours:?}, they {theirs:?}");
-        timely!(theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
+        timely!(after ms(500), theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
     });
 }
 

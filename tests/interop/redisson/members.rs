@@ -2,6 +2,7 @@
 
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::must_be_renewed;
+use crate::held_key::HeldKey;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::Library;
 use crate::ours::Ours;
@@ -9,7 +10,7 @@ use crate::peer::BOUND;
 use crate::pool::Lent;
 use crate::scene::Scene;
 use crate::suite::{Suite, case};
-use distlock::{DistLock, LockGuard, LossCause};
+use distlock::{DistLock, LockGuard, LossCause, Mutex};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually};
 use std::time::Duration;
@@ -40,10 +41,11 @@ fn member_left_by_redisson_unlock_is_waited_out_or_forced(library: &'static Libr
         let left: Vec<_> = members.iter().filter(|it| it.is_locked().unwrap()).collect();
         say!("after an unlock of three, the first of which was gone: {} are left", left.len());
         assert!(!left.is_empty(), "docs/INTEROP.md says otherwise");
-        let waited = left[0].try_lock_for(RENEWALS).unwrap();
-        timely!(waited.is_none(), "what they left was not renewed");
+        let held = |member: &Mutex| HeldKey::of(scene.probe(), member.name().as_str());
+        let waits = || left[0].try_lock_for(RENEWALS).unwrap().is_some();
+        held(left[0]).must_refuse_all_along(waits);
         for member in &left {
-            timely!(member.try_lock().unwrap().is_none(), "what they left was not renewed");
+            held(member).must_refuse(|| member.try_lock().unwrap().is_some());
             assert!(member.force_unlock().unwrap());
         }
         let guards = members.each_ref().map(|member| member.lock().unwrap());
@@ -106,7 +108,7 @@ impl Trampled {
     }
 
     /// Takes our lock between theirs and the moment when they set its lease.
-    fn trample(&self, lock: &distlock::Mutex) -> LockGuard {
+    fn trample(&self, lock: &Mutex) -> LockGuard {
         self.servers[2].pause();
         let pending = self.peer.tell("t", &format!("try lock 0 {}", Self::LEASE.as_millis()));
         let mut probe = self.servers[0].probe();

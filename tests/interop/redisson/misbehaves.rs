@@ -1,12 +1,13 @@
 //! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock
 //! that it has not, or has one that it does not know of, ours stays what it was.
 //!
-//! Those around lost answers, around what nobody hears, around several locks, tokens and replicas
+//! Those around lost answers, around unheard releases, around several locks, tokens and replicas
 //! stand beside this. What does not show on a shared key, or cannot be brought about from outside,
 //! stands with its reason in `docs/INTEROP.md`.
 
 use super::{ENDS, NEWEST, REFUSED};
 use crate::cases::holding::{must_be_renewed, must_stay_ours};
+use crate::held_key::HeldKey;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::Library;
 use crate::peer::BOUND;
@@ -87,8 +88,8 @@ fn lock_unknown_to_its_redisson_holder_is_waited_out_or_forced(library: &'static
         let said = said.expect_err("the thread was interrupted");
         let lock = scene.ours.mutex("lock");
         eventually("it is locked nevertheless", BOUND, || lock.is_locked().unwrap());
-        let waited = lock.try_lock_for(RENEWALS).unwrap();
-        timely!(waited.is_none(), "the orphan was not renewed");
+        let mut orphan = HeldKey::of(scene.probe(), "lock");
+        orphan.must_refuse_all_along(|| lock.try_lock_for(RENEWALS).unwrap().is_some());
         say!("an orphan that is renewed for ever; its thread was told: {said}");
         assert!(lock.force_unlock().unwrap());
         let guard = lock.lock().unwrap();
@@ -118,10 +119,12 @@ fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Lib
         must_be_renewed(&spared, RENEWALS);
         let mut lapsed = 0;
         for name in OTHERS {
-            let is_theirs = probe.exists(name);
+            let theirs = HeldKey::find(scene.probe(), name);
             let taken = scene.ours.mutex(name).try_lock().unwrap();
-            timely!(taken.is_some() || is_theirs, "{name} was free");
-            timely!(taken.is_none() || !is_theirs, "{name} was held, and lapsed just now");
+            assert!(taken.is_some() || theirs.is_some(), "{name} was free");
+            if let (Some(theirs), Some(_)) = (&theirs, &taken) {
+                theirs.ended("the lock was granted");
+            }
             if let Some(guard) = taken {
                 lapsed += 1;
                 assert!(scene.peer.refusal(name, &format!("unlock {name}")).contains(REFUSED));

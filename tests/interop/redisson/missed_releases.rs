@@ -83,7 +83,7 @@ fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Librar
             timely!(given_back == [true; 2], "the lease was over before the release");
             waiter.join().unwrap().saturating_sub(freed)
         });
-        timely!(took <= scaled(SOON), "{took:?}");
+        timely!(after scaled(SOON), took <= scaled(SOON), "{took:?}");
         theirs.ok();
         let (name, slept) = (library.name, clock.elapsed());
         say!("{name}: without subscriptions we were there after {took:?}, they after {slept:?}");
@@ -135,8 +135,8 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
         sleeper.into_iter().for_each(|line| drop(line.ok()));
         (arrived.saturating_sub(freed), clock.elapsed().saturating_sub(released))
     });
-    timely!(ours <= scaled(SOON), "{ours:?}");
-    timely!(theirs <= scaled(SOON), "{theirs:?}: woken by our release");
+    timely!(after scaled(SOON), ours <= scaled(SOON), "{ours:?}");
+    timely!(after scaled(SOON), theirs <= scaled(SOON), "{theirs:?}: woken by our release");
 }
 
 /// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
@@ -165,6 +165,6 @@ fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library
         });
         say!("deleted by RFencedLock: our waiter was there after {took:?}");
         // What it saw was a lease of a second.
-        timely!(took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
+        timely!(after Duration::from_secs(1), took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
     });
 }

@@ -1,5 +1,6 @@
-//! All states of the model, one kind of trouble at a time; and the faults found where a rule is left
-//! out. All states are searched depth first, which needs a tenth of the memory of breadth first.
+//! All states of the model, one kind of trouble at a time; and the faults found where a rule is
+//! left out. All states are searched depth first, which needs a tenth of the memory of breadth
+//! first.
 
 use crate::node::{Flaw, Rules};
 use crate::quorum::{Action, Column, Event, Outsider, Protocol, Quorum, State};
@@ -61,7 +62,8 @@ fn forgetful() -> Quorum {
     Quorum { rules, clocks: 3, latest: 4, skew: 0, mortals: 1, restarts: 1, rounds: 1, ..plain() }
 }
 
-/// An empty server takes a node's place, which may go on voting; and clients may be led to any of the four.
+/// An empty server takes a node's place, which may go on voting; and clients may be led to any of
+/// the four.
 fn replaced() -> Quorum {
     let rules = Rules { longest: Some(1), ..plain().rules };
     Quorum {

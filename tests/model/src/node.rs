@@ -59,7 +59,7 @@ pub enum Request {
     /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`,
     /// and votes one longest lease later, counted from `not_before` at the earliest.
     Mark { run: u8, view: View, is_admitted: bool, not_before: u8 },
-    /// Of the naive protocol: one more than the last.
+    /// Of the naive protocol: one more than the last, for any owner.
     Count { owner: u8 },
     /// Of the naive protocol: the counter is at least this from now on.
     WriteBack { token: u8 },
@@ -105,7 +105,7 @@ pub enum Flaw {
     OwnLowers,
     /// The counter stands at the first token of a range.
     CountsFirst,
-    /// A release gives tokens back also where the lock is another owner's.
+    /// A release gives tokens back also where another owner has the lock.
     GivesBackLate,
     /// A node that was emptied votes at once.
     NoMarker,

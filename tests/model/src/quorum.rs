@@ -93,7 +93,7 @@ pub struct State {
     /// The members of each epoch, each a bit, and how many epochs there are.
     memberships: [u8; MOST_EPOCHS],
     epochs: u8,
-    /// The largest token that a holder has used.
+    /// The largest token that a client which believed in its lock has used.
     last: u8,
     /// How many have ever believed in it.
     winners: u8,
@@ -253,7 +253,7 @@ pub enum Event {
 }
 
 impl Quorum {
-    /// Everything at once: too many states to visit all.
+    /// Everything at once: more than can be searched.
     #[must_use]
     pub fn everything() -> Self {
         Self {
@@ -592,7 +592,7 @@ impl State {
         self.fault.is_none()
     }
 
-    /// Whether the lock was ever granted.
+    /// Whether any attempt ever got the lock.
     pub fn was_won(&self) -> bool {
         self.winners > 0
     }

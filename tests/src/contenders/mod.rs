@@ -1,4 +1,5 @@
-//! [`Contenders`]: processes whose threads want the same lock all the time, and say in a file when they had it.
+//! [`Contenders`]: processes whose threads want the same lock all the time, and say in a file when
+//! they had it.
 //!
 //! For any suite that has the harness: whatever is done to the store meanwhile, the judge of
 //! [`claims`](crate::claims) sees whether two had the lock at once.
@@ -102,7 +103,8 @@ fn visit(lock: &distlock::Mutex, holder: &str, log: &Log) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Stays for as long as the guard is valid, until it is `enough`, and says from when to when it was.
+/// Stays for as long as the guard is valid, until it is `enough`, and says from when to when it
+/// was.
 pub fn stay(
     guard: &LockGuard,
     holder: &str,
@@ -135,7 +137,8 @@ pub fn stay(
     })
 }
 
-/// What kind of trouble it is. Anything that a store in trouble may not lead to is a failure of the test.
+/// What kind of trouble it is. Anything that a store in trouble may not lead to is a failure of the
+/// test.
 fn kind(error: &Error) -> String {
     let is_expected = error.is_unavailable() || error.is_insufficient_replicas() || error.is_lost();
     assert!(is_expected, "{error:?}");

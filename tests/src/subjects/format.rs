@@ -96,10 +96,9 @@ fn dated_ahead() -> NotApplicable {
     cannot
 }
 
-/// Where whoever asks in vain makes the lease longer.
+/// Where a failed attempt extends the lease.
 fn prolonged() -> NotApplicable {
-    const LOSERS: &str =
-        "whoever asks in vain gives the lock another lease, so it ends only if nobody asks";
+    const LOSERS: &str = "a failed attempt extends the lease, so it ends only without attempts";
     let mut cannot = nameless();
     let cases = [
         "reentry_does_not_renew_fixed_lease",

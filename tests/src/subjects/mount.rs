@@ -70,7 +70,8 @@ impl Mount {
     }
 }
 
-/// A test that these cases fail where they are left out, with one of these reasons if there are any.
+/// A test that these cases fail where they are left out, with one of these reasons if there are
+/// any.
 pub fn left_out_cases_fail(
     name: &str,
     cases: &[(&'static str, &'static str)],

@@ -1,5 +1,5 @@
-//! One request, or its answer, that the network loses, delays or garbles: an acquire, a release and a renewal come about
-//! all the same, and nothing is left of the first try.
+//! One request, or its answer, that the network loses, delays or garbles: an acquire, a release and
+//! a renewal come about all the same, and nothing is left of the first try.
 
 use super::scene::{Row, builder_of, client_of, command, lease};
 use super::table::Case;
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = cases! {
     "the connection is cut" => Fault::Cut,
     "delayed for too long" => Fault::Delay(late()),
     "swallowed" => Fault::SwallowRequest,
-    "arrives when nobody waits any more" => Fault::Late(late()),
+    "arrives after the client gave up" => Fault::Late(late()),
     "applied, and the connection is cut" => Fault::CutReply,
     "applied, and the answer comes too late" => Fault::DelayReply(late()),
     "applied, and the answer is swallowed" => Fault::SwallowReply,
@@ -44,7 +44,8 @@ fn late() -> Duration {
     command() * 2
 }
 
-/// A server that knows the scripts, behind a proxy whose first command of this kind meets this fault.
+/// A server that knows the scripts, behind a proxy whose first command of this kind meets this
+/// fault.
 fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
     let server = RedisServer::start();
     let guard = client_of(&server.url()).mutex("b").unwrap().lock().unwrap();
@@ -55,7 +56,8 @@ fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
     (server, proxy)
 }
 
-/// Until whatever is still under way has arrived, and came to nothing: it stays free, or whose it is.
+/// Until whatever is still under way has arrived, and came to nothing: it stays free, or whose it
+/// is.
 fn nothing_comes_of_it(server: &RedisServer, proxy: &Proxy, (kind, fault): (Kind, Fault)) {
     let successor = client_of(&server.url()).mutex("a").unwrap();
     let guard = successor.try_lock().unwrap().expect("it is free");

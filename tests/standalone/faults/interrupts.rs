@@ -56,7 +56,8 @@ fn subscribes(request: &Request) -> bool {
 struct Step {
     on: fn(&Request) -> bool,
     turn: u64,
-    /// When the answer is there, and the client does not know yet; otherwise before the server sees the command.
+    /// When the answer is there, and the client does not know yet; otherwise before the server sees
+    /// the command.
     answered: bool,
     fault: Fault,
 }
@@ -117,8 +118,8 @@ fn server() -> RedisServer {
     server
 }
 
-/// What became of a wait with this interrupt, and when it ended. It has an end of its own, or one that the interrupt does
-/// not end would be the end of the test.
+/// What became of a wait with this interrupt, and when it ended. It has an end of its own, or one
+/// that the interrupt does not end would be the end of the test.
 fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Moment) {
     let options = LockOptions::new().wait(scaled(LONG)).interrupt(interrupt);
     let outcome = client.mutex("a").unwrap().try_lock_with(&options);
@@ -132,7 +133,7 @@ fn left(probe: &mut Probe) -> (Vec<String>, Vec<String>) {
     (probe.hgetall("a").into_keys().collect(), channels)
 }
 
-/// While somebody else holds the lock.
+/// While another client holds the lock.
 fn busy(step: Step) -> Row {
     let (server, fires) = (server(), Fires::at(step));
     let holder = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
@@ -152,7 +153,7 @@ fn busy(step: Step) -> Row {
     Row::new(error, ended.since(fired), command())
 }
 
-/// While nobody does: it gets it, or not, and either way there is nothing that nobody knows of.
+/// While the lock is free: it gets it, or not, and either way leaves nothing unknown.
 fn free(step: Step) -> Row {
     let (server, fires) = (server(), Fires::at(step));
     let proxy = Proxy::new(server.port(), Arc::clone(&fires) as Arc<dyn Plan>);
@@ -278,7 +279,8 @@ impl Clock for Alarm {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        // Behind somebody it sleeps for a second, standing back for a twentieth of one at most.
+        // Behind another waiter it sleeps for a second, standing back for a twentieth of one at
+        // most.
         let is_short = until.since(self.now()) < Duration::from_millis(100);
         let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
         if is_it && is_short && self.sleep == Sleep::StandsBack {
@@ -293,7 +295,8 @@ impl Clock for Alarm {
     }
 }
 
-/// Behind a thread of the same client that gets the lock, and goes within the time in which it hands it on, or after it.
+/// Behind a thread of the same client that gets the lock, and goes within the time in which it
+/// hands it on, or after it.
 fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
     // On a busy machine the moment may be over before the thread gets to sleep: then once more.
     eventually("it sleeps like that", LONG, || try_in_its_turn(sleep, before_another))
@@ -323,7 +326,7 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     let lock = client.mutex("a").unwrap();
     let queues =
         |n: usize| eventually("it queues", LONG, || client.queue_length("a").unwrap() == n);
-    // Somebody else who waits, as far as the store knows: nobody stands back for nobody.
+    // Another waiter, as far as the store knows: without one no client stands back.
     let mut other = server.probe();
     other.command(&["SUBSCRIBE", "redisson_lock__channel:{a}"]);
     let mut probe = server.probe();
@@ -336,7 +339,8 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
             guard.unlock().unwrap();
         });
         queues(1);
-        // Or the second look, with no tokens set aside for whoever queues behind it, could be the one that is granted.
+        // Or the second look, with no tokens set aside for the waiter behind it, could be the one
+        // that is granted.
         eventually("it has looked again", LONG, || probe.command_calls("exists") == 2);
         let waiter = thread::Builder::new().name(WAITER.to_owned());
         let waiting = waiter

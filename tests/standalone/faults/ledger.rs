@@ -1,4 +1,5 @@
-//! [`Ledger`]: a network that loses answers and holds requests back, and keeps a book of who has the lock.
+//! [`Ledger`]: a network that loses answers and holds requests back, and keeps a book of who has
+//! the lock.
 
 use distlock_tests::proxy::{Fault, Plan, Sometimes, Turn};
 use distlock_tests::resp::{Kind, Request};
@@ -27,7 +28,7 @@ struct Book {
     posthumous: HashMap<String, u32>,
     /// Who was told last that the lock is his, until he asks to release it.
     inside: Option<String>,
-    /// Since when nobody was inside.
+    /// Since when no job was inside.
     idle_since: Option<Moment>,
     counts: Counts,
 }
@@ -35,7 +36,7 @@ struct Book {
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
-    /// Grants that nobody was told of.
+    /// Grants without an answer.
     pub(super) swallowed_grants: u64,
     /// Answers to acquires, whichever.
     pub(super) swallowed_acquires: u64,
@@ -45,9 +46,10 @@ pub(super) struct Counts {
     /// Acquires that arrived when their owner had been closed already.
     pub(super) late_after_close: u64,
     pub(super) late_releases: u64,
-    /// Acquires that were granted to an owner who had been closed: the lock is nobody's.
+    /// Acquires that were granted to an owner who had been closed: the lock has no holder.
     pub(super) zombies: u64,
-    /// The longest time between a holder's wish to release and the next one who was told that it has the lock.
+    /// The longest time between a holder's wish to release and the next one who was told that it
+    /// has the lock.
     pub(super) longest_idle: Duration,
 }
 

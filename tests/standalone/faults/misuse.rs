@@ -1,4 +1,5 @@
-//! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and how long that takes.
+//! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and
+//! how long that takes.
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
@@ -374,7 +375,8 @@ fn watched_lease_over_before_the_answer() -> Row {
     over_before_the_answer(&LockOptions::new().watched(Duration::from_millis(150)))
 }
 
-/// What the clock counts on: it runs on while the machine sleeps, which the monotonic clock does not.
+/// What the clock counts on: it runs on while the machine sleeps, which the monotonic clock does
+/// not.
 #[cfg(target_os = "linux")]
 fn boot_time() -> Row {
     use distlock::{Clock, SystemClock};

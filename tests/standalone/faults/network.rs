@@ -34,8 +34,8 @@ fn encoded() -> Vec<u8> {
     request.into_bytes()
 }
 
-/// Sends an acquire, waits until this is heard, or until the connection is closed, and returns all the bytes that come
-/// until then and a while after it, and whether the connection was closed.
+/// Sends an acquire, waits until this is heard, or until the connection is closed, and returns all
+/// the bytes that come until then and a while after it, and whether the connection was closed.
 fn send(proxy: &Proxy, says: &str, is_cut: bool) -> (TcpStream, String, bool) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
     stream.set_read_timeout(Some(A_WHILE)).unwrap();

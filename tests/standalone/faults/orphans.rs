@@ -1,5 +1,5 @@
-//! Unknown outcomes: an acquire or a release whose answer never came, and requests that arrive when nobody waits for them
-//! any more, leave no lock with nobody.
+//! Unknown outcomes: an acquire or a release whose answer never came, and requests that arrive when
+//! no client waits for them any more, leave no lock without a holder.
 
 use super::ledger::{Counts, Ledger};
 use distlock::DistLock;
@@ -23,13 +23,14 @@ struct Outcome {
 const A_RUN: Duration = Duration::from_secs(400);
 /// How long a command may take.
 const COMMAND: Duration = Duration::from_millis(250);
-/// So long that a lock which had to wait for its end is told from one that had to wait for a busy machine.
+/// So long that a lock which had to wait for its end is told from one that had to wait for a busy
+/// machine.
 const LEASE: Duration = Duration::from_secs(60);
 /// Where a lock does wait for its end.
 const SHORT_LEASE: Duration = Duration::from_secs(4);
 
-/// `batch_workers` through a network that keeps this ledger, until `enough`. Threads hand the lock on
-/// for this long.
+/// `batch_workers` through a network that keeps this ledger, until `enough`. Threads hand the lock
+/// on for this long.
 fn run(
     ledger: &Arc<Ledger>,
     hand_off: &str,
@@ -64,7 +65,8 @@ fn run(
     Outcome { code, output, left_behind }
 }
 
-/// Runs until that many grants and releases were lost and that many acquires came late, and judges what came of it.
+/// Runs until that many grants and releases were lost and that many acquires came late, and judges
+/// what came of it.
 fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64) {
     let (ledger, Outcome { code, output, left_behind }) = retry_if_late(|| {
         let ledger = Arc::new(Ledger::new(seed, true));

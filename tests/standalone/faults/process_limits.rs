@@ -1,5 +1,5 @@
-//! What befalls a whole process - it is forked, or gets no file descriptor and no thread any more: each in a process of its
-//! own, which is this binary once more.
+//! What befalls a whole process - it is forked, or gets no file descriptor and no thread any more:
+//! each in a process of its own, which is this binary once more.
 
 #![allow(unsafe_code, reason = "there is no safe way to fork, and that is the subject")]
 
@@ -69,17 +69,20 @@ fn fault_of_a_child_process() {
     println!("\n{}", json!({ "said": said, "took": micros(took), "bound": micros(bound) }));
 }
 
-/// Runs `checks` in a forked child, and returns the number of the first that does not hold there; 0 if all do.
+/// Runs `checks` in a forked child, and returns the number of the first that does not hold there; 0
+/// if all do.
 fn in_a_child(checks: impl FnOnce() -> Vec<bool>) -> i32 {
-    // SAFETY: the child runs our checks and leaves by `_exit`, without unwinding into the test or running its destructors.
-    // What it touches (memory, clocks, locks that no other thread held) works after a fork with this C library.
+    // SAFETY: the child runs our checks and leaves by `_exit`, without unwinding into the test or
+    // running its destructors. What it touches (memory, clocks, locks that no other thread held)
+    // works after a fork with this C library.
     checked(unsafe { libc::fork() }, checks)
 }
 
 /// The same in a child that the C library does not know of.
 #[cfg(target_os = "linux")]
 fn in_a_clone(checks: impl FnOnce() -> Vec<bool>) -> i32 {
-    // SAFETY: as above. All other arguments are zero, in whatever order: nothing is shared, the stack goes on where it is.
+    // SAFETY: as above. All other arguments are zero, in whatever order: nothing is shared, the
+    // stack goes on where it is.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     checked(libc::pid_t::try_from(child).expect("a process number"), checks)
 }
@@ -250,7 +253,8 @@ fn no_file_descriptor_by_socket() -> Row {
     without_descriptors(&client)
 }
 
-/// What has no descriptor for a connection does not ask whether a server is there, but says what to do.
+/// What has no descriptor for a connection does not ask whether a server is there, but says what to
+/// do.
 fn without_descriptors(client: &Client) -> Row {
     let free = client.mutex("free").unwrap();
     let row = limited(Resource::Nofile, 3, || {
@@ -267,7 +271,7 @@ fn without_descriptors(client: &Client) -> Row {
     row
 }
 
-/// Whoever waits cannot be told of the release then, which takes a connection, and asks again and again.
+/// A waiter cannot be told of the release then, which takes a connection, and asks again and again.
 fn no_file_descriptor_to_wait() -> Row {
     let Scene { server, client } = Scene::new();
     let holder = client_of(&server.url()).mutex("held").unwrap();
@@ -328,7 +332,8 @@ fn no_thread() -> Row {
     row
 }
 
-/// A clock at which the watchdog stops when told to: while it looks at a lock, whose own locks it has then.
+/// A clock at which the watchdog stops when told to: while it looks at a lock, whose own locks it
+/// has then.
 #[derive(Debug, Default)]
 struct Stopping {
     stop: AtomicBool,
@@ -344,7 +349,8 @@ fn is_watchdog() -> bool {
 
 impl Clock for Stopping {
     fn now(&self) -> Moment {
-        // First it looks which locks are due, and then, for the first of them, whether that is still good.
+        // First it looks which locks are due, and then, for the first of them, whether that is
+        // still good.
         if is_watchdog()
             && self.looks.fetch_add(1, Ordering::Relaxed) == 1
             && self.stop.load(Ordering::Relaxed)
@@ -363,8 +369,9 @@ impl Clock for Stopping {
     }
 }
 
-/// The watchdog is in the middle of looking at what was left with a thread when the process forks. With its last handle the
-/// child gives nothing back, and waits for none of the watchdog's own locks.
+/// The watchdog is in the middle of looking at what was left with a thread when the process forks.
+/// With its last handle the child gives nothing back, and waits for none of the watchdog's own
+/// locks.
 #[test]
 fn client_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
@@ -422,7 +429,8 @@ fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
     });
 }
 
-/// Other threads are in the middle of something when the process forks. They are not in the child, so it waits for none.
+/// Other threads are in the middle of something when the process forks. They are not in the child,
+/// so it waits for none.
 #[test]
 fn guard_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());

@@ -5,7 +5,7 @@ use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{eventually, late, scaled, with_tolerance};
+use distlock_tests::time::{Tolerance, eventually, scaled, with_tolerance};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// What the events say of the locks since it was last cleared.
 #[derive(Default)]
 struct Record {
-    /// Of each lock: how often it was renewed, and the least that was left of it when a renewal was sent.
+    /// Of each lock: how often it was renewed, and the least that was left of it when a renewal was
+    /// sent.
     renewed: BTreeMap<String, (u64, Duration)>,
     lost: BTreeSet<String>,
     failed: BTreeSet<String>,
@@ -40,7 +41,8 @@ fn name(number: usize) -> String {
 }
 
 impl Crowd {
-    /// `url` leads to the server, perhaps through a proxy. A command may take as long as from one renewal to the next.
+    /// `url` leads to the server, perhaps through a proxy. A command may take as long as from one
+    /// renewal to the next.
     fn hold(server: &RedisServer, url: &str) -> Self {
         let lease = scaled(Duration::from_secs(9));
         let record = Arc::<Mutex<Record>>::default();
@@ -77,9 +79,9 @@ impl Crowd {
         Self { probe: server.probe(), client, guards, lease, record }
     }
 
-    /// Waits until all locks but those of `apart` have been renewed twice since the record was cleared, or the client was
-    /// made. By how much one may have been late.
-    fn await_renewals(&self, apart: &[usize]) -> Duration {
+    /// Waits until all locks but those of `apart` have been renewed twice since the record was
+    /// cleared, or the client was made. By how much one may have been late.
+    fn await_renewals(&self, apart: &[usize]) -> Tolerance {
         let others: Vec<_> = (0..LOCKS).filter(|at| !apart.contains(at)).map(name).collect();
         let ((), tolerance) = with_tolerance(|| {
             eventually("all others are renewed twice", LONG, || {
@@ -91,9 +93,10 @@ impl Crowd {
         tolerance
     }
 
-    /// All locks but those of `apart` are held, and their renewals were on time but for those of `failed`.
+    /// All locks but those of `apart` are held, and their renewals were on time but for those of
+    /// `failed`.
     #[track_caller]
-    fn conclude(&self, apart: &[usize], failed: &BTreeSet<String>, tolerance: Duration) {
+    fn conclude(&self, apart: &[usize], failed: &BTreeSet<String>, tolerance: Tolerance) {
         let record = self.record.lock();
         assert_eq!(record.lost, apart.iter().map(|&at| name(at)).collect());
         assert_eq!(record.failed, *failed, "renewals that failed");
@@ -103,10 +106,11 @@ impl Crowd {
         let on_time = record.renewed.iter().filter(|(name, _)| !failed.contains(*name));
         let least = on_time.map(|(_, (_, least))| *least).min().expect("some were renewed");
         println!("with a lease of {:?} at least {least:.1?} was left at a renewal", self.lease);
-        // Due at two thirds. One that waits for a command that gets no answer has a third left at most.
-        if least + tolerance < self.lease * 2 / 3 {
-            late(format!("a renewal of another lock was sent with {least:?} left"));
-        }
+        // Due at two thirds. One that waits for a command that gets no answer has a third left at
+        // most.
+        let overdue = (self.lease * 2 / 3).saturating_sub(least);
+        let what = format!("a renewal of another lock was sent with {least:?} left");
+        tolerance.must_cover(overdue, self.lease / 4, &what);
     }
 
     /// The loss of each of them is told by a renewal.

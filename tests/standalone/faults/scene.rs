@@ -25,6 +25,7 @@ pub(super) fn outage() -> Duration {
 const LONG: Duration = Duration::from_secs(60);
 
 /// What was said about a fault, how long that took, and how long it may take.
+#[derive(Clone)]
 pub(super) struct Row {
     pub(super) said: String,
     pub(super) took: Duration,
@@ -58,7 +59,7 @@ impl Scene {
         assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
     }
 
-    /// Has the server answer nobody for so long.
+    /// Has the server answer no client for so long.
     pub(super) fn pause_clients(&self, time: Duration) {
         self.tell(&["CLIENT", "PAUSE", &time.as_millis().to_string(), "ALL"]);
     }
@@ -76,8 +77,8 @@ impl Scene {
         answered(answered(lock.try_lock_for(LONG)).expect("it is free").unlock());
     }
 
-    /// Holds a lock through a fault, and returns when the loss was told. By the server's word that is at the next
-    /// renewal; without one it is after the local deadline, never before.
+    /// Holds a lock through a fault, and returns when the loss was told. By the server's word that
+    /// is at the next renewal; without one it is after the local deadline, never before.
     #[track_caller]
     pub(super) fn lost(&mut self, cause: LossCause, fault: impl FnOnce(&mut Self)) -> Row {
         let guard = answered(self.client.mutex("a").unwrap().lock());
@@ -150,7 +151,8 @@ pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Ro
     row
 }
 
-/// A server that takes a while to read its data after a restart: so many microseconds for each of 500 keys.
+/// A server that takes a while to read its data after a restart: so many microseconds for each of
+/// 500 keys.
 pub(super) fn slow_to_load(each_key: &str) -> RedisServer {
     let mut server = RedisServer::start_with(&["--key-load-delay", each_key]);
     server.fill();

@@ -162,7 +162,8 @@ fn misconf_while_holding() -> Row {
     scene.lost(LossCause::Expired, |scene| drop(cannot_save(scene)))
 }
 
-/// From here on the server takes no writes, because it cannot save; until what is returned is called.
+/// From here on the server takes no writes, because it cannot save; until what is returned is
+/// called.
 fn cannot_save(scene: &Scene) -> impl FnOnce() {
     let directory = scene.server.probe().command(&["CONFIG", "GET", "dir"]).texts().remove(1);
     // Where the dump should go stands something that it cannot replace.

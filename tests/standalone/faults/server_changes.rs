@@ -1,5 +1,5 @@
-//! A server that changes while a lock of it is held, or waited for: what is not asked for anew goes on, and what is, is
-//! told as it is.
+//! A server that changes while a lock of it is held, or waited for: what is not asked for anew goes
+//! on, and what is, is told as it is.
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease, outage, slow_to_load};
 use super::table::Case;
@@ -40,7 +40,8 @@ fn password_changed() -> Row {
     })
 }
 
-/// The connection for renewals is made for the first one, and would need the new password; the one that is there does not.
+/// The connection for renewals is made for the first one, and would need the new password; the one
+/// that is there does not.
 fn password_changed_before_the_first_renewal() -> Row {
     Scene::as_user().kept(|scene| {
         change_password(scene);
@@ -66,7 +67,7 @@ fn password_changed_while_waiting() -> Row {
     let error = waiting.join().unwrap().unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
     drop(holder);
-    // Whoever wants a lock with this client hears it at once; nobody waits for a password to come back.
+    // A caller of this client hears it at once: no call waits for a password to come back.
     Row::new(error, watch.elapsed(), lease() + command())
 }
 
@@ -88,15 +89,15 @@ fn max_clients_while_holding() -> Row {
     })
 }
 
-/// Renewals have a connection of their own, which is made for the first one; if it cannot be, they go over the one that is
-/// there.
+/// Renewals have a connection of their own, which is made for the first one; if it cannot be, they
+/// go over the one that is there.
 fn max_clients_before_the_first_renewal() -> Row {
     Scene::new().kept(|scene| {
         let_nobody_in(scene);
     })
 }
 
-/// Whoever waits cannot be told of the release then, which takes a connection, and asks again and again.
+/// A waiter cannot be told of the release then, which takes a connection, and asks again and again.
 fn max_clients_while_waiting() -> Row {
     let (scene, holder) = held(Scene::new());
     scene.works("other");

@@ -1,4 +1,5 @@
-//! A server on TLS whom we do not trust, or who does not trust us, or who is none: what is said, and how long that takes.
+//! A server on TLS whom we do not trust, or who does not trust us, or who is none: what is said,
+//! and how long that takes.
 
 use super::scene::{Row, Scene, client_of, command, refused};
 use super::table::Case;
@@ -17,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("the server does not know our certificate", ours_is_unknown),
     ("TLS with a server that has none", server_without_tls),
     ("no TLS with a server that has it", client_without_tls),
-    ("a handshake that nobody answers", silent_handshake),
+    ("a handshake without an answer", silent_handshake),
     ("frozen while holding, over TLS", frozen_while_holding),
 ];
 
@@ -56,7 +57,7 @@ fn client_without_tls() -> Row {
 }
 
 fn silent_handshake() -> Row {
-    // The system takes the connection, and nobody ever reads from it.
+    // The system takes the connection, and no server ever reads from it.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let client = client_of(&Authority::new().url(silent.local_addr().unwrap().port()));
     refused(&client, Error::is_unavailable, "TLS handshake")

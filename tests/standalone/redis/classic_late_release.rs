@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Nobody tells its holder, whose release deletes what it finds, unless it compares.
+/// Its holder is not told; its release deletes what it finds, unless it compares.
 #[test]
 fn forced_holder_frees_next_lock_unless_release_compares() {
     let formats = [
@@ -45,7 +45,8 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
     }
 }
 
-/// A process may be held up between its last look at the clock and its `DEL`, and then the lock is the next one's.
+/// A process may be held up between its last look at the clock and its `DEL`, and then the lock is
+/// the next one's.
 #[test]
 fn del_delayed_past_the_lease_is_not_sent() {
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! What a format of the past may leave behind where something fails in the middle, and what is said of it.
+//! What a format of the past may leave behind where something fails in the middle, and what is said
+//! of it.
 
 use distlock::{Client, DistLock, Error};
 use distlock_tests::probe::Probe;
@@ -52,8 +53,8 @@ impl Plan for Unheard {
     }
 }
 
-/// Where the end of a lock is a command of its own, nobody sends that after an answer that was lost. Elsewhere the lease
-/// ends what may be there.
+/// Where the end of a lock is a command of its own, no client sends that after a lost answer.
+/// Elsewhere the lease ends what may be there.
 #[test]
 fn lost_answer_between_two_commands_leaves_no_expiry() {
     let server = RedisServer::start();
@@ -75,7 +76,7 @@ fn lost_answer_between_two_commands_leaves_no_expiry() {
     }
 }
 
-/// Or its commands would be carried out one by one, and nobody would have the lock.
+/// Or its commands would be carried out one by one, and no client would have the lock.
 #[test]
 fn user_without_right_to_multi_takes_nothing() {
     let server = RedisServer::start();
@@ -105,7 +106,7 @@ fn late_grant_is_left_to_its_lease() {
     });
 }
 
-/// It is nobody's any more, and while its lease lasts it cannot be another's.
+/// No client holds it any more, and while its lease lasts it cannot be another's.
 #[test]
 fn detached_classic_lock_ends_with_its_client() {
     let server = RedisServer::start();

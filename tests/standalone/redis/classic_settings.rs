@@ -76,8 +76,9 @@ fn lock_that_was_never_acquired_is_not_released() {
     }
 }
 
-/// What a release makes of a time that is not the one it wrote, older or newer: the SETNX page deletes whatever is there,
-/// tornado-redis what is no older than its own, and a script what is its own.
+/// What a release makes of a time that is not the one it wrote, older or newer: the SETNX page
+/// deletes whatever is there, tornado-redis what is no older than its own, and a script what is its
+/// own.
 #[test]
 fn timestamp_is_deleted_by_the_configured_rule() {
     let rules = [
@@ -109,7 +110,7 @@ fn timestamp_is_deleted_by_the_configured_rule() {
     }
 }
 
-/// A holder who never lets go, and a wait that is over in time although nobody wakes it.
+/// A holder who never lets go, and a wait that is over in time although nothing wakes it.
 #[test]
 fn polling_wait_ends_at_its_deadline() {
     let server = RedisServer::start();
@@ -161,7 +162,8 @@ fn probe(server: &Server) -> Probe {
     Probe::connect(server.port)
 }
 
-/// Whoever finds it taken, and then nothing there, has seen no time that is past: what is written since is another's.
+/// A client that finds it taken, and then deleted, has seen no past time: a later value is
+/// another's.
 #[test]
 fn takeover_of_a_released_lock_uses_no_getset() {
     for format in ["timestamp", "timestamp,float", "timestamp,takeover=delete"] {

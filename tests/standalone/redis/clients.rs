@@ -88,7 +88,8 @@ fn lock_is_lost_when_server_restarts_empty_next_is_renewed() {
     again.unlock().unwrap();
 }
 
-/// A batch job takes its locks at its start, and they are renewed for as long as it runs. The clock is moved by hand.
+/// A batch job takes its locks at its start, and they are renewed for as long as it runs. The clock
+/// is moved by hand.
 #[test]
 fn locks_taken_at_once_are_not_renewed_at_once() {
     const LOCKS: u64 = 1_000;

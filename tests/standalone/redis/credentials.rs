@@ -130,7 +130,8 @@ fn hanging_credentials_provider_is_bounded_by_the_timeout() {
     eventually("it is let in", LONG, || cycle(&client).is_ok());
 }
 
-/// The server's certificate, its authority and ours are replaced by others, as they are before they expire.
+/// The server's certificate, its authority and ours are replaced by others, as they are before they
+/// expire.
 #[test]
 fn certificate_files_are_read_for_each_connection() {
     let (old, new) = (Authority::new(), Authority::new());

@@ -1,4 +1,5 @@
-//! Others on the same key: those that do not tell of their releases, those that never end, and what is no lock at all.
+//! Others on the same key: those that do not tell of their releases, those that never end, and what
+//! is no lock at all.
 
 use distlock::{Client, Counters, DistLock};
 use distlock_tests::probe::{Probe, Value};
@@ -15,7 +16,8 @@ const LONG: Duration = Duration::from_secs(60);
 const TEXT: [&str; 6] = ["SET", "x", "c3RyYW5nZXI=", "NX", "PX", "600000"];
 const HASH: [&str; 4] = ["HSET", "x", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"];
 
-/// Waits for the lock while `free` frees it without a word; by then whoever waits has heard that it is busy and sleeps.
+/// Waits for the lock while `free` frees it without a word; by then the waiter has heard that it is
+/// busy and sleeps.
 fn gets_it_when(client: &Client, free: impl FnOnce()) {
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
@@ -34,7 +36,7 @@ fn is_watched(probe: &mut Probe, key: &str) -> bool {
     format!("{told:?}").contains("Int(1)")
 }
 
-/// The leases are ten minutes: whoever does not ask again is late.
+/// The leases are ten minutes: a waiter that does not ask again is late.
 #[test]
 fn unpublished_release_is_found_by_polling() {
     let server = RedisServer::start();
@@ -46,7 +48,7 @@ fn unpublished_release_is_found_by_polling() {
         probe.command(&["DEL", "x"]);
     });
 
-    // Written as we do it, and by somebody else all the same.
+    // Written as we do it, and by another client all the same.
     probe.command(&["SET", "x", HASH[2], "NX", "PX", "600000"]);
     gets_it_when(&tokens, || {
         eventually("it listens", LONG, || is_watched(&mut probe, "x"));
@@ -76,13 +78,13 @@ fn waiters_behind_a_local_holder_do_not_poll() {
     });
 }
 
-/// Both a lock that a neighbour never gave an end, and one whose expiry was never set.
+/// Both a lock that a foreign client never gave an end, and one whose expiry was never set.
 #[test]
 fn lock_without_expiry_is_reported_once_per_wait() {
     for (format, words) in [
         ("token", &["SET", "x", "c3RyYW5nZXI=", "NX"][..]),
         ("redisson", &HASH),
-        ("plain&lease=10s", &["SET", "x", "anybody"]),
+        ("plain&lease=10s", &["SET", "x", "any text"]),
         ("counter&lease=10s", &["INCR", "x"]),
         ("timestamp&lease=10s", &["SETNX", "x", "2147483649"]),
     ] {
@@ -98,7 +100,7 @@ fn lock_without_expiry_is_reported_once_per_wait() {
         assert!(lock.try_lock_for(ms(300)).unwrap().is_none(), "{format}");
         assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None, "{format}");
         eventually("it is told", LONG, || told.count("contended") == 1);
-        assert_eq!(told.count("endless"), 1, "{format}");
+        assert_eq!(told.count("busy_without_expiry"), 1, "{format}");
         assert!(lock.force_unlock().unwrap(), "{format}");
         lock.try_lock().unwrap().unwrap().unlock().unwrap();
     }

@@ -1,4 +1,5 @@
-//! A program's own data under the name of a lock: it is left alone, and costs no other lock anything.
+//! A program's own data under the name of a lock: it is left alone, and costs no other lock
+//! anything.
 
 use distlock::{Client, DistLock, Error};
 use distlock_tests::probe::{Probe, Value};

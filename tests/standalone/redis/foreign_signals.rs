@@ -1,5 +1,5 @@
-//! `wakes=`: the signals of other libraries, seen as those who sleep there would. The libraries themselves are in
-//! `tests/interop`.
+//! `wakes=`: the signals of other libraries, seen as those who sleep there would. The libraries
+//! themselves are in `tests/interop`.
 
 use distlock::{Client, DistLock, LockGuard, Mutex};
 use distlock_tests::cluster::Cluster;
@@ -29,7 +29,7 @@ const WAYS: [(&str, Frees); 3] = [
     ("force", |lock, _guard| assert!(lock.force_unlock().unwrap())),
 ];
 
-/// Somebody on a connection like this waits as python-redis-lock does, and is woken by `free`.
+/// A waiter on such a connection waits as python-redis-lock does, and is woken by `free`.
 fn wakes_a_sleeper(way: &str, connect: impl Fn() -> Probe, list: &str, free: impl FnOnce()) {
     let (mut sleeper, mut eyes) = (connect(), connect());
     thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn wakes_a_sleeper(way: &str, connect: impl Fn() -> Probe, list: &str, free: imp
     });
 }
 
-/// Somebody on this connection listens as Spring's registry does, and hears of `free`.
+/// A listener on this connection does as Spring's registry, and hears of `free`.
 fn tells_a_listener(way: &str, mut listener: Probe, name: &str, free: impl FnOnce()) {
     let (key, channel) = (format!("registry:{name}"), format!("registry-channel:registry:{name}"));
     listener.command(&["SUBSCRIBE", &channel]);
@@ -55,7 +55,8 @@ fn tells_a_listener(way: &str, mut listener: Probe, name: &str, free: impl FnOnc
     assert_eq!(listener.read_value().unwrap().texts(), ["message", &channel, &key], "{way}");
 }
 
-/// Clients that have it by their URL, with tokens and without, and one that is made of another client.
+/// Clients that have it by their URL, with tokens and without, and one that is made of another
+/// client.
 fn with(server: &RedisServer, options: &str) -> [Client; 3] {
     let (others, format) = options.split_once("format=").expect("it stands last");
     [
@@ -91,7 +92,8 @@ fn every_release_path_publishes_on_the_spring_channel() {
     tells_a_listener("close", server.probe(), "x", || close(&server, SPRING));
 }
 
-/// A lock whose grant was told twice, because the first answer was lost: its release leaves a tombstone.
+/// A lock whose grant was told twice, because the first answer was lost: its release leaves a
+/// tombstone.
 fn close(server: &RedisServer, options: &str) {
     let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), Fault::CutReply);
     let proxy = Proxy::new(server.port(), Arc::new(plan));
@@ -100,7 +102,8 @@ fn close(server: &RedisServer, options: &str) {
     assert!(proxy.count(Kind::Close, Fault::Pass) > 0, "{}", proxy.account());
 }
 
-/// A full server refuses to push, unless something was written before: a lock is given back there all the same.
+/// A full server refuses to push, unless something was written before: a lock is given back there
+/// all the same.
 #[test]
 fn full_server_signals_as_well() {
     let server = RedisServer::start();
@@ -110,7 +113,8 @@ fn full_server_signals_as_well() {
     wakes_a_sleeper("full", || server.probe(), "lock-signal:x", || guard.unlock().unwrap());
 }
 
-/// As theirs leave it: whoever comes while it stays looks once more for nothing, and nobody ever finds two.
+/// As theirs leave it: a waiter that comes while it stays looks once in vain, and none ever finds
+/// two.
 #[test]
 fn untaken_signal_stays_single_for_a_second() {
     let server = RedisServer::start();
@@ -128,8 +132,8 @@ fn untaken_signal_stays_single_for_a_second() {
     assert!(!probe.exists("lock-signal:x"));
 }
 
-/// It writes no `UUID:number`, so it is taken for one that tells nobody, and asked for every `poll=`: what is heard before
-/// that was the message.
+/// It writes no `UUID:number`, so it is taken for a client that publishes nothing, and asked for
+/// every `poll=`: what is heard before that was the message.
 #[test]
 fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
     let server = RedisServer::start();
@@ -263,14 +267,15 @@ fn signals_follow_the_master_behind_sentinels() {
         if is_other {
             let old = group.fail_over();
             let new = &group.servers[group.await_other_than(old)];
-            // Until then it may be the old one, of which the new one never hears. By another lock: a signal stays.
+            // Until then it may be the old one, of which the new one never hears. By another lock:
+            // a signal stays.
             for (client, key) in clients.iter().zip(["lock:y", "registry:y"]) {
                 await_move(&client.mutex("y").unwrap(), key, new);
             }
         }
         for (way, free) in WAYS {
             // What holds a lock meanwhile is another test's.
-            let taken = |lock: &Mutex| lock.try_lock_for(LONG).unwrap().expect("nobody has it");
+            let taken = |lock: &Mutex| lock.try_lock_for(LONG).unwrap().expect("it is free");
             let guard = taken(&python);
             wakes_a_sleeper(way, || group.probe(), "lock-signal:x", || free(&python, guard));
             let guard = taken(&spring);

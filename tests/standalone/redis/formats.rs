@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Every format, and whether this is what it has written for a lease of ten seconds, with this left of the key.
+/// Every format, and whether this is what it has written for a lease of ten seconds, with this left
+/// of the key.
 #[allow(clippy::type_complexity, reason = "a table")]
 const WRITTEN: [(&str, fn(&str, Option<Duration>) -> bool); 9] = [
     ("token", |value, left| is_owner(value) && is_about(left, 10)),
@@ -36,7 +37,8 @@ fn is_about(left: Option<Duration>, seconds: u64) -> bool {
     left.is_some_and(|left| left <= Duration::from_secs(seconds) && left.as_secs() + 3 > seconds)
 }
 
-/// Whether this says that so many seconds are left, rounded upwards; give or take what the machine lets us wait.
+/// Whether this says that so many seconds are left, rounded upwards; give or take what the machine
+/// lets us wait.
 fn is_due(value: &str, seconds: u64, has_point: bool) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
     let left = value.parse::<f64>().unwrap() - now;
@@ -82,7 +84,7 @@ fn value_that_is_no_lock_of_the_format_is_left_alone() {
         [&["HSET", "x", "a", "1"], &["RPUSH", "x", "a"], &["SET", "x", "something else"]];
     for format in ["redisson"].into_iter().chain(WRITTEN.map(|(format, _)| format)) {
         for words in make {
-            // A text may be anybody's in formats of text.
+            // A text may be any owner in formats of text.
             if words[0] == "SET" && (format.starts_with("token") || format.starts_with("plain")) {
                 continue;
             }
@@ -143,10 +145,10 @@ fn foreign_client_and_ours_exclude_each_other_by_a_token() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let lock = client(&server, "format=token").mutex("x").unwrap();
-    let take = |probe: &mut Probe| probe.command(&["SET", "x", "neighbour", "NX", "PX", "60000"]);
+    let take = |probe: &mut Probe| probe.command(&["SET", "x", "foreign", "NX", "PX", "60000"]);
     assert_eq!(take(&mut probe), Value::Text("OK".to_owned()));
     assert!(lock.try_lock().unwrap().is_none());
-    assert_eq!(lock.inspect().unwrap().holder.unwrap().owner.as_str(), "neighbour");
+    assert_eq!(lock.inspect().unwrap().holder.unwrap().owner.as_str(), "foreign");
     probe.command(&["DEL", "x"]);
     let guard = lock.lock().unwrap();
     assert_eq!(take(&mut probe), Value::Nil);

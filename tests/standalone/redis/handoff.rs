@@ -1,5 +1,5 @@
-//! What the server sees of a lock that passes from thread to thread inside a process, and what it sees of several processes
-//! that do so.
+//! What the server sees of a lock that passes from thread to thread inside a process, and what it
+//! sees of several processes that do so.
 
 use distlock::{Client, DistLock};
 use distlock_tests::process::RedisServer;
@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What the server's counter may be ahead of its clock: the tokens that are set aside for hand-offs.
+/// What the server's counter may be ahead of its clock: the tokens that are set aside for
+/// hand-offs.
 const LEAD: i64 = 2_001;
 
-/// How often it is tried what takes a machine that hands a lock over in a millisecond: one that does other things may not.
+/// How often it is tried what takes a machine that hands a lock over in a millisecond: one that
+/// does other things may not.
 const ROUNDS: usize = 5;
 
-/// Eight threads that lock and unlock for that long, each checking that nobody else is inside and that tokens grow. How
-/// often they did.
+/// Eight threads that lock and unlock for that long, each checking that no other is inside and that
+/// tokens grow. How often they did.
 fn crowd(client: &Client, time: Duration) -> u64 {
     let (last, cycles, watch) = (AtomicU64::new(0), AtomicU64::new(0), Stopwatch::start());
     thread::scope(|scope| {

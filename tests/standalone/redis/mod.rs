@@ -11,6 +11,6 @@ mod foreign_signals;
 mod formats;
 mod full_memory;
 mod handoff;
+mod publish_rights;
 mod replication;
 mod requests;
-mod untold;

@@ -32,7 +32,8 @@ fn uncontended_cycle_takes_two_round_trips_nested_none() {
         counted(&mut probe),
         Counted { scripts: 200, acquires: 100, releases: 100, subscriptions: 0 }
     );
-    // Scripts' inner calls count as commands, too, so the commands are counted by the scripts; a round trip is a read.
+    // Scripts' inner calls count as commands, too, so the commands are counted by the scripts; a
+    // round trip is a read.
     assert_eq!(all_reads - reads - 2 * own_reads, 200, "the server read once for each request");
     assert!(all_commands - commands - 2 * own_commands >= 200);
 }

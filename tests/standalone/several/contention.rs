@@ -1,4 +1,5 @@
-//! Threads of two processes that lock random pairs and triples, in random order, over three servers.
+//! Threads of two processes that lock random pairs and triples, in random order, over three
+//! servers.
 
 use super::{SOON, left_over, three_servers};
 use distlock::{Clock, DistLock, MultiLock, Mutex, SystemClock};
@@ -17,10 +18,11 @@ const THREADS: usize = 4;
 /// How many locks there are on each server.
 const NAMES: usize = 2;
 
-/// Longer than anybody waits, however slow the machine.
+/// Longer than any thread waits, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What makes this test binary one of the processes: where to write its claims, for how long to go on, and the servers.
+/// What makes this test binary one of the processes: where to write its claims, for how long to go
+/// on, and the servers.
 const ROLE: &str = "DISTLOCK_TEST_SEVERAL";
 const ENTRY: &str = "several::contention::child_process_of_the_test";
 
@@ -32,7 +34,8 @@ fn child_process_of_the_test() {
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
     let end = SystemClock.now() + Duration::from_secs(seconds.parse().unwrap());
     let clients: Vec<_> = words.map(|url| distlock::connect(url).unwrap()).collect();
-    // The same names on each server: of those no order can be told but the one in which they are given.
+    // The same names on each server: of those no order can be told but the one in which they are
+    // given.
     let locks: Vec<_> = (0..NAMES)
         .flat_map(|n| clients.iter().map(move |client| client.mutex(format!("lock:{n}")).unwrap()))
         .collect();
@@ -58,7 +61,7 @@ fn visit(locks: &[Mutex], holder: &str, log: &Log) {
     let several = MultiLock::new(chosen.iter().map(|n| &locks[*n])).unwrap();
     let asked = SystemClock.now();
     let taken = several.try_lock_for(PATIENCE).expect("the servers answer");
-    let guard = taken.expect("nobody waits for ever");
+    let guard = taken.expect("no thread waits for ever");
     let from = SystemClock.now();
     let_pass(Duration::from_micros(fastrand::u64(0..1_000)));
     let to = SystemClock.now();

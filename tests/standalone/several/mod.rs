@@ -1,4 +1,5 @@
-//! Several locks as one, on several servers: crowds that want them in any order, and servers in trouble.
+//! Several locks as one, on several servers: crowds that want them in any order, and servers in
+//! trouble.
 
 mod contention;
 mod servers;

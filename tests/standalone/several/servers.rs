@@ -22,7 +22,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// The same name on each of three servers, as a majority would have it, but for the number of the server.
+    /// The same name on each of three servers, as a majority would have it, but for the number of
+    /// the server.
     fn new() -> Self {
         let servers = three_servers();
         let clients = servers.each_ref().map(|server| client(server, TIMEOUT));

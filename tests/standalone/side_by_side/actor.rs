@@ -1,4 +1,5 @@
-//! [`Actor`]: a thread that does what it is told. Ownership by thread is real only where there are threads.
+//! [`Actor`]: a thread that does what it is told. Ownership by thread is real only where there are
+//! threads.
 
 use super::command::{NAMES, Terms};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -65,7 +66,8 @@ impl<G> Kept<G> {
         Self { guard, losses, told: Cell::default() }
     }
 
-    /// What was told of the loss, which must come if the guard knows of one, and must not if it does not.
+    /// What was told of the loss, which must come if the guard knows of one, and must not if it
+    /// does not.
     fn told(&self, known: Option<LossCause>) -> Option<LossCause> {
         if self.told.get().is_none() {
             let bound = if known.is_some() { scaled(BOUND) } else { Duration::ZERO };

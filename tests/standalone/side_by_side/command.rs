@@ -15,7 +15,8 @@ pub(super) const NAMES: usize = 2;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A lease that is over before the next command, because the clocks are moved: longer than a busy machine takes to do that.
+/// A lease that is over before the next command, because the clocks are moved: longer than a busy
+/// machine takes to do that.
 pub(super) const BRIEF: Duration = Duration::from_secs(3);
 
 /// A lease that is renewed once and no more.
@@ -29,11 +30,11 @@ const PATIENCE: Duration = Duration::from_millis(5);
 pub(super) struct Command {
     pub(super) actor: usize,
     pub(super) lock: usize,
-    pub(super) deed: Deed,
+    pub(super) operation: Operation,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Deed {
+pub(super) enum Operation {
     Lock(Terms),
     Try(Terms),
     TryFor(Terms),
@@ -43,7 +44,8 @@ pub(super) enum Deed {
     TakeAndUseUp,
     /// With an interrupt that has fired before.
     LockInterrupted(Terms),
-    /// With an interrupt that it shares with all who wait like this, for whichever lock, by whichever client.
+    /// With an interrupt that it shares with all who wait like this, for whichever lock, by
+    /// whichever client.
     LockTogether(Terms),
     OwnedLock,
     OwnedTry,
@@ -63,14 +65,14 @@ pub(super) enum Deed {
     OwnedDrop(usize),
     OwnedVerify(usize),
     ForceUnlock,
-    /// The key goes behind everybody's back.
+    /// The key is deleted behind the clients' backs.
     LoseKey,
     /// Ends this thread's wait, and those that share its interrupt.
     Interrupt,
     /// Waits until nothing that the thread's client sent is in doubt.
     Settle,
-    /// The thread's client goes, with all handles on its locks, and another one comes: its guards live on, and what was
-    /// detached is given back with the last of them.
+    /// The thread's client goes, with all handles on its locks, and another one comes: its guards
+    /// live on, and what was detached is given back with the last of them.
     ReplaceClient,
 }
 
@@ -98,13 +100,13 @@ impl Command {
 
     /// What it does, without the details.
     pub(super) fn kind(&self) -> impl std::fmt::Debug + use<> {
-        let text = format!("{:?}", self.deed);
+        let text = format!("{:?}", self.operation);
         Name(text.split('(').next().unwrap_or_default().to_owned())
     }
 
-    pub(super) fn is(&self, deed: Deed) -> bool {
-        let kind: fn(&Deed) -> Discriminant<Deed> = std::mem::discriminant;
-        kind(&self.deed) == kind(&deed)
+    pub(super) fn is(&self, operation: Operation) -> bool {
+        let kind: fn(&Operation) -> Discriminant<Operation> = std::mem::discriminant;
+        kind(&self.operation) == kind(&operation)
     }
 }
 
@@ -118,7 +120,7 @@ impl std::fmt::Debug for Name {
 
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "thread {} lock {} {:?}", self.actor, self.lock, self.deed)
+        write!(f, "thread {} lock {} {:?}", self.actor, self.lock, self.operation)
     }
 }
 
@@ -150,12 +152,12 @@ impl Minutes {
 
 /// Lists of commands.
 pub(super) fn commands() -> impl Strategy<Value = Vec<Command>> {
-    let command = (0..ACTORS, 0..NAMES, deed());
-    let command = command.prop_map(|(actor, lock, deed)| Command { actor, lock, deed });
+    let command = (0..ACTORS, 0..NAMES, operation());
+    let command = command.prop_map(|(actor, lock, operation)| Command { actor, lock, operation });
     proptest::collection::vec(command, 1..80)
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn operation() -> impl Strategy<Value = Operation> {
     let terms = || {
         prop_oneof![
             Just(Terms::Default),
@@ -167,38 +169,38 @@ fn deed() -> impl Strategy<Value = Deed> {
     let minutes = || prop_oneof![Just(Minutes::One), Just(Minutes::Fifteen), Just(Minutes::Forty)];
     let which = || any::<u8>().prop_map(usize::from);
     let taking = prop_oneof![
-        20 => terms().prop_map(Deed::Lock),
-        12 => terms().prop_map(Deed::LockTogether),
-        16 => terms().prop_map(Deed::Try),
-        8 => terms().prop_map(Deed::TryFor),
-        4 => Just(Deed::TakeAndOutlive),
+        20 => terms().prop_map(Operation::Lock),
+        12 => terms().prop_map(Operation::LockTogether),
+        16 => terms().prop_map(Operation::Try),
+        8 => terms().prop_map(Operation::TryFor),
+        4 => Just(Operation::TakeAndOutlive),
         // It takes long, so it is done seldom.
-        1 => Just(Deed::TakeAndUseUp),
-        3 => terms().prop_map(Deed::LockInterrupted),
-        8 => Just(Deed::OwnedLock),
-        8 => Just(Deed::OwnedTry),
-        4 => Just(Deed::Run),
-        4 => Just(Deed::LockWithAWait),
-        4 => Just(Deed::TryWithoutALease),
+        1 => Just(Operation::TakeAndUseUp),
+        3 => terms().prop_map(Operation::LockInterrupted),
+        8 => Just(Operation::OwnedLock),
+        8 => Just(Operation::OwnedTry),
+        4 => Just(Operation::Run),
+        4 => Just(Operation::LockWithAWait),
+        4 => Just(Operation::TryWithoutALease),
     ];
     let holding = prop_oneof![
-        6 => which().prop_map(Deed::Unlock),
-        4 => which().prop_map(Deed::Drop),
-        3 => which().prop_map(Deed::Detach),
-        4 => Just(Deed::UnlockDetached),
-        2 => (which(), minutes()).prop_map(|(which, minutes)| Deed::Extend(which, minutes)),
-        2 => (which(), minutes()).prop_map(|(which, minutes)| Deed::Ensure(which, minutes)),
-        2 => which().prop_map(Deed::Verify),
-        3 => which().prop_map(Deed::OwnedUnlock),
-        2 => which().prop_map(Deed::OwnedDrop),
-        1 => which().prop_map(Deed::OwnedVerify),
+        6 => which().prop_map(Operation::Unlock),
+        4 => which().prop_map(Operation::Drop),
+        3 => which().prop_map(Operation::Detach),
+        4 => Just(Operation::UnlockDetached),
+        2 => (which(), minutes()).prop_map(|(which, minutes)| Operation::Extend(which, minutes)),
+        2 => (which(), minutes()).prop_map(|(which, minutes)| Operation::Ensure(which, minutes)),
+        2 => which().prop_map(Operation::Verify),
+        3 => which().prop_map(Operation::OwnedUnlock),
+        2 => which().prop_map(Operation::OwnedDrop),
+        1 => which().prop_map(Operation::OwnedVerify),
     ];
     let meddling = prop_oneof![
-        2 => Just(Deed::ForceUnlock),
-        2 => Just(Deed::LoseKey),
-        3 => Just(Deed::Interrupt),
-        1 => Just(Deed::Settle),
-        1 => Just(Deed::ReplaceClient),
+        2 => Just(Operation::ForceUnlock),
+        2 => Just(Operation::LoseKey),
+        3 => Just(Operation::Interrupt),
+        1 => Just(Operation::Settle),
+        1 => Just(Operation::ReplaceClient),
     ];
     prop_oneof![20 => taking, 24 => holding, 5 => meddling]
 }

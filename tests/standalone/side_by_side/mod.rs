@@ -1,18 +1,21 @@
-//! Memory and a real Redis side by side: the same random commands, and every answer must be the same.
+//! Memory and a real Redis side by side: the same random commands, and every answer must be the
+//! same.
 //!
-//! The store in memory is the model, so there is no second one here to be kept in step, and a plain list of commands
-//! is all the state machine that is needed: a command that does not apply is skipped on both sides alike, so that any
-//! shorter list is a valid one, too, and a failure shrinks to the few commands that matter.
+//! The store in memory is the model, so there is no second one here to be kept in step, and a plain
+//! list of commands is all the state machine that is needed: a command that does not apply is
+//! skipped on both sides alike, so that any shorter list is a valid one, too, and a failure shrinks
+//! to the few commands that matter.
 //!
-//! `DISTLOCK_PROPERTY_CASES=1000` runs longer, `DISTLOCK_PROPERTY_SEED=N` runs what a failure printed.
+//! `DISTLOCK_PROPERTY_CASES=1000` runs longer, `DISTLOCK_PROPERTY_SEED=N` runs what a failure
+//! printed.
 
 mod actor;
 mod command;
 mod stores;
 mod world;
 
-use command::{Command, Deed, Terms, commands};
-use lock_core::conformance::{Mutant, Mutation};
+use command::{Command, Operation, Terms, commands};
+use lock_core::conformance::{Mutant, Mutation, violated};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;
@@ -49,7 +52,7 @@ fn compare(
     })
 }
 
-/// One list of commands, on names that nobody had before.
+/// One list of commands, on unused names.
 fn case(
     left: &Arc<Store>,
     right: &Arc<Store>,
@@ -97,7 +100,7 @@ fn memory_and_redis_give_the_same_answers() {
     let config =
         Config { cases, max_shrink_iters: 300, max_shrink_time: 60_000, ..Config::default() };
     if let Err(failure) = compare(&memory, &redis, seed, config, &seen) {
-        panic!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}");
+        violated(format_args!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}"));
     }
     let seen = seen.into_inner();
     for (what, times) in &seen {
@@ -126,8 +129,8 @@ fn memory_and_redis_give_the_same_answers() {
     }
 }
 
-/// The comparison is worth something: a store with a mutation is found out. (Those that make somebody wait in vain are, too,
-/// but each costs its bound for every shorter list that is tried.)
+/// The comparison is worth something: a store with a mutation is found out. (Those that make a
+/// thread wait in vain are, too, but each costs its bound for every shorter list that is tried.)
 #[test]
 fn mutant_store_is_detected() {
     for mutation in [
@@ -153,24 +156,25 @@ fn mutant_store_is_detected() {
     }
 }
 
-/// What chance brings about too seldom: all waits end that share the interrupt, for both locks and of both clients, and no
-/// other; and it serves again.
+/// What chance brings about too seldom: all waits end that share the interrupt, for both locks and
+/// of both clients, and no other; and it serves again.
 #[test]
 fn shared_interrupt_ends_all_its_waits() {
-    let does = |actor, lock, deed| Command { actor, lock, deed };
-    let (lock, together) = (Deed::Lock(Terms::Default), Deed::LockTogether(Terms::Default));
+    let does = |actor, lock, operation| Command { actor, lock, operation };
+    let (lock, together) =
+        (Operation::Lock(Terms::Default), Operation::LockTogether(Terms::Default));
     let commands = [
         does(0, 0, lock),
         does(2, 1, lock),
         does(1, 0, together),
         does(3, 1, together),
-        does(1, 0, Deed::Interrupt),
+        does(1, 0, Operation::Interrupt),
         does(1, 0, together),
         does(3, 1, lock),
-        does(1, 0, Deed::Interrupt),
-        does(2, 1, Deed::Unlock(0)),
+        does(1, 0, Operation::Interrupt),
+        does(2, 1, Operation::Unlock(0)),
         does(1, 0, together),
-        does(0, 0, Deed::Unlock(0)),
+        does(0, 0, Operation::Unlock(0)),
     ];
     let (memory, redis) = (Arc::new(Store::memory()), Arc::new(Store::redis()));
     let seen = Seen::default();
@@ -186,14 +190,15 @@ fn shared_interrupt_ends_all_its_waits() {
 /// Differences are found, too, in what is done too seldom for chance to find it soon.
 #[test]
 fn rare_actions_show_a_difference_too() {
-    let mine = |deed| Command { actor: 0, lock: 0, deed };
-    let detached = [Deed::Lock(Terms::Default), Deed::Detach(0), Deed::ReplaceClient];
-    for (mutation, deeds, last) in [
-        (Mutation::RenewalSaysGone, &[Deed::TakeAndUseUp][..], "TakeAndUseUp"),
-        (Mutation::RenewalDoesNothing, &[Deed::TakeAndUseUp], "TakeAndUseUp"),
+    let mine = |operation| Command { actor: 0, lock: 0, operation };
+    let detached =
+        [Operation::Lock(Terms::Default), Operation::Detach(0), Operation::ReplaceClient];
+    for (mutation, operations, last) in [
+        (Mutation::RenewalSaysGone, &[Operation::TakeAndUseUp][..], "TakeAndUseUp"),
+        (Mutation::RenewalDoesNothing, &[Operation::TakeAndUseUp], "TakeAndUseUp"),
         (Mutation::ReleaseForgets, &detached, "ReplaceClient"),
     ] {
-        let commands: Vec<_> = deeds.iter().copied().map(mine).collect();
+        let commands: Vec<_> = operations.iter().copied().map(mine).collect();
         let compare = |mutant: Mutant| {
             let (memory, mutant) = (Arc::new(Store::memory()), Arc::new(Store::mutant(mutant)));
             case(&memory, &mutant, &commands, &Seen::default())
@@ -205,7 +210,8 @@ fn rare_actions_show_a_difference_too() {
     }
 }
 
-/// What is compared with must not be what is wrong: a sound store that was written by itself passes.
+/// What is compared with must not be what is wrong: a sound store that was written by itself
+/// passes.
 #[test]
 fn sound_store_is_not_reported() {
     let memory = Arc::new(Store::memory());

@@ -1,5 +1,5 @@
-//! [`World`]: one store, two clients, their threads, and whoever waits. It does one command at a time, and goes on only
-//! when everybody who can go on has.
+//! [`World`]: one store, two clients, their threads, and those that wait. It does one command at a
+//! time, and goes on only when all threads that can go on have.
 
 mod actions;
 mod observation;
@@ -7,7 +7,7 @@ mod observation;
 pub(super) use observation::Step;
 
 use super::actor::{Actor, Answer, LockSeen, Shelf};
-use super::command::{ACTORS, CLIENTS, Command, Deed, NAMES};
+use super::command::{ACTORS, CLIENTS, Command, NAMES, Operation};
 use super::stores::Store;
 use distlock::{Client, ClientId, DistLock, Interrupt, LockName, Mutex};
 use distlock_tests::time::eventually;
@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So long that nothing is renewed while a test runs: what a renewal finds out, and when, is not what is compared here.
+/// So long that nothing is renewed while a test runs: what a renewal finds out, and when, is not
+/// what is compared here.
 const WATCHDOG: Duration = Duration::from_secs(300);
 
 /// The longest that something takes that happens at once.
@@ -25,7 +26,8 @@ pub(super) struct World {
     store: Arc<Store>,
     names: [LockName; NAMES],
     clients: [Client; CLIENTS],
-    /// Of all that there have been, in order: the place is what a client is called when it is compared.
+    /// Of all that there have been, in order: the place is what a client is called when it is
+    /// compared.
     ids: Vec<ClientId>,
     /// Looks at the store, and holds nothing.
     observer: Client,
@@ -74,7 +76,7 @@ impl World {
         self.store.subject.name()
     }
 
-    /// Does it, waits until everybody has an answer who must get one, and looks around.
+    /// Does it, waits until every thread that must get an answer has it, and looks around.
     pub(super) fn step(&mut self, command: &Command) -> Result<Step, String> {
         let mut answers = Vec::new();
         if self.applies(command) {
@@ -84,7 +86,8 @@ impl World {
             }
             // All whom it ended have answered: it can be used again.
             self.together.reset();
-            // Who drops waits for no answer, and a look from another connection may reach the store before the release.
+            // Who drops waits for no answer, and a look from another connection may reach the store
+            // before the release.
             for client in &self.clients {
                 client.wait_for_cleanup(SOON).map_err(|error| format!("{error:?}"))?;
             }
@@ -101,30 +104,31 @@ impl World {
 
     /// Whether it can be done now, and has one right answer.
     fn applies(&self, command: &Command) -> bool {
-        let Command { actor, lock, deed } = *command;
-        if command.is(Deed::Interrupt) {
+        let Command { actor, lock, operation } = *command;
+        if command.is(Operation::Interrupt) {
             return self.waiting.contains_key(&actor);
         }
         let mut waiters = self.waiting.iter().filter(|(_, waiting)| waiting.lock == lock);
         !self.waiting.contains_key(&actor)
-            && match deed {
+            && match operation {
                 // Two clients that wait for one lock race for it.
-                Deed::Lock(_) | Deed::LockTogether(_) | Deed::OwnedLock => {
+                Operation::Lock(_) | Operation::LockTogether(_) | Operation::OwnedLock => {
                     waiters.all(|(waiter, _)| client_of(*waiter) == client_of(actor))
                 }
-                // Nobody is woken by a key that goes: waiters ask again when the lease should be over, minutes later.
-                Deed::LoseKey => waiters.next().is_none(),
+                // No waiter is woken by a deleted key: waiters ask again when the lease should be
+                // over, minutes later.
+                Operation::LoseKey => waiters.next().is_none(),
                 // The calls of who waits have handles on its client.
-                Deed::ReplaceClient => {
+                Operation::ReplaceClient => {
                     self.waiting.keys().all(|waiter| client_of(*waiter) != client_of(actor))
                 }
                 // It waits without an end, and cannot be interrupted.
-                Deed::Run => self.seen[actor][lock].holds > 0,
+                Operation::Run => self.seen[actor][lock].holds > 0,
                 _ => true,
             }
     }
 
-    /// Waits for everybody who can go on, until all that wait must.
+    /// Waits for all threads that can go on, until all that wait must.
     fn settle(&mut self, answers: &mut Vec<(usize, Answer)>) -> Result<(), String> {
         for lock in 0..NAMES {
             while let Some((who, answer)) = self.next_answer(lock)? {
@@ -136,11 +140,12 @@ impl World {
         Ok(())
     }
 
-    /// The next waiter who gets an answer; `None` when nobody will: all are in the queue, so that the order is known.
+    /// The next waiter who gets an answer; `None` when no waiter will: all are in the queue, so
+    /// that the order is known.
     fn next_answer(&mut self, lock: usize) -> Result<Option<(usize, Answer)>, String> {
         let waiters = self.waiters(lock);
         let Some(client) = waiters.first().copied().map(client_of) else { return Ok(None) };
-        eventually("whoever waits is in the queue, or gets the lock that is free", SOON, || {
+        eventually("each waiter is in the queue, or gets the lock that is free", SOON, || {
             let answer = |who: &usize| self.actors[*who].answers().try_recv().ok();
             if let Some(answer) = waiters.iter().find_map(|who| Some((*who, answer(who)?))) {
                 return Some(Ok(Some(answer)));
@@ -150,7 +155,8 @@ impl World {
                 Ok(false) => {}
                 Err(why) => return Some(Err(why)),
             }
-            // After the look at who holds it: whoever got the lock in between is not in the queue any more.
+            // After the look at who holds it: the thread that got the lock in between is not in the
+            // queue any more.
             let queued = self.clients[client].queue_length(&self.names[lock]).unwrap();
             (queued == waiters.len()).then_some(Ok(None))
         })
@@ -160,8 +166,9 @@ impl World {
         self.waiting.iter().filter(|(_, it)| it.lock == lock).map(|(who, _)| *who).collect()
     }
 
-    /// Whether a waiter of this client gets the lock: nobody of the client, who would be waited for, believes to hold it,
-    /// and the store says that it is free, or that the client has it: then that waiter has it already.
+    /// Whether a waiter of this client gets the lock: no thread of the client, which would be
+    /// waited for, believes to hold it, and the store says that it is free, or that the client has
+    /// it: then that waiter has it already.
     fn someone_goes_on(&mut self, client: usize, lock: usize) -> Result<bool, String> {
         let holder = self.holder(lock)?;
         let now = self.client_now(client);
@@ -174,7 +181,7 @@ impl World {
         Ok(of_client.all(|actor| !self.seen[actor][lock].is_held))
     }
 
-    /// Everybody gives up, lets go and goes. Nothing may be left in the store.
+    /// All threads give up, release and end. Nothing may be left in the store.
     pub(super) fn end(mut self) -> Result<(), String> {
         for (who, waiting) in std::mem::take(&mut self.waiting) {
             waiting.interrupt.fire();
@@ -204,7 +211,7 @@ impl World {
     }
 }
 
-/// A case that failed leaves nobody waiting.
+/// A failed case leaves no thread waiting.
 impl Drop for World {
     fn drop(&mut self) {
         for waiting in self.waiting.values() {

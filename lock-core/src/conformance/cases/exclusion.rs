@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     mutexes, now, patience, prompt, spawn, take, take_soon, take_with, take_within,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -75,7 +76,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     let work = |mutex: &Lock| {
         for _ in 0..ROUNDS {
             let guard = take_within(mutex, ms(10_000));
-            assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+            violated_unless(!inside.swap(true, Ordering::SeqCst), "two are inside");
             let read = counter.load(Ordering::SeqCst);
             // Long enough that a second one who is let in is seen.
             let_pass(ms(1));
@@ -90,7 +91,9 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
         let threads: Vec<_> = each_twice.map(|mutex| spawn(scope, || work(mutex))).collect();
         threads.into_iter().for_each(join);
     });
-    assert_eq!(counter.load(Ordering::SeqCst), 6 * ROUNDS);
+    let counted = counter.load(Ordering::SeqCst);
+    let what = format!("{counted} of {} counted: two were inside", 6 * ROUNDS);
+    violated_unless(counted == 6 * ROUNDS, what);
 }
 
 /// A crowd that only tries: as many get in as unlock, and what is held afterwards is kept by the
@@ -130,7 +133,7 @@ pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     assert!(!other.is_locked().expect("the store answers"));
     let _next = take(&other);
     assert!(guard.unlock().expect_err("it was taken away").is_lost());
-    assert!(subject.probe(one.name()).held, "the next holder keeps it");
+    violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
 }
 
 /// Whoever waits for a lock that is freed by force is woken.

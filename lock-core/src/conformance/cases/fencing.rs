@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     shown, spawn, take, take_soon, take_with, take_within,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 use parking_lot::Mutex as Cell;
 use std::thread;
 
@@ -24,7 +25,7 @@ pub(crate) fn fencing_token_grows_with_each_grant(subject: &dyn Subject) {
     assert!(one.force_unlock().expect("the store answers"));
     drop(over);
     tokens.push(shown(&take(&one)));
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    must_grow(&tokens);
 }
 
 /// Under contention, too, tokens grow in the order in which the holders were inside.
@@ -46,7 +47,7 @@ pub(crate) fn fencing_token_grows_under_contention(subject: &dyn Subject) {
     });
     let seen = seen.into_inner();
     assert_eq!(seen.len(), 4 * ROUNDS);
-    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    must_grow(&seen);
 }
 
 /// A holder that was paused past its lease has a smaller token than its successor, and cannot know
@@ -56,7 +57,7 @@ pub(crate) fn late_holder_has_smaller_token(subject: &dyn Subject) {
     let late = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
     assert!(!late.is_valid() && next.is_valid());
-    assert!(shown(&late) < shown(&next));
+    must_grow(&[shown(&late), shown(&next)]);
 }
 
 /// Tokens go on growing for a store that has forgotten everything.
@@ -64,14 +65,20 @@ pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
     let name = fresh_name();
     Line::open(subject).hold(&name, long());
     subject.lose(&name);
-    let mut last = None;
+    let mut tokens = Vec::new();
     for _ in 0..3 {
         let client = client(subject);
-        let token = shown(&take(&mutex(&client, &name)));
-        assert!(last.is_none_or(|last| token > last), "{token:?} must grow");
-        last = Some(token);
+        tokens.push(shown(&take(&mutex(&client, &name))));
+        must_grow(&tokens);
         // Such a counter stands for the time: let it pass.
         let_pass(ms(5));
         subject.lose(&name);
     }
+}
+
+/// Each of these is larger than the one before it.
+#[track_caller]
+fn must_grow(tokens: &[Shown]) {
+    let what = format!("a token did not grow: {tokens:?}");
+    violated_unless(tokens.is_sorted_by(|one, next| one < next), what);
 }

@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     take_with, watched,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 use crate::engine::acquisition::GuardState;
 use crate::loss::LossCause;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -52,8 +53,8 @@ pub(crate) fn release_after_lease_end_keeps_next_holder(subject: &dyn Subject) {
     let guard = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
     assert!(guard.unlock().expect_err("it is over").is_lost());
-    assert!(subject.probe(one.name()).held);
-    assert!(is_busy(&third));
+    violated_unless(subject.probe(one.name()).held, "a late unlock freed its successor's lock");
+    violated_unless(is_busy(&third), "a lock that is held was granted once more");
     next.unlock().expect("it is ours");
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn unlock_after_loss_keeps_next_holder(subject: &dyn Subject) {
     let next = take(&other);
     assert!(guard.is_valid(), "so far it cannot know");
     assert!(guard.unlock().expect_err("it is another's").is_lost());
-    assert!(subject.probe(one.name()).held, "the other keeps it");
+    violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
     next.unlock().expect("it is ours");
 }
 
@@ -121,7 +122,8 @@ pub(crate) fn validity_ends_before_lease(subject: &dyn Subject) {
         if trusted.is_zero() {
             break;
         }
-        assert!(seen.held, "the store has let it go, and the guard trusts it for {trusted:?}");
+        let what = format!("the store has let it go, the guard trusts it for {trusted:?}");
+        violated_unless(seen.held, what);
         let_pass(ms(5));
     }
     assert!(!guard.is_valid());

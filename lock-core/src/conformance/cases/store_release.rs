@@ -7,6 +7,7 @@ use crate::conformance::fixture::{
     Line, eventually, fresh_name, let_pass, long, ms, patience, short,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 
 /// A release frees its own owner's holding and says so.
 pub(crate) fn release_frees_lock_and_reports_it(subject: &dyn Subject) {
@@ -26,7 +27,7 @@ pub(crate) fn repeated_release_reports_gone(subject: &dyn Subject) {
     let next = line.hold(&name, long());
     assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     assert_eq!(line.bury(&name, owner, short()), Release::Gone);
-    assert!(subject.probe(&name).held, "the next holder keeps it");
+    violated_unless(subject.probe(&name).held, "a late release freed its successor's lock");
     assert_eq!(line.release(&name, next, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn release_by_other_owner_is_refused(subject: &dyn Subject) {
     assert_eq!(line.release(&name, line.owner(), ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
     let other = Line::open(subject);
     assert_eq!(other.bury(&name, other.owner(), short()), Release::Gone);
-    assert!(subject.probe(&name).held);
+    violated_unless(subject.probe(&name).held, "a stranger freed the lock");
     assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
 }
 

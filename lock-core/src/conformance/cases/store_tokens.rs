@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     Line, eventually, fresh_name, grant, let_pass, long, ms, patience, short,
 };
 use crate::conformance::subject::Subject;
+use crate::conformance::violation::violated_unless;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::token::{FencingToken, TokenRange};
@@ -52,7 +53,8 @@ pub(crate) fn tokens_grow_after_each_kind_of_release(subject: &dyn Subject) {
             _ => {}
         }
     }
-    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    let what = format!("a token did not grow: {seen:?}");
+    violated_unless(seen.is_sorted_by(|a, b| a < b), what);
 }
 
 /// Tokens go on growing when the store has forgotten the lock and its counter.

@@ -38,8 +38,21 @@ pub(super) fn is_moved(clock: &Arc<dyn Clock>) -> bool {
     DRIVER.lock().clocks.iter().any(|moved| addr_eq(moved.as_ptr(), clock))
 }
 
+/// Ends the process if the thread that moves the clocks panics: all cases would wait for ever.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("virtual time stands still: its thread has panicked");
+            std::process::abort();
+        }
+    }
+}
+
 /// Moves the clocks until the last of them is gone.
 fn drive() {
+    let _abort = AbortOnPanic;
     let mut threads = Threads::of_this_process();
     while let Some(is_needed) = look() {
         if !is_needed {

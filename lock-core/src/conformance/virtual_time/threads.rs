@@ -1,6 +1,6 @@
 //! [`Threads`]: whether every other thread of this process sleeps, as the kernel says.
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Moment, SystemClock};
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
@@ -17,6 +17,9 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// How long a thread may run without a sleep before its name is printed.
 const SUSPICIOUS: Duration = Duration::from_secs(60);
+
+/// How long threads may go on without a moment at which all of them sleep: one of them never will.
+const STUCK: Duration = Duration::from_secs(300);
 
 /// In how many looks in a row the threads may be more or fewer than were found: some start and end.
 const MOST_MISCOUNTS: u32 = 100_000;
@@ -35,6 +38,8 @@ static HAS_SCHEDSTAT: LazyLock<bool> = LazyLock::new(|| {
 /// and only a timer or another process can wake one.
 pub(super) struct Threads {
     own: u32,
+    /// How long a look may take.
+    bound: Duration,
     known: Vec<Thread>,
 }
 
@@ -61,14 +66,19 @@ impl Threads {
     pub(super) fn of_this_process() -> Self {
         allow_many_files();
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get());
-        Self { own: own.expect("a thread's number is positive"), known: Vec::new() }
+        let own = own.expect("a thread's number is positive");
+        Self { own, bound: stuck(), known: Vec::new() }
     }
 
     /// Returns right after a moment at which all threads slept.
+    ///
+    /// # Panics
+    ///
+    /// If there is none for minutes, by the machine's clock.
     pub(super) fn wait_until_all_sleep(&mut self) {
-        let mut miscounts = 0;
+        let (mut miscounts, by) = (0, SystemClock.now() + self.bound);
         loop {
-            self.known.retain_mut(Thread::wait_until_off_processor);
+            self.known.retain_mut(|thread| thread.wait_until_off_processor(by));
             if !self.are_all() {
                 miscounts += 1;
                 assert!(miscounts < MOST_MISCOUNTS, "{TASKS} does not count the threads");
@@ -116,7 +126,7 @@ impl Thread {
 
     /// Waits until it is off its processor, and remembers how often it ran. `false` if it has
     /// ended.
-    fn wait_until_off_processor(&mut self) -> bool {
+    fn wait_until_off_processor(&mut self, by: Moment) -> bool {
         let (start, mut looks) = (SystemClock.now(), 0);
         loop {
             match self.is_off_processor() {
@@ -126,16 +136,21 @@ impl Thread {
                 Err(error) => panic!("cannot look at thread {}: {error}", self.id),
             }
             looks += 1;
+            assert!(SystemClock.now() < by, "{} never sleeps", self.name());
             if looks < 3 {
                 thread::yield_now();
                 continue;
             }
             pause(PAUSE);
             if looks % 100_000 == 0 && SystemClock.now().since(start) > SUSPICIOUS {
-                let name = fs::read_to_string(format!("{TASKS}/{}/comm", self.id));
-                eprintln!("no virtual time passes: {:?} does not sleep", name.unwrap_or_default());
+                eprintln!("no virtual time passes: {} does not sleep", self.name());
             }
         }
+    }
+
+    fn name(&self) -> String {
+        let name = fs::read_to_string(format!("{TASKS}/{}/comm", self.id)).unwrap_or_default();
+        format!("thread {} ({})", self.id, name.trim_end())
     }
 
     /// The first look.
@@ -176,6 +191,15 @@ impl Thread {
         runs.ok_or_else(|| io::Error::other("it does not say how often it ran"))
     }
 }
+
+/// [`STUCK`]; a second in the process that a test of it starts.
+fn stuck() -> Duration {
+    let is_tested = cfg!(test) && std::env::var_os(IS_STUCK).is_some();
+    if is_tested { Duration::from_secs(1) } else { STUCK }
+}
+
+/// Set in a process in which one thread never sleeps, on purpose.
+pub(super) const IS_STUCK: &str = "VIRTUAL_TIME_IS_STUCK";
 
 /// Sleeps for so long by the machine's clock.
 pub(super) fn pause(time: Duration) {

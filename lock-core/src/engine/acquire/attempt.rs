@@ -16,7 +16,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 
-/// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as zero.
+/// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as
+/// zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
@@ -59,7 +60,8 @@ impl Outage {
 }
 
 impl Wait<'_> {
-    /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until then.
+    /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
+    /// then.
     pub(super) fn contend(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -145,7 +147,7 @@ impl Wait<'_> {
             }
             Ok(Answer::RolledBack(why)) => self.rolled_back(waiter, why, sent, outage)?,
             Ok(Answer::Stale(_)) => {
-                let why = "the store turned down a token that nobody had proposed";
+                let why = "the store turned down a token that was not proposed";
                 let failure = Failure::Refused(Error::unavailable(why));
                 self.failed(waiter, failure, sent, outage)?
             }
@@ -167,7 +169,8 @@ impl Wait<'_> {
                 return;
             }
             // More news: another client had it and released it, so fewer are left to go first. Not
-            // at once, or a lock that is held for shorter than the delay would never be left to them.
+            // at once, or a lock that is held for shorter than the delay would never be left to
+            // them.
         }
     }
 
@@ -190,7 +193,8 @@ impl Wait<'_> {
         if !waiter.is_watched() {
             return self.watch(waiter);
         }
-        // A message may be lost, so the holder's lease bounds the sleep, and never more than our own.
+        // A message may be lost, so the holder's lease bounds the sleep, and never more than our
+        // own.
         let lease = self.engine.settings.lease_time.duration();
         let bounds = [left, self.engine.abilities.max_poll_interval];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
@@ -219,8 +223,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it, while
-    /// they have it or may be about to ask. `None`: they do not want it, or there are none.
+    /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it,
+    /// while they have it or may be about to ask. `None`: they do not want it, or there are none.
     fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
         let (is_behind, before) = waiter.is_behind();
         // An attempt without an answer may have the lock, and only another attempt finds that out.

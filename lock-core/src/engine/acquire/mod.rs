@@ -1,8 +1,9 @@
-//! Taking a lock: queue locally, ask the store when it is our turn, and sleep until that may change.
+//! Taking a lock: queue locally, ask the store when it is our turn, and sleep until that may
+//! change.
 //!
 //! Register, look again, then sleep: nothing that happens between the look and the sleep is lost,
-//! because a signal stays up. One absolute deadline is computed by the public call; every sleep ends
-//! by then, or earlier.
+//! because a signal stays up. One absolute deadline is computed by the public call; every sleep
+//! ends by then, or earlier.
 
 mod attempt;
 mod local_wait;
@@ -81,8 +82,8 @@ impl Plan {
 }
 
 impl Engine {
-    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was busy
-    /// until the deadline.
+    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
+    /// busy until the deadline.
     pub(crate) fn acquire(
         &self,
         lock: &Arc<LocalLock>,
@@ -250,7 +251,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The store granted it: make it ours, unless the answer took longer than the lease is good for.
+    /// The store granted it: make it ours, unless the answer took longer than the lease is good
+    /// for.
     fn take(
         &self,
         waiter: WaiterGuard<'_>,
@@ -306,7 +308,8 @@ impl<'a> Wait<'a> {
         ))
     }
 
-    /// Ends the wait without the lock. A request that went unanswered may have taken it, or may yet.
+    /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
+    /// yet.
     fn close(&self) {
         if self.doubt {
             let (name, time) = (self.lock.name.clone(), self.plan.time);

@@ -10,8 +10,9 @@ use crate::error::Error;
 use crate::lease::{Lease, LeaseTime};
 use std::sync::Arc;
 
-/// This thread holds the lock and took one hold more. A shorter lease never shortens it, a longer one
-/// costs a renewal; a hold that asks for the watchdog inside a fixed lease leaves that as it is.
+/// This thread holds the lock and took one hold more. A shorter lease never shortens it, a longer
+/// one costs a renewal; a hold that asks for the watchdog inside a fixed lease leaves that as it
+/// is.
 pub(super) fn nest(
     engine: &Engine,
     lock: &Arc<LocalLock>,

@@ -132,7 +132,8 @@ pub(in crate::engine) fn weigh_renewal(
     Ok(Renewal::Extended)
 }
 
-/// A nested hold cannot have more replicas than the outer one: that was granted under its own policy.
+/// A nested hold cannot have more replicas than the outer one: that was granted under its own
+/// policy.
 pub(super) fn refuse_more_replicas(acquisition: &Acquisition, plan: &Plan) -> Result<(), Error> {
     match &plan.asked_replication {
         Some(asked) if !acquisition.replication.covers(asked) => Err(Error::misuse(format!(

@@ -44,8 +44,8 @@ impl Wait<'_> {
         }
     }
 
-    /// The store grants nothing until a time that is known. A wait that ends before says so at once,
-    /// unless that may end sooner; the others are told why and until when, and wait it out.
+    /// The store grants nothing until a time that is known. A wait that ends before says so at
+    /// once, unless that may end sooner; the others are told why and until when, and wait it out.
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,

@@ -1,24 +1,25 @@
-//! [`FairnessPolicy`]: how long this client may keep a lock, and how long it leaves it to other clients.
+//! [`FairnessPolicy`]: how long this client may keep a lock, and how long it leaves it to others.
 //!
-//! The store serves whoever asks first after a release, and it tells all who wait in the same order every time: left to
-//! that, the first two would take fairness and the others starve. So a client that has had the lock for its time lets others
-//! go first, and whoever hears of a release waits for a moment before it asks - the longer, the more recently it had its
-//! turn: until it has heard of as many releases as there are clients, its own included, others have waited for longer.
+//! The store serves the first request after a release, and notifies all waiting clients in the same
+//! order every time: left to that, the first two would alternate and the others starve. So a client
+//! that has had the lock for its time lets others go first, and a client that hears of a release
+//! waits before it asks - the longer, the more recently it had its turn. Until it has heard of as
+//! many releases as there are clients, its own included, others have waited for longer.
 //!
-//! How many there are the store says with each release: so many it told. Where it does not, a client reckons it from how
-//! many releases it usually hears of between two fairness of its own. That errs for the benefit of whoever has more fairness
-//! than others, and keeps it so; so it is only for want of something better.
+//! The store says with each release how many clients it notified. Where it does not, a client
+//! estimates that from how many releases it usually hears of between two turns of its own. That
+//! favours clients with more turns than others, so it is used only for want of something better.
 //!
-//! The store does not know all: some waiters listen at another of its nodes, and some only ask from time to time. So a
-//! client that found the lock busy not long ago is not alone, whatever the store says; and one that seems to be alone
-//! leaves the lock free for a hundredth of its time.
+//! The store does not know all: some waiters listen at another of its nodes, and some poll. So a
+//! client that found the lock busy not long ago is not alone, whatever the store says; and one that
+//! seems to be alone leaves the lock free for a hundredth of its time.
 //!
-//! All of this is courtesy: it decides who asks first, never who gets in.
+//! All of this is courtesy: it decides which client asks first, never which one gets in.
 
 use crate::clock::Moment;
 use std::time::Duration;
 
-/// How much later than the client before it one asks: twice what a request takes, within these limits.
+/// By how much one client asks later than the one before it: twice a request's time, within limits.
 const SHORTEST_STEP: Duration = Duration::from_micros(300);
 const LONGEST_STEP: Duration = Duration::from_millis(5);
 /// The longest that a client leaves a free lock to others.
@@ -40,10 +41,10 @@ pub(crate) struct ReleaseTiming {
     pub(crate) told: Option<u32>,
 }
 
-/// Written and read under the local's lock.
+/// Written and read under the local lock's mutex.
 #[derive(Default)]
 pub(super) struct FairnessPolicy {
-    /// Since when this client has had the lock without letting another client have a go at it.
+    /// Since when this client has had the lock without giving other clients a turn.
     stretch: Option<Moment>,
     /// Since when it has not stood back, nor found that another client had the lock.
     undisturbed: Option<Moment>,
@@ -64,7 +65,7 @@ pub(super) struct FairnessPolicy {
 }
 
 impl FairnessPolicy {
-    /// The first of this client comes for it. Who else wanted it long ago is not known any more.
+    /// The first thread of this client wants it. Which clients wanted it long ago is forgotten.
     pub(super) fn begin(&mut self, now: Moment) {
         if self.returned.is_some_and(|returned| now >= returned + MEMORY) {
             *self = Self { pace: self.pace, ..Self::default() };
@@ -76,7 +77,7 @@ impl FairnessPolicy {
         if self.returned.is_some_and(|returned| now >= returned + LONGEST_PAUSE) {
             self.stretch = None; // others could have had it
         }
-        // From when we know of it: on a busy machine it may take the whole time until the thread runs that asked.
+        // From when we know of it: on a busy machine the thread that asked may run late.
         self.stretch.get_or_insert(now);
         self.undisturbed.get_or_insert(now);
         self.pace = now.since(sent);
@@ -94,11 +95,11 @@ impl FairnessPolicy {
     }
 
     /// The store told of a release.
-    pub(super) fn heard(&mut self) {
+    pub(super) fn release_heard(&mut self) {
         self.heard = (self.heard + 1).min(1_000);
     }
 
-    /// Whether this client has had the lock for as long as it may without letting others have a go.
+    /// Whether this client has had the lock for as long as it may before others get a turn.
     pub(super) fn is_over(&self, now: Moment, budget: Duration) -> bool {
         self.stretch.is_some_and(|since| now >= since + budget)
     }
@@ -117,8 +118,8 @@ impl FairnessPolicy {
         }
     }
 
-    /// The lock went back to the store, which `counts_waiters` or may not know them all. If this client has had it for its
-    /// time, its next attempt comes after the others'.
+    /// The lock went back to the store, which `counts_waiters` or may not know them all. If this
+    /// client has had it for its time, its next attempt comes after the others'.
     pub(super) fn released(
         &mut self,
         ReleaseTiming { at: now, took, .. }: ReleaseTiming,
@@ -127,7 +128,8 @@ impl FairnessPolicy {
     ) {
         self.pace = took.unwrap_or(self.pace);
         self.returned = Some(now);
-        // To take it again takes a request: far from the store that is as good as a change of holder.
+        // To take it again takes a request: far from the store that is as good as a change of
+        // holder.
         if budget.is_zero() || !self.is_over(now + self.pace, budget) {
             return;
         }
@@ -146,7 +148,7 @@ impl FairnessPolicy {
         self.stand_back = Some(now + on_its_way + pause);
     }
 
-    /// Nobody here waits any more, or the lock was lost.
+    /// No thread of this client waits any more, or the lock was lost.
     pub(super) fn forget(&mut self) {
         self.stretch = None;
         self.undisturbed = None;
@@ -158,18 +160,18 @@ impl FairnessPolicy {
         self.stand_back.filter(|until| deadline.is_none_or(|deadline| deadline > *until))
     }
 
-    /// The head goes and asks.
-    pub(super) fn goes(&mut self) {
+    /// The head contends from now on.
+    pub(super) fn contending(&mut self) {
         self.stand_back = None;
     }
 
-    /// How long whoever hears of a release waits before it asks, because others have waited for longer.
+    /// How long a client that hears of a release waits, because others have waited for longer.
     pub(super) fn delay(&self) -> Duration {
         (self.step() * self.before_us()).min(LONGEST_PAUSE)
     }
 
-    /// Whether several clients have waited for longer. Far from the store, a request of ours would come between a release
-    /// and the requests of those who heard of it; so it is to look first, and to ask only if they leave the lock free.
+    /// Whether several clients have waited for longer. Far from the store, our request would come
+    /// between a release and theirs: so we look first, and ask only if they leave the lock free.
     pub(super) fn is_behind(&self) -> bool {
         self.before_us() > 1
     }
@@ -202,7 +204,7 @@ mod tests {
     fn used_to(heard: u32) -> FairnessPolicy {
         let mut fairness = FairnessPolicy::default();
         for round in 0..40 {
-            (0..heard).for_each(|_| fairness.heard());
+            (0..heard).for_each(|_| fairness.release_heard());
             fairness.granted(moment(round), moment(round));
         }
         fairness
@@ -213,13 +215,13 @@ mod tests {
         let mut fairness = used_to(8);
         let mut last = Duration::MAX;
         for _ in 0..7 {
-            fairness.heard();
+            fairness.release_heard();
             assert!(fairness.delay() < last, "{:?}", fairness.delay());
             last = fairness.delay();
         }
-        fairness.heard();
+        fairness.release_heard();
         assert_eq!(fairness.delay(), Duration::ZERO);
-        fairness.heard();
+        fairness.release_heard();
         assert_eq!(fairness.delay(), Duration::ZERO);
     }
 
@@ -245,7 +247,7 @@ mod tests {
         let released = |at| ReleaseTiming { at: moment(at), took: None, told: None };
         fairness.released(released(16), budget, false);
         assert!(fairness.stand_back(None).is_some(), "another client has had it since");
-        fairness.goes();
+        fairness.contending();
         fairness.granted(moment(6_000), moment(6_000));
         fairness.released(released(6_006), budget, false);
         assert_eq!(fairness.stand_back(None), None, "that was long ago");
@@ -263,13 +265,13 @@ mod tests {
         fairness.waiting(200);
         let timing = ReleaseTiming { at: moment(100), took: None, told: None };
         fairness.released(timing, Duration::from_millis(5), false);
-        fairness.heard();
+        fairness.release_heard();
         fairness.begin(moment(200));
         assert!(fairness.is_behind());
         fairness.begin(moment(6_000));
         assert!(!fairness.is_behind() && fairness.delay().is_zero());
         fairness.waiting(200);
-        (0..MOST_CLIENTS).for_each(|_| fairness.heard());
+        (0..MOST_CLIENTS).for_each(|_| fairness.release_heard());
         assert!(!fairness.is_behind(), "also where they left in the meantime");
     }
 
@@ -277,8 +279,8 @@ mod tests {
     fn who_is_alone_or_one_of_two_does_not_wait() {
         assert_eq!(FairnessPolicy::default().delay(), Duration::ZERO);
         let mut fairness = used_to(2);
-        fairness.heard();
-        fairness.heard();
+        fairness.release_heard();
+        fairness.release_heard();
         assert_eq!(fairness.delay(), Duration::ZERO);
     }
 
@@ -286,10 +288,10 @@ mod tests {
     fn others_that_are_gone_are_forgotten() {
         let mut fairness = used_to(20);
         for _ in 0..40 {
-            fairness.heard();
+            fairness.release_heard();
             fairness.granted(moment(0), moment(0));
         }
-        fairness.heard();
+        fairness.release_heard();
         assert_eq!(fairness.delay(), Duration::ZERO);
     }
 
@@ -298,14 +300,14 @@ mod tests {
         let mut fairness = used_to(2);
         fairness.waiting(8);
         for _ in 0..7 {
-            fairness.heard();
+            fairness.release_heard();
             assert!(!fairness.delay().is_zero(), "others have waited for longer");
         }
-        fairness.heard();
+        fairness.release_heard();
         assert_eq!(fairness.delay(), Duration::ZERO);
         let mut fairness = used_to(20);
         fairness.waiting(8);
-        (0..8).for_each(|_| fairness.heard());
+        (0..8).for_each(|_| fairness.release_heard());
         assert_eq!(fairness.delay(), Duration::ZERO, "it had fewer fairness than others");
     }
 

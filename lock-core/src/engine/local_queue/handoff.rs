@@ -4,8 +4,8 @@
 //! has a token of its own, from those that the store reserved with the grant. Handing on proves
 //! nothing about the store: if it says later that the lock was gone, an event tells of all holds.
 //!
-//! It is passed on only on equal terms, while nothing about it is open, and for a setting's time at a
-//! stretch, because waiters in other processes hear nothing of it.
+//! It is passed on only on equal terms, while nothing about it is open, and for a setting's time at
+//! a stretch, because waiters in other processes hear nothing of it.
 
 use super::{LocalLock, LockRequest};
 use crate::clock::{Clock, Moment};

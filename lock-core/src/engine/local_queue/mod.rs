@@ -81,12 +81,13 @@ pub(crate) struct LocalLockState {
     answered: Option<Moment>,
     /// Waiters whose deadline has passed, and that wait for the end of the head's request.
     overdue: Vec<Arc<Signal>>,
-    /// The timer of this name in the wheel, and when it is due. Written by the watchdog.
+    /// The timer of this name in the wheel, and when it is due. Written by the
+    /// [timer](super::renewal).
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
-    /// Acquisitions that were handed to a waiter, by its ticket, and not fetched yet. The newest may
-    /// be the current one; the others were lost meanwhile.
+    /// Acquisitions that were handed to a waiter, by its ticket, and not fetched yet. The newest
+    /// may be the current one; the others were lost meanwhile.
     handed: Vec<(u64, Arc<Acquisition>)>,
     fairness: FairnessPolicy,
 }
@@ -116,7 +117,8 @@ pub(crate) struct LockRequest {
     pub(crate) holder: Holder,
     pub(crate) signal: Arc<Signal>,
     pub(crate) since: Moment,
-    /// The lease that a handed-off acquisition must have; `None` if only one from the store will do.
+    /// The lease that a handed-off acquisition must have; `None` if only one from the store will
+    /// do.
     pub(crate) watched: Option<LeaseTime>,
     /// How many replicas must have confirmed it.
     pub(crate) replication: Replication,
@@ -148,7 +150,7 @@ impl LocalLock {
         if cfg!(test) { 0 } else { fastrand::u8(..) }
     }
 
-    /// How much earlier the first renewal of a holding with this lease is due.
+    /// How much earlier the first renewal with this lease is due.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
         lease.duration() / SPREAD * u32::from(self.phase) / (u32::from(u8::MAX) + 1)
     }
@@ -157,15 +159,15 @@ impl LocalLock {
         self.state.lock()
     }
 
-    /// Brings all of them from memory before each is locked in turn: plain reads do not wait for each
-    /// other, as locks do, and of very many most are in no cache when they are due.
+    /// Brings all of them from memory before each is locked in turn: plain reads do not wait for
+    /// each other, as locks do, and of very many most are in no cache when they are due.
     pub(crate) fn fetch<'a>(locks: impl IntoIterator<Item = &'a Arc<Self>>) {
         for lock in locks {
             std::hint::black_box(lock.state.is_locked());
         }
     }
 
-    /// Goes in: one hold more if that `thread` has it, otherwise into the queue.
+    /// One hold more if that `thread` has the lock, otherwise a position in the queue.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
@@ -217,7 +219,7 @@ impl LocalLock {
             state.told(told);
         }
         if state.watch.is_none() {
-            state.fairness.heard(); // where we watch, the store tells us of our own release, too
+            state.fairness.release_heard(); // where we watch, the store tells us of our own release, too
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
             let Sharing { hand_off, counts_waiters } = self.sharing;
@@ -236,7 +238,7 @@ impl LocalLock {
         self.lock().queue.len()
     }
 
-    /// How many holds this thread has, lost ones too, and on which holding.
+    /// How many holds this thread has, lost ones too, and on which acquisition.
     pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Acquisition>)> {
         let state = self.lock();
         let mut acquisitions = state.current.iter().chain(&state.lost);

@@ -60,7 +60,8 @@ impl Drop for LocalLock {
     fn drop(&mut self) {
         let Some(registry) = self.registry.upgrade() else { return };
         let Some(mut locks) = registry.lock() else { return };
-        // Since our last handle was dropped, another thread may have made a new one: that one stays.
+        // Since our last handle was dropped, another thread may have made a new one: that one
+        // stays.
         let is_ours = |lock: &Weak<Self>| std::ptr::eq(lock.as_ptr(), self);
         if locks.get(&self.name).is_some_and(is_ours) || mutant("late_entry_removes_successor") {
             locks.remove(&self.name);

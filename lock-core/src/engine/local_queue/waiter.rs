@@ -9,8 +9,8 @@ use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what was
-/// handed to it and not fetched.
+/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what
+/// was handed to it and not fetched.
 pub(crate) struct WaiterGuard<'a> {
     pub(super) owner: &'a dyn QueueOwner,
     pub(super) lock: Arc<LocalLock>,
@@ -22,11 +22,11 @@ pub(crate) struct WaiterGuard<'a> {
 pub(crate) enum Turn {
     /// Ours: we are the head, no thread of this client holds the lock, and the store wakes us.
     Mine,
-    /// The lock was handed to us: one hold on this holding.
+    /// The lock was handed to us: one hold on this acquisition.
     Handed(Arc<Acquisition>),
     /// Ours at that moment: until then other clients go first.
     StandBack(Moment),
-    /// Not ours yet. The holding that is in the way, if it is one, ends by itself at its deadline.
+    /// Not ours yet. The acquisition in the way, if it is one, ends by itself at its deadline.
     Wait(Option<Arc<Acquisition>>),
 }
 
@@ -67,7 +67,7 @@ impl WaiterGuard<'_> {
                     head.asks_until = Some(now + self.owner.command_timeout());
                 }
                 head.contending = true;
-                state.fairness.goes();
+                state.fairness.contending();
                 Turn::Mine
             }
             _ => Turn::Wait(None),
@@ -98,9 +98,9 @@ impl WaiterGuard<'_> {
         if state.queue.is_empty() {
             ended = state.watch.take();
             state.outage = None;
-            // If we leave as the holder, our client's time goes on: the next thread may be handed the
-            // lock. Otherwise that time is over: a thread that takes it much later must not stand
-            // back for others and leave the lock idle.
+            // If we leave as the holder, our client's time goes on: the next thread may be handed
+            // the lock. Otherwise that time is over: a thread that takes it much later must not
+            // stand back for others and leave the lock idle.
             if state.current.is_none() {
                 state.fairness.forget();
             }
@@ -142,12 +142,13 @@ impl WaiterGuard<'_> {
         self.lock.lock().request_ended(Some(now));
     }
 
-    /// How long to leave a lock that was just released to those who have waited for longer.
+    /// How long to leave a lock that was just released to clients that have waited for longer.
     pub(crate) fn delay(&self) -> Duration {
         self.lock.lock().fairness.delay()
     }
 
-    /// Whether several clients have waited for longer, and how many releases were heard of until now.
+    /// Whether several clients have waited for longer, and how many releases were heard of until
+    /// now.
     pub(crate) fn is_behind(&self) -> (bool, u32) {
         let fairness = &self.lock.lock().fairness;
         (fairness.is_behind(), fairness.releases())
@@ -219,7 +220,7 @@ impl WaiterGuard<'_> {
         Known::By(by)
     }
 
-    /// Leaves the queue as the holder, with one hold. The next in the queue becomes its head and waits for the release.
+    /// Leaves the queue as the holder, with one hold. The next waiter becomes the head.
     /// `then` runs before another thread can see it.
     pub(crate) fn occupy<R>(
         self,
@@ -234,7 +235,7 @@ impl WaiterGuard<'_> {
         state.request_ended(Some(now));
         let result = then(&mut state);
         drop(state);
-        result // dropping `self` takes us out of the queue, and wakes nobody, because the lock is occupied
+        result // dropping `self` leaves the queue, and wakes no waiter, because the lock is held
     }
 }
 
@@ -253,7 +254,7 @@ impl Wake for LockWake {
     fn wake(&self) {
         let Some(lock) = self.0.upgrade() else { return };
         let mut state = lock.lock();
-        state.fairness.heard();
+        state.fairness.release_heard();
         if let Some(head) = state.queue.front().filter(|head| head.contending) {
             head.request.signal.raise();
         }

@@ -11,8 +11,8 @@ const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// The leases that a node renewed lately, and when.
 ///
-/// A node has few calls under way. Where none is answered they keep the others waiting, and must not
-/// do so for longer than the shortest lease among them can bear.
+/// A node has few calls under way. Where none is answered they keep the others waiting, and must
+/// not do so for longer than the shortest lease among them can bear.
 #[derive(Default)]
 pub(super) struct RecentLeases(HashMap<LeaseTime, Moment>);
 

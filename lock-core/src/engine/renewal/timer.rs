@@ -1,8 +1,8 @@
 //! [`Timer`]: one thread that knows when which lock must be checked, and asks no store itself.
 //!
 //! There is one timer for each name that is or was just held, and it is re-armed lazily: unlocking
-//! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and unlock
-//! of a name in use touches neither the wheel nor the thread.
+//! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and
+//! unlock of a name in use touches neither the wheel nor the thread.
 
 use super::{RenewalJob, RenewalPolicy};
 use crate::backend::RENEW_BATCH;
@@ -55,8 +55,8 @@ impl Timer {
         Self { clock, state: Mutex::new(state), signal: Arc::default(), policy }
     }
 
-    /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will be
-    /// checked before that anyway.
+    /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will
+    /// be checked before that anyway.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! [`Workers`]: the threads that send renewals, and those that clean up after unknown outcomes.
 //!
-//! For each node there is one of each kind, started by the first work. A cleanup that hangs holds up
-//! no renewal, and outlives the call that caused it: it goes on until it is confirmed, or until the
-//! lease has ended everything by itself.
+//! For each node there is one of each kind, started by the first work. A cleanup that hangs holds
+//! up no renewal, and outlives the call that caused it: it goes on until it is confirmed, or until
+//! the lease has ended everything by itself.
 
 use super::node_queue::{NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A store that answers late to whoever does not wait, a client of it, and what its events were called.
+/// A store that answers late to whoever does not wait, a client of it, and what its events were
+/// called.
 fn lazy() -> (Recorded, Client, Arc<Mutex<Vec<String>>>) {
     let (store, _clock) = Recorded::new();
     store.is_lazy.store(true, Ordering::SeqCst);

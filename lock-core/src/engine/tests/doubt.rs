@@ -64,7 +64,8 @@ fn a_renewal_that_is_confirmed_right_after_the_deadline_leaves_no_lock_behind() 
     store.fail_next("renew", Fault::AnswerHangs);
     clock.advance(SECOND);
     eventually("it is under way", || store.count("renew") == 1);
-    // The timer looks once more, where the next renewal would be due, and then at the end: at its next tick after that.
+    // The timer looks once more, where the next renewal would be due, and then at the end: at its
+    // next tick after that.
     parked(&clock, 1);
     clock.advance(11 * SECOND);
     parked(&clock, 1);
@@ -165,8 +166,9 @@ fn a_clean_up_that_hangs_delays_no_renewal() {
     eventually("the clean-up hangs", || store.count("close") == 1);
     for renewals in 1..=5 {
         clock.advance(10 * SECOND + SECOND / 10);
-        // Told when the next renewal is due. To go on before that would make it due in the past: it would come with the
-        // wheel's next tick, and this clock stands still until somebody moves it.
+        // Told when the next renewal is due. To go on before that would make it due in the past: it
+        // would come with the wheel's next tick, and this clock stands still until somebody moves
+        // it.
         eventually("it is renewed all the same", || renewed() == renewals);
         assert_eq!(store.count("renew"), renewals);
         assert!(kept.remaining() > 29 * SECOND);

@@ -1,11 +1,13 @@
-//! Hand-off: whose turn it is inside this client, what it costs the store, and when the lock goes back to it.
+//! Hand-off: whose turn it is inside this client, what it costs the store, and when the lock goes
+//! back to it.
 
 use super::*;
 use crate::FencingToken;
 
 const BUDGET: Duration = crate::Config::DEFAULT_HAND_OFF;
 
-/// A client of which one thread holds the lock with tokens set aside, because another one waited when it was granted.
+/// A client of which one thread holds the lock with tokens set aside, because another one waited
+/// when it was granted.
 fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
     held_after(store, || {})
 }
@@ -31,8 +33,9 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
     (client, guard)
 }
 
-/// Waits until the head of a queue sleeps, for as long as another client's lease may last. Not only until it watches: it
-/// looks once more then, and that look may be granted with as many tokens as were needed before somebody queued.
+/// Waits until the head of a queue sleeps, for as long as another client's lease may last. Not only
+/// until it watches: it looks once more then, and that look may be granted with as many tokens as
+/// were needed before somebody queued.
 fn head_sleeps(store: &Recorded) {
     let long =
         || store.clock.sleepers().iter().any(|until| *until > store.clock.now() + 20 * SECOND);
@@ -263,7 +266,8 @@ fn a_stretch_is_over_when_the_last_who_waits_gives_up() {
     let guard = lock.lock().unwrap();
     let interrupt = Interrupt::new();
     let gives_up = waits(&client, LockOptions::new().interrupt(&interrupt));
-    // It goes back to the store for the one who waits, who cannot ask for it (nor at the second try, at once), and gives up.
+    // It goes back to the store for the one who waits, who cannot ask for it (nor at the second
+    // try, at once), and gives up.
     store.fail_next("acquire", Fault::NotSent);
     store.fail_next("acquire", Fault::NotSent);
     guard.unlock().unwrap();
@@ -349,8 +353,9 @@ fn tokens_that_a_repetition_was_told_of_are_not_given_back() {
     let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
     let used = token(&guard);
     guard.unlock().unwrap();
-    // The counter may have been moved between the first request and its repetition, by another lock that shares it: what
-    // lies in the range then may be that one's. The clock stands still, so the next token shows where the counter stands.
+    // The counter may have been moved between the first request and its repetition, by another lock
+    // that shares it: what lies in the range then may be that one's. The clock stands still, so the
+    // next token shows where the counter stands.
     let next = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&next).get(), used.get() + 2_001);
 }
@@ -436,7 +441,8 @@ fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
     assert_eq!(lost, Some((3, Some(tokens), Some(last))));
 }
 
-/// A manual clock on which the thread called [`LATE`] wakes up late: not while somebody holds the gate.
+/// A manual clock on which the thread called [`LATE`] wakes up late: not while somebody holds the
+/// gate.
 #[derive(Debug)]
 struct Sluggish(ManualClock, Mutex<()>);
 
@@ -456,7 +462,8 @@ impl Clock for Sluggish {
     }
 }
 
-/// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and late.
+/// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and
+/// late.
 struct HandoffChain {
     store: Recorded,
     clock: Arc<Sluggish>,

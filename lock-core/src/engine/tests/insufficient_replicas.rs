@@ -198,7 +198,8 @@ fn renewal_without_replicas_is_sent_while_all_with_replicas_hang() {
     drop(gate);
 }
 
-/// Of a lock that two replicas confirmed when it was granted, the events that say what its renewals count as.
+/// Of a lock that two replicas confirmed when it was granted, the events that say what its renewals
+/// count as.
 fn degraded_and_restored(
     policy: Replication,
     prepare: impl FnOnce(&Recorded),

@@ -133,7 +133,7 @@ fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
 }
 
 #[test]
-fn channels_that_are_gone_are_forgotten_and_others_are_told() {
+fn dropped_channels_are_forgotten_and_others_notified() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let both = crate::MultiLock::new([client.mutex("a").unwrap(), client.mutex("b").unwrap()]);

@@ -73,7 +73,8 @@ pub(crate) fn sleeping(clock: &ManualClock) -> usize {
     if sleepers.iter().all(|until| *until > clock.now()) { sleepers.len() } else { 0 }
 }
 
-/// Lets that many threads wait for a held lock, one after the other, and returns the order in which they get it.
+/// Lets that many threads wait for a held lock, one after the other, and returns the order in which
+/// they get it.
 fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) -> Vec<usize> {
     let lock = client.mutex("x").unwrap();
     let guard = lock.lock().unwrap();

@@ -1,4 +1,5 @@
-//! Who waits: the local queue, interrupts, stores that wake nobody, and stores that cannot be asked.
+//! Who waits: the local queue, interrupts, stores that wake nobody, and stores that cannot be
+//! asked.
 
 use super::*;
 

@@ -137,7 +137,8 @@ fn dropping_the_guard_of_a_lost_lock_does_not_panic() {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A clock that leaps by a second when it is read for the n-th time by the thread that said so, and goes on from there.
+/// A clock that leaps by a second when it is read for the n-th time by the thread that said so, and
+/// goes on from there.
 #[derive(Debug, Clone)]
 struct Leaping {
     clock: ManualClock,

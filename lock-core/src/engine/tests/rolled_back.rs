@@ -113,7 +113,7 @@ fn a_store_that_turns_down_what_nobody_proposed_is_unavailable() {
     let (store, client) = Scripted::new([answer.clone(), answer]);
     let lock = client.mutex("x").unwrap();
     let error = lock.try_lock().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("nobody had proposed"), "{error}");
+    assert!(error.is_unavailable() && error.to_string().contains("was not proposed"), "{error}");
     assert_eq!(store.owners(), 1);
     drop(lock.try_lock().unwrap().expect("it is free again"));
 }

@@ -66,7 +66,8 @@ fn what_is_behind_a_renewal_that_gets_stuck_is_taken_up_without_anything_new() {
     }
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    // The lane's own, and then a spare of a spare: each finds that nobody was answered for too long.
+    // The lane's own, and then a spare of a spare: each finds that nobody was answered for too
+    // long.
     for stuck in 1..=3 {
         eventually("it hangs", || store.count("renew") == stuck);
         parked(&clock, 2);

@@ -15,7 +15,8 @@ fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
     waiter.join().unwrap()
 }
 
-/// The same where the lock is held by another client: it has looked, watched, looked again, and sleeps.
+/// The same where the lock is held by another client: it has looked, watched, looked again, and
+/// sleeps.
 fn sleeper(
     store: &Recorded,
     client: &Client,

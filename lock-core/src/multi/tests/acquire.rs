@@ -7,7 +7,7 @@ use crate::parts::Parts;
 use crate::{LockGuard, LockName, OnInsufficientReplicas, Replication};
 
 #[test]
-fn it_takes_all_or_none() {
+fn multi_lock_takes_all_members_or_none() {
     let three = Three::new();
     let lock = three.all();
     let guard = lock.try_lock().unwrap().unwrap();
@@ -26,7 +26,7 @@ fn it_takes_all_or_none() {
 }
 
 #[test]
-fn a_try_is_one_attempt_at_each() {
+fn try_lock_is_one_attempt_at_each_member() {
     let three = Three::new();
     let lock = three.all();
     lock.try_lock().unwrap().unwrap().unlock().unwrap();
@@ -38,7 +38,7 @@ fn a_try_is_one_attempt_at_each() {
 }
 
 #[test]
-fn nobody_waits_for_one_while_holding_another() {
+fn waiter_for_one_member_holds_no_other() {
     let three = Three::new();
     let busy = three.strangers()[1].lock().unwrap();
     let lock = three.all();
@@ -52,7 +52,7 @@ fn nobody_waits_for_one_while_holding_another() {
 }
 
 #[test]
-fn the_wait_is_one_deadline_for_all() {
+fn wait_is_one_deadline_for_all_members() {
     let three = Three::new();
     let [a, _, c] = three.strangers();
     let (first, second) = (a.lock().unwrap(), c.lock().unwrap());
@@ -76,7 +76,7 @@ fn the_wait_is_one_deadline_for_all() {
 }
 
 #[test]
-fn one_that_cannot_be_asked_is_not_busy_and_is_named() {
+fn unavailable_member_is_an_error_that_names_it() {
     let three = Three::new();
     let lock = three.all();
     three.stores[1].cut("acquire", Fault::Refused);
@@ -97,7 +97,7 @@ fn one_that_cannot_be_asked_is_not_busy_and_is_named() {
 }
 
 #[test]
-fn a_wait_outlasts_an_outage_and_one_without_an_end_gives_up_after_the_limit() {
+fn wait_survives_outage_and_lock_fails_after_the_limit() {
     let three = Three::new();
     three.stores[1].cut("acquire", Fault::NotSent);
     let lock = three.all();
@@ -121,7 +121,7 @@ fn a_wait_outlasts_an_outage_and_one_without_an_end_gives_up_after_the_limit() {
 }
 
 #[test]
-fn one_that_too_few_replicas_confirm_is_tried_again_where_the_policy_says_so() {
+fn member_with_insufficient_replicas_is_retried_by_policy() {
     let three = Three::able(Abilities::full().replication(ReplicaSupport::Listed));
     let confirm = |count| *three.stores[1].replicas.lock() = Some(count);
     let under = |on_insufficient_replicas| {
@@ -165,7 +165,7 @@ fn one_that_too_few_replicas_confirm_is_tried_again_where_the_policy_says_so() {
 }
 
 #[test]
-fn an_interrupt_in_the_middle_leaves_nothing() {
+fn interrupt_between_members_leaves_no_lock() {
     let three = Three::new();
     let busy = three.strangers()[1].lock().unwrap();
     let (lock, interrupt) = (three.all(), Interrupt::new());
@@ -218,7 +218,7 @@ impl DistLock for Trap {
 }
 
 #[test]
-fn a_panic_in_the_middle_leaves_nothing() {
+fn panic_between_members_leaves_no_lock() {
     let three = Three::new();
     let [a, b, c] = three.locks.clone();
     let trap: Arc<dyn DistLock> = Arc::new(Trap(c));
@@ -230,7 +230,7 @@ fn a_panic_in_the_middle_leaves_nothing() {
 }
 
 #[test]
-fn a_fixed_lease_is_whole_when_the_guard_is_handed_out() {
+fn fixed_lease_is_full_when_the_guard_is_returned() {
     let three = Three::new();
     let lock = three.all();
     let options = LockOptions::new().lease(10 * SECOND);
@@ -252,7 +252,7 @@ fn a_fixed_lease_is_whole_when_the_guard_is_handed_out() {
 }
 
 #[test]
-fn what_takes_longer_to_take_than_its_lease_is_good_for_is_given_back() {
+fn acquisition_longer_than_its_lease_is_released() {
     let three = Three::new();
     three.stores[1].fail_next("acquire", Fault::Slow(3 * SECOND / 2));
     three.stores[2].fail_next("acquire", Fault::Slow(3 * SECOND / 2));
@@ -264,7 +264,7 @@ fn what_takes_longer_to_take_than_its_lease_is_good_for_is_given_back() {
 }
 
 #[test]
-fn a_majority_takes_all_it_can_get_and_needs_more_than_half() {
+fn majority_takes_all_free_members_and_requires_half() {
     let three = Three::new();
     let lock = three.majority();
     let guard = lock.lock().unwrap();
@@ -284,7 +284,7 @@ fn a_majority_takes_all_it_can_get_and_needs_more_than_half() {
 }
 
 #[test]
-fn a_majority_tells_busy_from_unavailable() {
+fn majority_distinguishes_busy_from_unavailable() {
     let three = Three::new();
     // A new handle each time: one that has found a member ailing asks it last.
     let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
@@ -318,7 +318,7 @@ fn a_majority_tells_busy_from_unavailable() {
 }
 
 #[test]
-fn a_majority_waits_for_each_no_longer_than_its_share() {
+fn majority_waits_for_each_member_for_its_share() {
     let three = Three::new();
     let [a, b, _] = three.strangers();
     let (stuck, busy) = (a.lock().unwrap(), b.lock().unwrap());
@@ -337,7 +337,7 @@ fn a_majority_waits_for_each_no_longer_than_its_share() {
 }
 
 #[test]
-fn a_majority_does_without_what_could_not_be_asked_a_while_ago() {
+fn majority_avoids_recently_unavailable_member() {
     let three = Three::new();
     let lock = three.majority();
     three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
@@ -366,7 +366,7 @@ fn interrupted_by(three: &Three, interrupt: &Interrupt) -> thread::JoinHandle<Re
 }
 
 #[test]
-fn interrupt_reset_in_a_pause_ends_the_wait() {
+fn interrupt_reset_during_pause_ends_wait() {
     // More than once: a waiter that wakes up quickly could see that it is fired.
     for _ in 0..20 {
         let three = Three::new();
@@ -384,7 +384,7 @@ fn interrupt_reset_in_a_pause_ends_the_wait() {
 }
 
 #[test]
-fn interrupt_reset_in_a_give_back_ends_the_wait() {
+fn interrupt_reset_during_release_ends_wait() {
     let three = Three::new();
     let busy = three.strangers()[1].lock().unwrap();
     let interrupt = Interrupt::new();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn it_is_as_good_as_its_worst_member_and_its_loss_is_told_once() {
+fn multi_lock_guard_is_lost_with_one_member_and_notified_once() {
     let three = Three::new();
     let guard = three.all().lock().unwrap();
     assert_eq!((guard.state(), guard.is_valid()), (GuardState::Held, true));
@@ -30,7 +30,7 @@ fn it_is_as_good_as_its_worst_member_and_its_loss_is_told_once() {
 }
 
 #[test]
-fn of_a_majority_as_many_may_be_lost_as_are_not_needed() {
+fn majority_guard_survives_loss_of_spare_member() {
     let three = Three::new();
     let guard = three.majority().lock().unwrap();
     let losses = guard.losses();
@@ -51,7 +51,7 @@ fn of_a_majority_as_many_may_be_lost_as_are_not_needed() {
 }
 
 #[test]
-fn the_channel_closes_without_a_word_when_it_is_given_back() {
+fn loss_channel_closes_without_message_at_unlock() {
     let three = Three::new();
     let guard = three.all().lock().unwrap();
     let losses = guard.losses();
@@ -61,7 +61,7 @@ fn the_channel_closes_without_a_word_when_it_is_given_back() {
 }
 
 #[test]
-fn the_watchdog_keeps_all_of_them() {
+fn watchdog_renews_every_member() {
     let three = Three::new();
     let guard = three.all().lock().unwrap();
     three.advance(65 * SECOND);
@@ -72,7 +72,7 @@ fn the_watchdog_keeps_all_of_them() {
 }
 
 #[test]
-fn it_remains_for_as_long_as_enough_of_it_do() {
+fn remaining_is_that_of_enough_members() {
     let three = Three::new();
     let [a, b, _] = &three.locks;
     let options = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
@@ -92,7 +92,7 @@ fn it_remains_for_as_long_as_enough_of_it_do() {
 }
 
 #[test]
-fn all_are_released_also_when_one_fails_and_every_failure_is_told() {
+fn failed_member_release_keeps_others_released_and_reported() {
     let three = Three::new();
     let guard = three.all().lock().unwrap();
     three.stores[2].store.lose(three.locks[2].name());
@@ -105,7 +105,7 @@ fn all_are_released_also_when_one_fails_and_every_failure_is_told() {
 }
 
 #[test]
-fn its_debug_names_the_members() {
+fn debug_names_the_members() {
     let three = Three::new();
     let guard = three.majority().lock().unwrap();
     let text = format!("{guard:?}");
@@ -114,7 +114,7 @@ fn its_debug_names_the_members() {
 }
 
 #[test]
-fn one_lock_has_its_token_in_the_list_of_one() {
+fn single_lock_lists_its_token() {
     let three = Three::new();
     let guard = three.locks[0].lock().unwrap();
     assert_eq!(guard.fencing_tokens(), [(three.locks[0].name().clone(), guard.fencing_token())]);
@@ -123,7 +123,7 @@ fn one_lock_has_its_token_in_the_list_of_one() {
 }
 
 #[test]
-fn a_member_that_ends_while_another_is_verified_is_a_loss() {
+fn member_that_ends_during_verify_is_a_loss() {
     let three = Three::new();
     let options = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
     let _outer = three.locks[2].lock_with(&options(60)).unwrap();

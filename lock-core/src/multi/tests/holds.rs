@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn holds_of_members_and_of_the_whole_are_counted_together() {
+fn holds_of_members_and_composite_are_counted_together() {
     let three = Three::new();
     let lock = three.all();
     let [a, b, c] = &three.locks;
@@ -26,7 +26,7 @@ fn holds_of_members_and_of_the_whole_are_counted_together() {
 }
 
 #[test]
-fn a_thread_that_lost_a_member_does_not_enter_as_if_nothing_had_happened() {
+fn reentry_after_loss_of_member_is_refused() {
     let three = Three::new();
     let (all, majority) = (three.all(), three.majority());
     let guard = all.lock().unwrap();
@@ -40,7 +40,7 @@ fn a_thread_that_lost_a_member_does_not_enter_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn detached_holds_end_by_unlock_through_any_handle_newest_first() {
+fn unlock_by_any_handle_ends_newest_detached_hold() {
     let three = Three::new();
     let [a, b, c] = three.locks.clone();
     let lock = three.all();
@@ -62,7 +62,7 @@ fn detached_holds_end_by_unlock_through_any_handle_newest_first() {
 }
 
 #[test]
-fn what_was_detached_one_by_one_is_unlocked_one_by_one() {
+fn members_detached_singly_are_unlocked_singly() {
     let three = Three::new();
     let lock = three.all();
     for member in &three.locks {
@@ -78,7 +78,7 @@ fn what_was_detached_one_by_one_is_unlocked_one_by_one() {
 }
 
 #[test]
-fn detached_majorities_of_different_members_end_as_they_were_taken() {
+fn detached_majorities_end_with_the_members_they_took() {
     let three = Three::new();
     let lock = three.majority();
     let [a, _, c] = three.strangers();
@@ -94,7 +94,7 @@ fn detached_majorities_of_different_members_end_as_they_were_taken() {
 }
 
 #[test]
-fn what_is_detached_is_given_back_when_the_last_handle_goes() {
+fn detached_hold_is_released_with_the_last_handle() {
     let three = Three::new();
     three.all().lock().unwrap().detach();
     let Three { stores, clients, locks, .. } = three;

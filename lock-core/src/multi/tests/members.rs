@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_same_lock_twice_is_refused_wherever_it_stands() {
+fn same_lock_twice_is_refused_at_any_depth() {
     let three = Three::new();
     let [a, b, c] = &three.locks;
     for refused in [
@@ -22,7 +22,7 @@ fn the_same_lock_twice_is_refused_wherever_it_stands() {
 }
 
 #[test]
-fn none_is_too_few_and_a_majority_is_of_three_or_more() {
+fn too_few_members_are_refused() {
     let three = Three::new();
     let [a, b, _] = &three.locks;
     assert!(MultiLock::new(Vec::<Mutex>::new()).unwrap_err().is_misuse());
@@ -35,7 +35,7 @@ fn none_is_too_few_and_a_majority_is_of_three_or_more() {
 }
 
 #[test]
-fn the_name_says_which_locks_it_is_made_of() {
+fn composite_name_lists_its_members() {
     let three = Three::new();
     assert_eq!(three.all().name().as_str(), "a + b + c");
     assert_eq!(three.majority().name().as_str(), "2 of 3 (a, b, c)");
@@ -56,7 +56,7 @@ fn the_name_says_which_locks_it_is_made_of() {
 }
 
 #[test]
-fn several_locks_of_several_locks_are_one() {
+fn composite_of_composites_is_one_lock() {
     let three = Three::new();
     let other = three.clients[0].mutex("d").unwrap();
     let lock = MultiLock::new([Arc::<dyn DistLock>::from(three.majority()), other.into()]).unwrap();
@@ -77,7 +77,7 @@ fn several_locks_of_several_locks_are_one() {
 }
 
 #[test]
-fn it_has_all_verbs() {
+fn multi_lock_has_all_methods_of_dist_lock() {
     let three = Three::new();
     let lock: Arc<dyn DistLock> = three.all().into();
     let interrupt = Interrupt::new();
@@ -93,7 +93,7 @@ fn it_has_all_verbs() {
 }
 
 #[test]
-fn it_is_locked_when_it_could_not_be_taken_now_and_force_frees_all() {
+fn composite_is_locked_if_not_takeable_and_force_frees_it() {
     let three = Three::new();
     let [a, b, _] = three.strangers();
     let (all, majority) = (three.all(), three.majority());
@@ -108,7 +108,7 @@ fn it_is_locked_when_it_could_not_be_taken_now_and_force_frees_all() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_free_or_held_only_where_the_others_decide_it() {
+fn unavailable_member_is_ignored_if_others_decide() {
     let three = Three::new();
     let [a, b, _] = three.strangers();
     let (all, majority) = (three.all(), three.majority());
@@ -129,7 +129,7 @@ fn what_cannot_be_asked_is_free_or_held_only_where_the_others_decide_it() {
 }
 
 #[test]
-fn an_owned_mutex_can_be_a_part() {
+fn owned_mutex_can_be_a_member() {
     let client = Three::new().stores[0].client();
     let [a, b] = ["a", "b"].map(|name| client.owned_mutex(name).unwrap());
     let both = MultiLock::new([&a, &b]).unwrap();

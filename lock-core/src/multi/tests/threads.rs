@@ -47,7 +47,7 @@ fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock>
 }
 
 #[test]
-fn a_and_b_and_b_and_a_do_not_wait_for_each_other() {
+fn opposite_orders_do_not_deadlock() {
     crowd(100, |[a, b, _], n| {
         let both = if n % 2 == 0 { [a, b] } else { [b, a] };
         MultiLock::new(both).unwrap().into()
@@ -55,13 +55,13 @@ fn a_and_b_and_b_and_a_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_ring_of_pairs_does_not_close() {
+fn ring_of_pairs_does_not_deadlock() {
     crowd(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
 }
 
 /// Those who want one lock each keep its queue from ever being empty, so a try never finds it free.
 #[test]
-fn who_wants_both_has_a_turn_among_many_who_want_one() {
+fn multi_lock_gets_both_among_waiters_for_each() {
     let clients = clients();
     let [a, b] = [0, 1].map(|n| clients[n].mutex(NAMES[n]).unwrap());
     let both = MultiLock::new([&a, &b]).unwrap();

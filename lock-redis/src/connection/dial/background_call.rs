@@ -1,4 +1,5 @@
-//! [`BackgroundCall`]: calls that have no deadline of their own, on a thread of their own: the caller keeps to its deadline.
+//! [`BackgroundCall`]: a call without a deadline, on a thread of its own; its callers have
+//! deadlines.
 
 use lock_core::{Clock, Moment};
 use parking_lot::{Condvar, Mutex};
@@ -9,15 +10,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// ProviderCalls of one kind, never two at the same time: with something that hangs, a thread for each try would pile up.
+/// Calls of one kind, one at a time: with a call that hangs, threads would pile up.
 pub(super) struct BackgroundCall<T> {
-    /// The thread's name.
     name: &'static str,
     shared: Arc<Shared<T>>,
 }
 
 struct Shared<T> {
-    /// Written by the thread and by the caller that starts it; read by all callers.
     state: Mutex<State<T>>,
     finished: Condvar,
 }
@@ -26,16 +25,16 @@ struct State<T> {
     running: bool,
     /// How many calls have ended.
     ended: u64,
-    /// What the last one returned; nothing if it panicked.
+    /// What the last one returned; `None` if it panicked.
     last: Option<T>,
 }
 
-/// Why there is no answer.
+/// Why a call has no result.
 #[derive(Debug)]
 pub(super) enum CallNotDone {
-    /// The call was not begun: there is no thread for it.
+    /// No thread could be started.
     NoThread(io::Error),
-    /// It has not returned yet.
+    /// It has not returned until the deadline.
     Late,
     Panicked,
 }
@@ -49,7 +48,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         Self { name, shared: Arc::new(Shared { state, finished: Condvar::new() }) }
     }
 
-    /// What `call` returns, or one that is under way already, until `by`. Its thread ends with it, not earlier.
+    /// The result of `call`, or of one that is already running, until `by`.
     pub(super) fn call(
         &self,
         clock: &dyn Clock,
@@ -91,7 +90,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         self.shared.state.lock().ended
     }
 
-    /// From now on a call is under way that never ends.
+    /// Pretends that a call is running, which never ends.
     #[cfg(test)]
     pub(super) fn hang(&self) {
         self.shared.state.lock().running = true;
@@ -110,7 +109,7 @@ mod tests {
     use lock_core::SystemClock;
 
     #[test]
-    fn a_call_that_panics_ends_and_the_next_is_made() {
+    fn call_that_panics_is_followed_by_the_next() {
         let calls = BackgroundCall::new("test");
         let soon = || SystemClock.now() + Duration::from_secs(5);
         let outcome = calls.call(&SystemClock, soon(), || -> u8 { panic!("on purpose") });

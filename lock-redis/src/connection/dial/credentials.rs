@@ -1,4 +1,4 @@
-//! [`CredentialsSource`]: who we are to a server. Found out anew for each connection, where it may change meanwhile.
+//! [`CredentialsSource`]: where user and password come from. Looked up for each connection.
 
 use super::Server;
 use super::background_call::{BackgroundCall, CallNotDone};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// Where user and password come from.
 #[derive(Clone, Default)]
 pub(crate) struct CredentialsSource {
-    /// Where the provider names none.
+    /// The user where the provider names none.
     pub(crate) user: Option<String>,
     pub(crate) password: PasswordSource,
     /// Asked first.
     pub(crate) provider: Option<Arc<dyn CredentialsProvider>>,
-    /// Whether it is a Sentinel, which the provider is asked about in another way.
+    /// Whether the provider is asked for the credentials of a Sentinel.
     pub(crate) is_sentinel: bool,
 }
 
@@ -27,18 +27,18 @@ pub(crate) enum PasswordSource {
     #[default]
     None,
     Given(Secret),
-    /// The option that names it, and the file.
+    /// The option that names the file, and the file.
     InFile(&'static str, PathBuf),
 }
 
-/// Who we are on one connection.
+/// The credentials of one connection.
 #[derive(Default)]
 pub(super) struct ResolvedCredentials {
     pub(super) user: Option<String>,
     pub(super) password: Option<Secret>,
 }
 
-/// The calls of a provider about one server.
+/// Calls of the provider about one server.
 pub(super) type ProviderCalls = BackgroundCall<Result<Option<Credentials>, Error>>;
 
 impl CredentialsSource {
@@ -50,8 +50,8 @@ impl CredentialsSource {
             .map_err(|error| Error::configuration(error.to_string()).with_source(error))
     }
 
-    /// Who we are on a connection that is made now, until `by`.
-    pub(super) fn now(
+    /// The credentials of a connection that is made now, until `by`.
+    pub(super) fn resolve(
         &self,
         calls: &ProviderCalls,
         server: &Server,
@@ -104,7 +104,7 @@ impl PasswordSource {
     }
 }
 
-/// The password in a file: all of it, but for one end of a line.
+/// The password in a file: all of it, without one line end.
 fn read(path: &Path) -> io::Result<Secret> {
     let text = fs::read_to_string(path)?;
     let line =
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_end_in_the_file_is_not_of_the_password() {
+    fn line_end_in_the_file_is_not_part_of_the_password() {
         let path = std::env::temp_dir().join(format!("distlock-password-{}", std::process::id()));
         for (text, password) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n")] {
             fs::write(&path, text).unwrap();

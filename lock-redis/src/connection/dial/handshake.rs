@@ -1,8 +1,8 @@
-//! The first words on a connection: who we are, which database, and whether the server is what it is held for.
+//! The handshake of a connection: credentials, database, name, and whether it is the right server.
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Dialer, Identity, IdentityKind, Route, not_connected};
-use crate::connection::{CallError, Connection, Request};
+use crate::connection::{CallError, Connection, ConnectionLike, Request};
 use crate::error_mapping::{self, Asked};
 use crate::reply::{Reply, ServerError};
 use crate::server_kind;
@@ -12,7 +12,7 @@ use lock_core::{Error, Moment, Secret};
 use std::error::Error as _;
 use std::io::{self, ErrorKind};
 
-/// What the handshake says.
+/// What the handshake sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) secrets: CredentialsSource,
@@ -31,18 +31,18 @@ enum Step {
 }
 
 impl Dialer {
-    /// Says who we are, in one write.
+    /// Sends the handshake in one write, and checks the replies.
     pub(super) fn handshake(
         &self,
         connection: &mut Connection,
-        us: &ResolvedCredentials,
+        credentials: &ResolvedCredentials,
         by: Moment,
     ) -> Result<(), Failure> {
         let login = &self.login;
-        let password = us.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let password = credentials.password.as_ref().map_or("", Secret::reveal).as_bytes();
         let database = Text::of(login.database);
         let with_user;
-        let auth: &[&[u8]] = match &us.user {
+        let auth: &[&[u8]] = match &credentials.user {
             Some(user) => {
                 with_user = [b"AUTH".as_slice(), user.as_bytes(), password];
                 &with_user
@@ -56,7 +56,7 @@ impl Dialer {
             _ => &[b"INFO", b"server"],
         };
         let steps = [
-            (us.user.is_some() || us.password.is_some(), Step::Login, [auth]),
+            (credentials.user.is_some() || credentials.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
             (self.identity.is_some(), Step::Identity, [who]),
@@ -65,13 +65,13 @@ impl Dialer {
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
         let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
         let (replies, outcome) = connection.call_many(&requests, by);
-        // First what was answered: a server that is full says so to the first request, and closes.
+        // First the replies: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
             let checked = self.check(connection, *step, reply);
             checked.map_err(|failure| server_kind::with_server_kind(connection, failure, by))?;
         }
         outcome.map_err(|error| match error {
-            // Nothing of the caller's own has left yet.
+            // No request of the caller's has left yet.
             CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
                 not_connected(self.hung_up_on(error))
             }
@@ -79,7 +79,7 @@ impl Dialer {
         })
     }
 
-    /// What `ROLE` says. Writing to a replica fails, and reading from one says what was.
+    /// Checks the reply to `ROLE`: a replica refuses writes, and its reads are late.
     fn must_be_master(&self, reply: &Reply) -> Result<(), Failure> {
         let role = reply.as_array().and_then(|parts| parts.first()).and_then(Reply::as_bytes);
         if role == Some(b"master") {
@@ -89,7 +89,7 @@ impl Dialer {
         Err(Failure::NotSent(Error::unavailable(message)))
     }
 
-    /// What it may mean that our first words were no good: a server that speaks TLS hangs up on those who do not.
+    /// Adds the hint that a port for TLS closes connections without TLS.
     fn hung_up_on(&self, error: Error) -> Error {
         let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
@@ -100,7 +100,7 @@ impl Dialer {
         Error::unavailable(message).with_source(error)
     }
 
-    /// Which server says that it answers; `None`: it does not say.
+    /// Compares the server's identity with the expected one.
     fn identify(&self, connection: &mut Connection, reply: &Reply) -> Result<(), Failure> {
         let Some(identity) = &self.identity else { return Ok(()) };
         let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
@@ -136,14 +136,14 @@ impl Dialer {
         let nicety = matches!(step, Step::Name)
             && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
         if nicety {
-            // A name on the server's list of clients is no reason to fail.
+            // The name in the server's list of clients is optional.
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
         Err(not_connected(error))
     }
 
-    /// The question which server it is was refused.
+    /// The server refused to say which server it is.
     fn unidentified(&self, identity: &Identity, answer: &ServerError) -> Result<(), Failure> {
         let asked = match identity.kind() {
             IdentityKind::Run => Asked::Introduction,
@@ -154,8 +154,7 @@ impl Dialer {
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &asked);
-        // Where a certain server belongs, one that is no server of that kind is another one, and
-        // may go again.
+        // A server of another kind than the expected one may be replaced again.
         if !may_not && !identity.is_optional() {
             return Err(Failure::NotSent(Error::unavailable(error.to_string()).with_source(error)));
         }

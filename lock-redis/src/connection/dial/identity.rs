@@ -1,8 +1,9 @@
-//! [`Identity`]: which server answers at an endpoint. Its one owner: every new connection is
-//! compared with it before the first request on that connection is sent.
+//! [`Identity`]: which server answers at an endpoint.
+//!
+//! Every new connection is compared with it before the first request on that connection is sent.
 
 use super::Server;
-use lock_core::{Error, Moment, Notices};
+use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +37,6 @@ pub(crate) struct Identity {
     /// Counts the servers that were followed. Written under the lock of the state, read by every
     /// connection.
     latest: Arc<AtomicU64>,
-    notices: Notices,
 }
 
 #[derive(Debug, Default)]
@@ -66,19 +66,19 @@ impl ServerGeneration {
 impl Identity {
     /// An endpoint that belongs to this server alone; to the first that answers, where it is
     /// `None`.
-    pub(crate) fn of(kind: IdentityKind, expected: Option<&str>, notices: Notices) -> Self {
+    pub(crate) fn of(kind: IdentityKind, expected: Option<&str>) -> Self {
         let state = State { known: expected.map(Arc::from), ..State::default() };
-        Self::new(kind, IdentityPolicy::Keep, state, notices)
+        Self::new(kind, IdentityPolicy::Keep, state)
     }
 
     /// An endpoint whose server may be another one, which is followed then, and not back to the one
     /// before for `rest`.
-    pub(crate) fn followed(rest: Duration, notices: Notices) -> Self {
-        Self::new(IdentityKind::Run, IdentityPolicy::Follow(rest), State::default(), notices)
+    pub(crate) fn followed(rest: Duration) -> Self {
+        Self::new(IdentityKind::Run, IdentityPolicy::Follow(rest), State::default())
     }
 
-    fn new(kind: IdentityKind, policy: IdentityPolicy, state: State, notices: Notices) -> Self {
-        Self { kind, policy, state: Mutex::new(state), latest: Arc::default(), notices }
+    fn new(kind: IdentityKind, policy: IdentityPolicy, state: State) -> Self {
+        Self { kind, policy, state: Mutex::new(state), latest: Arc::default() }
     }
 
     pub(crate) fn kind(&self) -> IdentityKind {
@@ -138,17 +138,19 @@ impl Identity {
                 self.latest.fetch_add(1, Ordering::SeqCst);
                 let generation = self.generation();
                 drop(state);
-                self.notices.server_changed(&server.to_string(), &known, found);
-                self.notices.verify_held();
+                server.notices.server_changed(&server.to_string(), &known, found);
+                server.notices.verify_held();
                 return Ok(generation);
             }
             IdentityPolicy::Follow(rest) => Error::unavailable(format!(
-                "{server} leads to the {kind} {known} now, and a new connection to {found}, which was left less than \
-                 {rest:.0?} ago: does something balance connections over several servers there? A lock needs one",
+                "{server} leads to the {kind} {known} now, and a new connection to {found}, which \
+                 was left less than {rest:.0?} ago: does something balance connections over \
+                 several servers there? A lock needs one",
                 kind = self.kind,
             )),
             IdentityPolicy::Keep => Error::unavailable(format!(
-                "another server answers at {server}: the {kind} {found}, where {known} belongs; nothing was asked of it",
+                "another server answers at {server}: the {kind} {found}, where {known} belongs; \
+                 nothing was asked of it",
                 kind = self.kind,
             )),
         };
@@ -158,7 +160,7 @@ impl Identity {
         }
         drop(state);
         if is_news {
-            self.notices.server_refused(&server.to_string(), &known, found);
+            server.notices.server_refused(&server.to_string(), &known, found);
         }
         Err(error)
     }
@@ -194,10 +196,9 @@ mod tests {
 
     #[test]
     fn kept_endpoint_refuses_strangers_and_names_both() {
-        for identity in [
-            Identity::of(IdentityKind::Node, Some("aaa"), Notices::default()),
-            Identity::of(IdentityKind::Node, None, Notices::default()),
-        ] {
+        for identity in
+            [Identity::of(IdentityKind::Node, Some("aaa")), Identity::of(IdentityKind::Node, None)]
+        {
             let first = admit(&identity, "aaa", 0).unwrap();
             let error = admit(&identity, "bbb", 1).unwrap_err();
             assert!(error.is_unavailable(), "{error:?}");
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn followed_endpoint_ends_what_leads_to_the_server_before() {
-        let identity = Identity::followed(REST, Notices::default());
+        let identity = Identity::followed(REST);
         let first = admit(&identity, "aaa", 0).unwrap();
         let second = admit(&identity, "bbb", 1).unwrap();
         assert!(first.is_over() && !second.is_over());
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn server_that_was_left_is_not_followed_before_its_leases_are_over() {
-        let identity = Identity::followed(REST, Notices::default());
+        let identity = Identity::followed(REST);
         admit(&identity, "aaa", 0).unwrap();
         let second = admit(&identity, "bbb", 1).unwrap();
         assert!(admit(&identity, "aaa", 2).is_err());

@@ -1,4 +1,5 @@
-//! [`Resolver`]: addresses of a host, looked up on a thread of its own, because the system's look-up has no deadline.
+//! [`Resolver`]: the addresses of a host. The system's look-up has no deadline: it runs in
+//! background.
 
 use super::background_call::{BackgroundCall, CallNotDone};
 use lock_core::backend::no_descriptor;
@@ -12,12 +13,12 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 pub(super) struct Resolver {
     host: String,
     port: u16,
-    look_ups: BackgroundCall<Result<Vec<SocketAddr>, Trouble>>,
+    look_ups: BackgroundCall<Result<Vec<SocketAddr>, LookUpFailure>>,
 }
 
-/// What the system said of a look-up: as a number where it is one of the system's own, otherwise as text.
+/// The error of a look-up that can be cloned: a system error number, or a text.
 #[derive(Clone, Debug)]
-enum Trouble {
+enum LookUpFailure {
     Number(i32),
     Text(String),
 }
@@ -25,7 +26,7 @@ enum Trouble {
 /// Why there are no addresses.
 #[derive(Debug)]
 pub(super) enum LookUpError {
-    /// The look-up was not begun: there is no thread for it.
+    /// No thread could be started.
     NoThread(io::Error),
     Failed(io::Error),
 }
@@ -35,7 +36,7 @@ impl Resolver {
         Self { host: host.to_owned(), port, look_ups: BackgroundCall::new("distlock-lookup") }
     }
 
-    /// The host's addresses: at once if it is one itself, otherwise until `by`.
+    /// The host's addresses until `by`; at once if the host is an address.
     pub(super) fn resolve(
         &self,
         clock: &dyn Clock,
@@ -47,11 +48,11 @@ impl Resolver {
         let (host, port) = (self.host.clone(), self.port);
         let look_up = move || {
             let found = (host.as_str(), port).to_socket_addrs();
-            found.map(Iterator::collect).map_err(|error| Trouble::of(&error))
+            found.map(Iterator::collect).map_err(|error| LookUpFailure::of(&error))
         };
         match self.look_ups.call(clock, by, look_up) {
             Ok(Ok(addresses)) => Ok(addresses),
-            Ok(Err(trouble)) => Err(LookUpError::Failed(trouble.into())),
+            Ok(Err(failure)) => Err(LookUpError::Failed(failure.into())),
             Err(CallNotDone::NoThread(error)) => Err(LookUpError::NoThread(error)),
             Err(CallNotDone::Late) => {
                 let late = io::Error::new(ErrorKind::TimedOut, "the name server did not answer");
@@ -64,9 +65,9 @@ impl Resolver {
     }
 }
 
-impl Trouble {
+impl LookUpFailure {
     fn of(error: &io::Error) -> Self {
-        // Where it cannot open its files or a connection, the C library says that the name is not known.
+        // Without free descriptors the C library reports that the name is not known.
         let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
         let limit = limit.filter(|limit| no_descriptor(limit).is_some());
         let number = limit.as_ref().unwrap_or(error).raw_os_error();
@@ -74,11 +75,11 @@ impl Trouble {
     }
 }
 
-impl From<Trouble> for io::Error {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Number(number) => Self::from_raw_os_error(number),
-            Trouble::Text(text) => Self::other(text),
+impl From<LookUpFailure> for io::Error {
+    fn from(failure: LookUpFailure) -> Self {
+        match failure {
+            LookUpFailure::Number(number) => Self::from_raw_os_error(number),
+            LookUpFailure::Text(text) => Self::other(text),
         }
     }
 }
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_needs_no_look_up() {
+    fn address_needs_no_look_up() {
         let resolver = Resolver::new("::1", 7);
         let found = resolver.resolve(&SystemClock, SystemClock.now()).unwrap();
         assert_eq!(found, ["[::1]:7".parse().unwrap()]);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_anew_each_time() {
+    fn name_is_looked_up_each_time() {
         let resolver = Resolver::new("localhost", 7);
         for times in 1..=2 {
             let found = resolver.resolve(&SystemClock, soon()).unwrap();
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_up_that_hangs_is_not_waited_for_beyond_the_deadline_nor_started_twice() {
+    fn look_up_that_hangs_is_bounded_and_not_started_twice() {
         let resolver = Resolver::new("hangs.invalid", 7);
         resolver.look_ups.hang();
         let by = SystemClock.now() + Duration::from_millis(20);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told() {
+    fn unknown_name_is_an_error() {
         assert!(Resolver::new("no such host", 7).resolve(&SystemClock, soon()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that nobody waits for: how they leave, who reads their answers, and how those are told.
+//! Requests that no thread waits for: how they are sent, read, and their callbacks run.
 
 use super::pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests};
 use super::{CallbackRequest, MultiplexedConnection, ReplyCheck};
@@ -9,8 +9,8 @@ use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl MultiplexedConnection {
-    /// Sends a request and returns when it has left, or as much of it as the peer takes. Its answer is told to the
-    /// callback by whoever reads next.
+    /// Sends a request, as much of it as the peer takes, and returns. The thread that reads its
+    /// reply runs the callback.
     pub(in crate::connection) fn submit(
         &self,
         request: &[u8],
@@ -23,8 +23,8 @@ impl MultiplexedConnection {
         Ok(())
     }
 
-    /// Writes what is to be written. What the peer does not take at once is left to somebody who waits: nobody who is awake
-    /// would see to it.
+    /// Writes what is unsent. What the peer does not take is left to a waiting thread, which is
+    /// woken for it: none that is awake would see to it.
     fn write_for_all<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -36,16 +36,15 @@ impl MultiplexedConnection {
         if pending.wants_writer() && (pending.reader.is_none() || pending.asleep) {
             pending.wake_a_writer(&mut wakeups);
         }
-        self.conclude(pending, wakeups)
+        self.deliver(pending, wakeups)
     }
 
-    /// Reads, without waiting, what has come for those who do not wait; and gives up those whose time has come. Whether
-    /// any are left.
-    pub(super) fn collect(&self) -> bool {
+    /// Reads the replies to callbacks without waiting, and expires late ones. Whether any are left.
+    pub(super) fn poll(&self) -> bool {
         let mut pending = self.pending.lock();
         let mut wakeups = DeferredWakeups::default();
         pending.expire_callbacks(self.clock.now(), &self.server, &mut wakeups);
-        pending = self.write_for_all(self.conclude(pending, wakeups));
+        pending = self.write_for_all(self.deliver(pending, wakeups));
         if pending.has_callbacks() && pending.reader.is_none() {
             pending = self.read_unattended(pending);
         }
@@ -56,8 +55,14 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// `by` is when it is given up: what is sent once more is given no more time than it had.
-    pub(super) fn tell(&self, mut callback: CallbackRequest, by: Moment, mut outcome: CallResult) {
+    /// Runs a callback, or sends its request again where the server did not know the script's hash:
+    /// until the same deadline.
+    pub(super) fn run_callback(
+        &self,
+        mut callback: CallbackRequest,
+        by: Moment,
+        mut outcome: CallResult,
+    ) {
         if let Ok(Reply::Error(error)) = &outcome
             && error.is_noscript()
             && !callback.by_hash.is_empty()
@@ -74,10 +79,10 @@ impl MultiplexedConnection {
             }
         }
         let result = outcome.map_err(Into::into);
-        // It runs in the middle of somebody else's call.
-        let heard = catch_unwind(AssertUnwindSafe(|| (callback.done)(result)));
-        if matches!(heard, Ok(ReplyCheck::Unexpected)) {
-            self.close("not one that our script gives");
+        // A panic must not reach the caller that happens to read.
+        let checked = catch_unwind(AssertUnwindSafe(|| (callback.done)(result)));
+        if matches!(checked, Ok(ReplyCheck::Unexpected)) {
+            self.close_on_invalid("not one that our script gives");
         }
     }
 }

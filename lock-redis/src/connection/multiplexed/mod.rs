@@ -1,32 +1,26 @@
 //! [`MultiplexedConnection`]: one connection that all threads use at once.
 //!
-//! The requests of all who are ready leave in one write, and one of those who wait reads for everybody; there is no
-//! thread of its own behind it. A thread that is alone writes once, reads once, and meets nobody.
+//! Requests that are ready leave in one write, and one of the waiting threads reads for all: there
+//! is no thread behind it. A thread on its own writes once, reads once, and waits for no other
+//! thread.
 //!
-//! # The two roles
+//! *Writing* never waits, except for a peer that takes no more. *Reading* is done by a waiting
+//! thread, which hands the role over when it has its reply or its deadline comes. Three invariants:
 //!
-//! *Writing* is short and never waits, except where the peer takes no more: then the writer waits for that, looks up
-//! often, and everybody else only leaves its bytes and minds its own deadline. *ReplyInput* is for one who waits itself.
-//! When it has its answer or its patience ends, it hands the role on to the first in pending. Three things must never be:
+//! - *While a thread waits, one reads.* The role may be handed to A just as A's deadline comes.
+//!   Both happen under the lock of the pending requests: either A has left and another thread is
+//!   chosen, or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
+//! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
+//!   reader looks for them under the lock in which it decides to sleep. A reader that leaves makes
+//!   another thread the reader, awake; a writer that gives up on a peer that takes nothing wakes
+//!   another.
+//! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
+//!   are replied to. A caller that gives up takes its bytes back if none has left; otherwise its
+//!   request stays, abandoned, and the reply is dropped.
 //!
-//! - *Somebody waits, and nobody reads.* A is handed the role at the very moment its deadline comes. Both happen under
-//!   the lock of the pending: either A has left before, then it is not in the pending and somebody else is chosen; or it is
-//!   the reader when it leaves, sees that, and hands the role on ([`MultiplexedConnection::leave`]). An answer cannot come between: only
-//!   the reader takes answers from the socket, and A has not begun to read.
-//! - *Bytes wait, and nobody writes.* Who enters while the reader is awake may leave its bytes to it: the reader looks
-//!   for bytes under the lock in which it decides to sleep, so either it sees them, or who enters sees it asleep and
-//!   writes itself. An awake reader that leaves makes another the reader, awake. A writer that gives up while the peer
-//!   takes nothing has another one woken, and whoever leaves in such times looks whether that is needed again.
-//! - *An answer goes to the wrong one.* Places stay in the pending, in the order of their bytes, until their answer has
-//!   come. Whoever gives up before its bytes left takes them back; afterwards its request has no owner, and the answer is
-//!   dropped.
-//!
-//! # Its end
-//!
-//! A caller whose deadline passes is no reason to end the connection: a late answer finds its request. If nothing at all
-//! was heard meanwhile, the connection gets no new requests, and those who wait on it wait on. It ends when it breaks,
-//! when what comes is no answer, and when the oldest request has been overdue for as long as a command may take
-//! (`grace`): then nobody believes any more that it will be answered.
+//! A deadline that passes does not close the connection: a late reply finds its request. If nothing
+//! was received meanwhile, it gets no new requests. It is closed when it breaks, when what arrives
+//! is not a reply, and when the oldest request is overdue for `grace`, a command timeout.
 
 mod callbacks;
 mod pending;
@@ -34,12 +28,15 @@ mod reading;
 mod reply_poller;
 #[cfg(test)]
 mod tests;
-mod transport;
 
 pub(crate) use pending::{CallbackRequest, ReplyCheck};
 pub(super) use reply_poller::ReplyPoller;
 
-use super::{CallError, Connection, Server, ServerGeneration, Stream};
+use super::{
+    CallError, Connection, ConnectionLike, Request, Server, ServerGeneration, Transport,
+    WriteBuffer,
+};
+use crate::reply::Reply;
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
 use pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, ReplySlot, RequestId};
@@ -49,16 +46,15 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use transport::{Transport, WriteBuffer};
 
-/// A connection for everybody.
+/// A connection for all threads. See the [module's text](self).
 pub(crate) struct MultiplexedConnection {
     pending: Mutex<PendingRequests>,
     transport: Transport,
-    /// Locked by whoever has the role, and so never waited for.
-    output: Mutex<WriteBuffer>,
+    /// Locked by the thread that has the role only, and so never waited for.
+    output: Mutex<Output>,
     input: Mutex<ReplyInput>,
-    /// Whether the peer has lately taken less than it was given. Set and cleared under the lock of the pending.
+    /// Whether the peer took less than it was given. Written under the lock of `pending`.
     stalled: AtomicBool,
     server: Arc<Server>,
     /// Which of the endpoint's servers it leads to.
@@ -66,34 +62,78 @@ pub(crate) struct MultiplexedConnection {
     clock: Arc<dyn Clock>,
     /// How long the oldest request may be overdue.
     grace: Duration,
-    /// The scripts whose text was sent here: whatever comes later in this pending finds them known.
+    /// The scripts whose text was sent here: the server knows them before any later request.
     scripts_sent: AtomicU32,
-    /// Whether it was found out here which server this is.
+    /// Whether it was verified which server this is.
     verified: AtomicBool,
 }
 
+/// The writer's buffers.
+#[derive(Default)]
+struct Output {
+    buffer: WriteBuffer,
+    /// The empty buffer that is exchanged for a full one.
+    spare: Vec<u8>,
+}
+
 thread_local! {
-    /// A thread has one request at a time. Taken out while it is in use: what an callback calls may come here again.
+    /// A thread waits for one request at a time. Taken out while in use: a callback may call again.
     static SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
+
+    /// Where requests are encoded. Taken out while in use.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Encodes `request` into the thread's own buffer for as long as `work` takes.
+pub(super) fn with_encoded<T>(request: &Request<'_>, work: impl FnOnce(&[u8]) -> T) -> T {
+    let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
+    bytes.clear();
+    request.encode(&mut bytes);
+    let outcome = work(&bytes);
+    let _ending = SCRATCH.try_with(|kept| kept.set(bytes));
+    outcome
+}
+
+/// The caller's handle: other threads use the same connection at the same time.
+impl ConnectionLike for Arc<MultiplexedConnection> {
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        with_encoded(request, |bytes| self.call_encoded(bytes, by))
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    fn close(&mut self) {
+        self.close_on_invalid("requests and replies may be out of step");
+    }
+
+    fn close_with(&mut self, why: &Error) {
+        self.end(why);
+    }
+
+    fn is_verified(&self) -> bool {
+        self.verified.load(Ordering::Relaxed)
+    }
+
+    fn mark_verified(&mut self) {
+        self.verified.store(true, Ordering::Relaxed);
+    }
 }
 
 impl MultiplexedConnection {
-    /// How long a writer waits for the peer before it looks up.
+    /// How long a writer waits for the peer before it looks at everything else again.
     const WRITE_WAIT: Duration = Duration::from_millis(10);
-    /// How often somebody writes for others before it looks after itself.
+    /// How many times a thread writes for others before it sees to its own reply.
     const MAX_WRITES: usize = 16;
 
-    pub(in crate::connection) fn new(
-        link: Connection,
-        failures: u64,
-        grace: Duration,
-    ) -> io::Result<Self> {
-        let (server, clock) = (Arc::clone(link.server()), Arc::clone(&link.clock));
-        let generation = link.generation().clone();
-        let stream: Stream = link.into_stream().ok_or(ErrorKind::NotConnected)?;
+    pub(super) fn new(connection: Connection, failures: u64, grace: Duration) -> io::Result<Self> {
+        let (server, clock) = (Arc::clone(&connection.server), Arc::clone(&connection.clock));
+        let generation = connection.generation().clone();
+        let transport = connection.into_transport().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
             pending: Mutex::new(PendingRequests::new(clock.now(), failures)),
-            transport: Transport::new(stream)?,
+            transport,
             output: Mutex::default(),
             input: Mutex::default(),
             stalled: AtomicBool::new(false),
@@ -106,24 +146,14 @@ impl MultiplexedConnection {
         })
     }
 
-    /// Whether the text of this script, one bit, is yet to be sent here. It is taken to be from now on.
-    pub(in crate::connection) fn is_first_use(&self, script: u32) -> bool {
+    /// Whether the text of this script (one bit) was never sent here. Marks it as sent.
+    pub(super) fn is_first_use(&self, script: u32) -> bool {
         self.scripts_sent.fetch_or(script, Ordering::Relaxed) & script == 0
     }
 
-    /// Whether it was found out before, on this connection, which server this is.
-    pub(in crate::connection) fn is_verified(&self) -> bool {
-        self.verified.load(Ordering::Relaxed)
-    }
-
-    /// It was found out.
-    pub(in crate::connection) fn mark_verified(&self) {
-        self.verified.store(true, Ordering::Relaxed);
-    }
-
-    /// Sends a request, encoded, and returns the answer to it.
-    pub(in crate::connection) fn call(&self, request: &[u8], by: Moment) -> CallResult {
-        // It may be the second request of an exchange.
+    /// Sends an encoded request and returns the reply.
+    pub(super) fn call_encoded(&self, request: &[u8], by: Moment) -> CallResult {
+        // It may be a later request of several: the deadline may have come.
         let now = self.clock.now();
         if now >= by {
             return Err(self.too_late(MayHaveLeft(false)));
@@ -146,14 +176,14 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Whether whoever has just entered writes itself, and does not leave that to a reader that is awake anyway: it is
-    /// behind all those that were woken together with it, and the server shall not wait for it with nothing to do.
+    /// Whether a caller writes itself instead of leaving that to a reader that is awake: the reader
+    /// is scheduled behind all threads woken with it, and the server must not run dry meanwhile.
     fn must_write_now(pending: &PendingRequests) -> bool {
         let reader_will = pending.reader.is_some() && !pending.asleep;
         pending.wants_writer() && !(reader_will && pending.is_peer_busy())
     }
 
-    /// Waits for the answer, and does meanwhile what must be done for all.
+    /// Waits for the reply, and meanwhile reads and writes for all as far as that falls to it.
     fn wait<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -184,7 +214,7 @@ impl MultiplexedConnection {
                     now = self.clock.now();
                     continue;
                 }
-                if slot.has_answer() {
+                if slot.has_reply() {
                     continue;
                 }
             }
@@ -199,7 +229,8 @@ impl MultiplexedConnection {
             } else {
                 drop(pending);
                 self.clock.wait(&slot.signal, by);
-                // Whoever answers us does so while we have no role, unless the peer does not take what we write.
+                // With a reply this thread has no role, unless the peer does not take what it
+                // writes.
                 if !self.stalled.load(Ordering::Acquire)
                     && let Some(outcome) = slot.take()
                 {
@@ -211,12 +242,12 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Until when the oldest request may go unanswered before the connection is given up.
+    /// Until when the oldest request may go without a reply before the connection is closed.
     fn patience(&self, pending: &PendingRequests) -> Moment {
         pending.oldest().map_or(Moment::NEVER, |oldest| oldest + self.grace)
     }
 
-    /// Somebody whose request is no longer in the pending, or has no owner any more, goes: what it had to do others must do.
+    /// A thread whose request is no longer pending, or abandoned, leaves its roles to others.
     fn leave(&self, mut pending: MutexGuard<'_, PendingRequests>, id: RequestId) {
         let mut wakeups = DeferredWakeups::default();
         if pending.reader == Some(id) {
@@ -225,10 +256,10 @@ impl MultiplexedConnection {
         if pending.wants_writer() && (pending.reader.is_none() || pending.asleep) {
             pending.wake_a_writer(&mut wakeups);
         }
-        drop(self.conclude(pending, wakeups));
+        drop(self.deliver(pending, wakeups));
     }
 
-    /// Writes what there is, also what comes meanwhile, as far as the peer takes it.
+    /// Writes what is unsent, also what is added meanwhile, as far as the peer takes it.
     fn write<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -239,22 +270,22 @@ impl MultiplexedConnection {
             let empty = std::mem::take(&mut output.spare);
             let bytes = pending.take_unsent(empty);
             drop(pending);
-            let outcome = self.transport.write(&mut output, &bytes);
+            let outcome = self.transport.write(&mut output.buffer, &bytes);
             pending = self.pending.lock();
-            let sent = outcome.as_ref().map_or(0, |written| written.taken);
+            let sent = outcome.as_ref().map_or(0, |progress| progress.taken);
             output.spare = pending.put_back(bytes, sent);
             drop(output);
-            let written = match outcome {
-                Ok(written) => written,
+            let progress = match outcome {
+                Ok(progress) => progress,
                 Err(error) => {
                     pending.writing = false;
                     return self.fail(pending, &self.server.io_error("take a request", error));
                 }
             };
-            pending.backlog = written.backlog;
-            self.stalled.store(written.stalled, Ordering::Release);
+            pending.backlog = progress.backlog;
+            self.stalled.store(progress.stalled, Ordering::Release);
             pending.writing = false;
-            if written.stalled || !pending.wants_writer() {
+            if progress.stalled || !pending.wants_writer() {
                 return pending;
             }
             pending.writing = true;
@@ -263,7 +294,7 @@ impl MultiplexedConnection {
         pending
     }
 
-    /// The peer takes no more for the moment: waits a little for that, and for answers, if we are the one who reads.
+    /// Waits a little for the peer to take more; and for replies, if this thread reads.
     fn wait_for_peer<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -275,15 +306,15 @@ impl MultiplexedConnection {
         let patience = self.patience(&pending);
         drop(pending);
         let now = self.clock.now();
-        let slice = by.min(patience).since(now).min(Self::WRITE_WAIT);
-        let ready = self.transport.wait(reads, slice);
+        let longest = by.min(patience).since(now).min(Self::WRITE_WAIT);
+        let ready = self.transport.wait(reads, longest);
         let mut pending = self.pending.lock();
         pending.writing = false;
         match ready {
             Err(error) => self.fail(pending, &self.server.io_error("take a request", error)),
             Ok(true) => {
                 drop(pending);
-                self.read_what_is_there()
+                self.read_available()
             }
             Ok(_) if reads && self.clock.now() >= patience => self.give_up(pending),
             Ok(_) => pending,
@@ -304,19 +335,23 @@ impl MultiplexedConnection {
         error: &Error,
     ) -> MutexGuard<'a, PendingRequests> {
         let mut wakeups = DeferredWakeups::default();
-        self.end(&mut pending, error, &mut wakeups);
-        self.conclude(pending, wakeups)
+        self.fail_all(&mut pending, error, &mut wakeups);
+        self.deliver(pending, wakeups)
     }
 
-    fn end(&self, pending: &mut PendingRequests, error: &Error, wakeups: &mut DeferredWakeups) {
+    fn fail_all(
+        &self,
+        pending: &mut PendingRequests,
+        error: &Error,
+        wakeups: &mut DeferredWakeups,
+    ) {
         pending.fail_all(error, wakeups);
-        // Whoever sleeps in the socket wakes up and sees it.
+        // The thread that sleeps in the socket wakes up and sees it.
         self.transport.shut();
     }
 
-    /// Tells those who are concerned. Not under the lock of the pending: who is woken would run into it, and what callbacks
-    /// do is not ours.
-    fn conclude<'a>(
+    /// Wakes threads and runs callbacks. Not under the lock, which both may take.
+    fn deliver<'a>(
         &'a self,
         pending: MutexGuard<'a, PendingRequests>,
         wakeups: DeferredWakeups,
@@ -327,7 +362,7 @@ impl MultiplexedConnection {
         drop(pending);
         wakeups.wake.iter().for_each(|slot| slot.signal.raise());
         for (callback, by, outcome) in wakeups.callbacks {
-            self.tell(callback, by, outcome);
+            self.run_callback(callback, by, outcome);
         }
         self.pending.lock()
     }
@@ -343,17 +378,16 @@ impl MultiplexedConnection {
 
     /// Whether a new request may be put on it.
     ///
-    /// Looks at the connection if it was idle for long, or others have died: a server that went away while nobody asked it
-    /// anything costs no request. One that is mute gets no new ones, and those on it wait on: it may be the connection
-    /// that is stuck, and not the server. The same goes for one whose oldest request is overdue for too long: it is dead,
-    /// and nobody reads who could say so.
-    pub(in crate::connection) fn is_usable(&self, now: Moment, failures: u64) -> bool {
+    /// Looks at the socket if it was idle for long, or other connections have failed: then a server
+    /// that went away costs no request. A mute connection gets no new requests, and those on it
+    /// wait on: the connection may be stuck, and not the server.
+    pub(super) fn is_usable(&self, now: Moment, failures: u64) -> bool {
         let mut pending = self.pending.lock();
         if self.generation.is_over() {
             drop(self.fail(pending, &self.server.superseded()));
             return false;
         }
-        // All have given up: what has come since then nobody has read yet. Errands have the reply_poller.
+        // All callers have given up: no thread has read what came since. Callbacks have the poller.
         if pending.has_only_abandoned() && pending.reader.is_none() && !pending.writing {
             pending = self.read_unattended(pending);
         }
@@ -362,7 +396,7 @@ impl MultiplexedConnection {
             return false;
         }
         if pending.is_empty() && pending.reader.is_none() && !pending.writing {
-            let is_stale = now.since(pending.last_heard()) > Connection::FRESH
+            let is_stale = now.since(pending.last_received()) > Connection::FRESH
                 || pending.failures_seen != failures;
             if is_stale && !self.transport.is_quiet() {
                 let error = self.server.io_error("answer", ErrorKind::UnexpectedEof.into());
@@ -374,24 +408,23 @@ impl MultiplexedConnection {
         true
     }
 
-    /// Ends the connection, and tells everybody on it why.
-    pub(in crate::connection) fn close_with(&self, why: &Error) {
+    /// Closes the connection, and tells all callers on it why.
+    pub(super) fn end(&self, why: &Error) {
         drop(self.fail(self.pending.lock(), why));
     }
 
-    /// Ends the connection: what came in on it is no answer to what was asked.
-    pub(in crate::connection) fn close(&self, why: &str) {
-        self.close_with(&self.server.garbage(why));
+    /// Closes the connection: what arrived on it is not the reply to a request.
+    fn close_on_invalid(&self, why: &str) {
+        self.end(&self.server.garbage(why));
     }
 
-    /// Whether it can never be used again.
     fn is_closed(&self) -> bool {
         self.pending.lock().is_closed()
     }
 }
 
 impl Drop for MultiplexedConnection {
-    /// Errands that are still under way are told that nobody will know.
+    /// Callbacks that are still pending are told that their outcome stays unknown.
     fn drop(&mut self) {
         let error = self.server.io_error("answer", ErrorKind::NotConnected.into());
         drop(self.fail(self.pending.lock(), &error));

@@ -1,7 +1,7 @@
-//! [`PendingRequests`]: who waits on a connection, in the order of their requests, and the bytes that have not left yet.
+//! [`PendingRequests`]: the requests on a connection without a reply, and the bytes not yet sent.
 //!
-//! Pure bookkeeping: it does no I/O and wakes nobody. Answers have no names; the oldest request that has none owns the
-//! next one that comes. So a request stays in the pending until its answer has come, also when nobody wants it any more.
+//! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So
+//! a request stays pending until its reply arrives, even if its caller has given up.
 
 use crate::connection::{CallError, Server};
 use crate::reply::Reply;
@@ -13,55 +13,56 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What becomes of one request.
+/// The outcome of one request.
 pub(super) type CallResult = Result<Reply, CallError>;
 
-/// Where a thread waits for its answer.
+/// Where a thread waits for its reply.
 #[derive(Default)]
 pub(super) struct ReplySlot {
     pub(super) signal: Arc<Signal>,
-    /// WriteProgress by whoever reads or ends the connection, under the lock of the pending, as long as this slot has its request
-    /// there; taken by the thread that waits.
-    answer: Mutex<Option<CallResult>>,
+    /// Written by the thread that reads or closes the connection, under the lock of the pending
+    /// requests, while its request is among them. Taken by the thread that waits.
+    reply: Mutex<Option<CallResult>>,
 }
 
 impl ReplySlot {
     pub(super) fn take(&self) -> Option<CallResult> {
-        self.answer.lock().take()
+        self.reply.lock().take()
     }
 
-    pub(super) fn has_answer(&self) -> bool {
-        self.answer.lock().is_some()
+    pub(super) fn has_reply(&self) -> bool {
+        self.reply.lock().is_some()
     }
 }
 
-/// A request whose answer nobody waits for.
+/// A request that no thread waits for.
 pub(crate) struct CallbackRequest {
-    /// The request, if it was sent with the hash of its script, and the script's text: sent instead if the server does not
-    /// know the hash. Empty if the text was sent.
+    /// The request, if it was sent with the hash of its script, and the script's text: that is sent
+    /// if the server does not know the hash. Empty if the text was sent.
     pub(crate) by_hash: Vec<u8>,
     pub(crate) text: &'static str,
-    /// Told what came of it. Runs on whichever thread reads; so it must be short, not wait, and not use the link.
+    /// Called with the outcome, by the thread that reads: must be short, not wait, and not use the
+    /// connection.
     pub(crate) done: Box<dyn FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send>,
 }
 
-/// What an callback says of the answer it was told.
+/// What a callback says of the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplyCheck {
     Expected,
-    /// It is no answer to what was asked: questions and answers may be out of step.
+    /// It is none to this request: requests and replies may be out of step.
     Unexpected,
 }
 
-/// Who gets an answer.
+/// What a reply goes to.
 enum ReplyOwner {
-    Waiter(Arc<ReplySlot>),
+    Caller(Arc<ReplySlot>),
     Callback(CallbackRequest),
-    /// It gave up: its answer is dropped.
+    /// The caller gave up: the reply is dropped.
     Abandoned,
 }
 
-/// One request that has no answer yet.
+/// A request without a reply.
 struct PendingRequest {
     id: RequestId,
     /// Its bytes on the stream, counted from the first byte of the connection.
@@ -71,47 +72,49 @@ struct PendingRequest {
     owner: ReplyOwner,
 }
 
-/// A request's number on its connection. They grow, so requests stand in the order of their last_id.
+/// A request's number on its connection. Requests are pending in the order of their numbers.
 pub(super) type RequestId = u64;
 
-/// What is to be done after the pending was changed, and its lock is free again.
+/// What is to be done once the lock of the pending requests is free again.
 #[derive(Default)]
 pub(super) struct DeferredWakeups {
     pub(super) wake: Vec<Arc<ReplySlot>>,
-    /// What came of them, and until when they had time.
+    /// With their deadlines and outcomes.
     pub(super) callbacks: Vec<(CallbackRequest, Moment, CallResult)>,
 }
 
-/// The pending. Everything in it is written and read under one lock.
+/// The requests without a reply. All of it is under one lock.
 pub(super) struct PendingRequests {
     /// Bytes that no writer has taken.
     unsent: Vec<u8>,
-    /// How many bytes were ever let in, without those that were taken back.
+    /// How many bytes were ever added, without those that were taken back.
     end: u64,
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
     callbacks: usize,
-    /// Who reads for everybody. While anybody waits there is one: it is in the pending, and awake or woken or asleep in
-    /// the socket. Whoever leaves hands it on under the lock of the pending.
+    /// The thread that reads for all. While a thread waits there is one, and it is awake, being
+    /// woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
-    /// Whether the reader sleeps in the socket. While it does not, it will look for unsent bytes before it does.
+    /// Whether the reader sleeps in the socket. Before it does, it looks for unsent bytes.
     pub(super) asleep: bool,
-    /// Whether somebody writes at the moment.
+    /// Whether a thread writes.
     pub(super) writing: bool,
-    /// Whether bytes that count as gone wait outside of the pending, because the peer took no more.
+    /// Whether bytes that count as sent are still in the write buffer, because the peer took no
+    /// more.
     pub(super) backlog: bool,
     failure: Option<Error>,
-    /// When an answer last came, and how many requests there had been by then.
-    last_heard: Moment,
-    last_id_heard: RequestId,
-    /// How many links to this server had died when this one was last looked at.
+    /// When a reply last came, and the last request by then.
+    last_received: Moment,
+    last_id_received: RequestId,
+    /// How many connections to this server had failed when this one was last looked at.
     pub(super) failures_seen: u64,
 }
 
 impl PendingRequests {
-    /// What is to be written may wait while it is less than this part of what is under way. With 128 threads, a quarter or an
-    /// eighth gave 0.93 of what the server can do at most, a half the same or a little less, the whole 0.86, and waiting for
-    /// the reader in any case 0.83. With 8 it does not matter.
+    /// Unsent bytes may wait while they are less than this part of those under way. With 128
+    /// threads a quarter or an eighth gave 0.93 of the server's throughput, a half a little less,
+    /// the whole 0.86, and waiting for the reader in any case 0.83. With 8 threads it does not
+    /// matter.
     const WRITE_SHARE: u64 = 4;
 
     pub(super) fn new(now: Moment, failures: u64) -> Self {
@@ -126,43 +129,43 @@ impl PendingRequests {
             writing: false,
             backlog: false,
             failure: None,
-            last_heard: now,
-            last_id_heard: 0,
+            last_received: now,
+            last_id_received: 0,
             failures_seen: failures,
         }
     }
 
-    /// Puts a request at the end. An error if the connection is dead.
+    /// Adds a request. An error if the connection is closed.
     pub(super) fn push(
         &mut self,
         bytes: &[u8],
         by: Moment,
         slot: &Arc<ReplySlot>,
     ) -> Result<RequestId, CallError> {
-        self.must_live()?;
-        Ok(self.request(bytes, by, ReplyOwner::Waiter(Arc::clone(slot))))
+        self.check_open()?;
+        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot))))
     }
 
-    /// The same for a request that nobody waits for.
+    /// Adds a request that no thread waits for.
     pub(super) fn push_callback(
         &mut self,
         bytes: &[u8],
         by: Moment,
         callback: CallbackRequest,
     ) -> Result<(), (CallbackRequest, CallError)> {
-        if let Err(error) = self.must_live() {
+        if let Err(error) = self.check_open() {
             return Err((callback, error));
         }
         self.callbacks += 1;
-        self.request(bytes, by, ReplyOwner::Callback(callback));
+        self.add(bytes, by, ReplyOwner::Callback(callback));
         Ok(())
     }
 
-    fn must_live(&self) -> Result<(), CallError> {
+    fn check_open(&self) -> Result<(), CallError> {
         self.failure.as_ref().map_or(Ok(()), |error| Err(CallError::NotSent(error.clone())))
     }
 
-    fn request(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner) -> RequestId {
+    fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner) -> RequestId {
         self.unsent.extend_from_slice(bytes);
         let start = self.end;
         self.end += bytes.len() as u64;
@@ -172,8 +175,8 @@ impl PendingRequests {
         id
     }
 
-    /// How many bytes have left, or may have.
-    fn left(&self) -> u64 {
+    /// How many bytes have been sent, or may have been.
+    fn sent(&self) -> u64 {
         self.end - self.unsent.len() as u64
     }
 
@@ -182,20 +185,18 @@ impl PendingRequests {
         self.requests.len()
     }
 
-    /// How many requests have left whole, or may have: so many answers may come.
+    /// How many requests were sent whole, or may have been: so many replies may come.
     pub(super) fn awaited(&self) -> usize {
-        let left = self.left();
-        self.requests.partition_point(|request| request.end <= left)
+        let sent = self.sent();
+        self.requests.partition_point(|request| request.end <= sent)
     }
 
-    /// Whether the peer has so much to do that what waits here may wait a little longer, to leave along with more.
-    ///
-    /// That is, as in Nagle's algorithm, while there are answers to come - but not until the last of them: the
-    /// server would run dry, and then it would be its turn while we wait, and ours while it waits. So it gets more as
-    /// soon as what there is for it is a share of what it has.
+    /// Whether unsent bytes may wait for more, as in Nagle's algorithm, because replies are to
+    /// come. Not until the last of them: the server would run dry, and both sides take turns at
+    /// waiting.
     pub(super) fn is_peer_busy(&self) -> bool {
         let under_way =
-            self.requests.front().map_or(0, |request| self.left().saturating_sub(request.start));
+            self.requests.front().map_or(0, |request| self.sent().saturating_sub(request.start));
         (self.unsent.len() as u64) < under_way / Self::WRITE_SHARE
     }
 
@@ -203,7 +204,7 @@ impl PendingRequests {
         self.requests.is_empty()
     }
 
-    /// Whether answers are to come, but nobody wants any of them any more.
+    /// Whether replies are to come, and all their callers have given up.
     pub(super) fn has_only_abandoned(&self) -> bool {
         !self.is_empty()
             && self.requests.iter().all(|request| matches!(request.owner, ReplyOwner::Abandoned))
@@ -217,42 +218,42 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
-    /// Whether there is something to be written and nobody who does it.
+    /// Whether there are bytes to write and no thread writes.
     pub(super) fn wants_writer(&self) -> bool {
         !self.writing && (self.backlog || !self.unsent.is_empty())
     }
 
-    /// The deadline of the oldest request without an answer.
+    /// The deadline of the oldest request.
     pub(super) fn oldest(&self) -> Option<Moment> {
         self.requests.front().map(|request| request.by)
     }
 
-    /// Whether the oldest request is late, and no answer at all has come since it was made, or for as long as `grace`:
-    /// among many there are always some that were made just before the last answer came.
+    /// Whether the oldest request is late, and no reply at all has come since it was made, or for
+    /// as long as `grace`: among many, some were always made just before the last reply.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
         self.requests.front().is_some_and(|request| {
-            let is_silent = || now.since(self.last_heard) >= grace;
-            request.by <= now && (request.id > self.last_id_heard || is_silent())
+            let is_silent = || now.since(self.last_received) >= grace;
+            request.by <= now && (request.id > self.last_id_received || is_silent())
         })
     }
 
-    /// A whole answer has come.
-    pub(super) fn heard(&mut self, now: Moment) {
-        self.last_heard = now;
-        self.last_id_heard = self.last_id;
+    /// A reply has come.
+    pub(super) fn received(&mut self, now: Moment) {
+        self.last_received = now;
+        self.last_id_received = self.last_id;
     }
 
-    pub(super) fn last_heard(&self) -> Moment {
-        self.last_heard
+    pub(super) fn last_received(&self) -> Moment {
+        self.last_received
     }
 
-    /// Takes what is to be written. From here on it counts as gone.
+    /// Takes the unsent bytes, in exchange for a buffer. They count as sent from now on.
     pub(super) fn take_unsent(&mut self, empty: Vec<u8>) -> Vec<u8> {
         debug_assert!(empty.is_empty(), "it would be sent again");
         std::mem::replace(&mut self.unsent, empty)
     }
 
-    /// Gives back the buffer of which the first `sent` bytes have left.
+    /// Gives back the buffer, of which the first `sent` bytes have left.
     pub(super) fn put_back(&mut self, mut bytes: Vec<u8>, sent: usize) -> Vec<u8> {
         if sent == bytes.len() {
             bytes.clear();
@@ -263,22 +264,22 @@ impl PendingRequests {
         std::mem::replace(&mut self.unsent, bytes)
     }
 
-    /// An answer has come. An error if nobody can have asked for it.
-    /// Whoever reads knows its own without being woken.
-    pub(super) fn answer(
+    /// Assigns a reply to its request; an error if there is none. The thread that reads is not
+    /// woken for its own.
+    pub(super) fn assign(
         &mut self,
         reply: Reply,
         mine: Option<&Arc<ReplySlot>>,
         wakeups: &mut DeferredWakeups,
     ) -> Result<(), &'static str> {
-        let left = self.left();
-        if self.requests.front().is_none_or(|request| request.end > left) {
+        let sent = self.sent();
+        if self.requests.front().is_none_or(|request| request.end > sent) {
             return Err("there is more than was asked for");
         }
-        let request = self.requests.pop_front().expect("it was looked at");
+        let request = self.requests.pop_front().expect("the front was looked at");
         match (request.owner, mine) {
-            (ReplyOwner::Waiter(slot), Some(mine)) if Arc::ptr_eq(&slot, mine) => {
-                *slot.answer.lock() = Some(Ok(reply));
+            (ReplyOwner::Caller(slot), Some(mine)) if Arc::ptr_eq(&slot, mine) => {
+                *slot.reply.lock() = Some(Ok(reply));
             }
             (owner, _) => self.settle(owner, request.by, Ok(reply), wakeups),
         }
@@ -293,8 +294,8 @@ impl PendingRequests {
         wakeups: &mut DeferredWakeups,
     ) {
         match owner {
-            ReplyOwner::Waiter(slot) => {
-                *slot.answer.lock() = Some(outcome);
+            ReplyOwner::Caller(slot) => {
+                *slot.reply.lock() = Some(outcome);
                 wakeups.wake.push(slot);
             }
             ReplyOwner::Callback(callback) => {
@@ -305,23 +306,23 @@ impl PendingRequests {
         }
     }
 
-    /// Somebody does not wait any longer for its answer. `None`: it has it already. Otherwise, whether its request may
-    /// have left; one that has not is taken out.
+    /// The caller gives up. `None`: it has its reply. Otherwise, whether its request may have left;
+    /// one that has not is removed.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let at = self.requests.binary_search_by_key(&id, |request| request.id).ok()?;
         Some(self.abandon_at(at).1)
     }
 
     fn abandon_at(&mut self, at: usize) -> (ReplyOwner, MayHaveLeft) {
-        let left = self.left();
+        let sent = self.sent();
         let request = &mut self.requests[at];
         let owner = std::mem::replace(&mut request.owner, ReplyOwner::Abandoned);
-        if request.start < left {
+        if request.start < sent {
             return (owner, MayHaveLeft(true));
         }
         let (start, length) = (request.start, request.end - request.start);
         self.requests.remove(at);
-        let from = usize::try_from(start - left).expect("it is in a buffer");
+        let from = usize::try_from(start - sent).expect("it is in a buffer");
         let count = usize::try_from(length).expect("it is in a buffer");
         self.unsent.drain(from..from + count);
         self.end -= length;
@@ -332,7 +333,7 @@ impl PendingRequests {
         (owner, MayHaveLeft(false))
     }
 
-    /// Gives up the callbacks whose deadline has come.
+    /// Fails the callbacks whose deadline has come.
     pub(super) fn expire_callbacks(
         &mut self,
         now: Moment,
@@ -358,37 +359,37 @@ impl PendingRequests {
         }
     }
 
-    /// Makes the first who waits the reader.
+    /// Makes the first thread that waits the reader.
     pub(super) fn hand_over_reading(&mut self, wakeups: &mut DeferredWakeups) {
         self.asleep = false;
         let mut waiters = self.requests.iter();
-        let heir = waiters.find_map(|request| match &request.owner {
-            ReplyOwner::Waiter(slot) => Some((request.id, slot)),
+        let next = waiters.find_map(|request| match &request.owner {
+            ReplyOwner::Caller(slot) => Some((request.id, slot)),
             _ => None,
         });
-        self.reader = heir.map(|(id, _)| id);
-        wakeups.wake.extend(heir.map(|(_, slot)| Arc::clone(slot)));
+        self.reader = next.map(|(id, _)| id);
+        wakeups.wake.extend(next.map(|(_, slot)| Arc::clone(slot)));
     }
 
-    /// Has somebody woken who waits and does not read, so that it writes. Where nobody is, the reader does it when it
-    /// looks up.
+    /// Has a thread woken that waits and does not read, to write. Without one, the reader writes
+    /// when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
         let mut waiters = self.requests.iter().filter(|request| Some(request.id) != self.reader);
         wakeups.wake.extend(waiters.find_map(|request| match &request.owner {
-            ReplyOwner::Waiter(slot) => Some(Arc::clone(slot)),
+            ReplyOwner::Caller(slot) => Some(Arc::clone(slot)),
             _ => None,
         }));
     }
 
-    /// The connection is dead: everybody is told, each what it means for its own request. Only the first cause counts.
+    /// Fails all requests, each with what the error means for it. Only the first cause counts.
     pub(super) fn fail_all(&mut self, error: &Error, wakeups: &mut DeferredWakeups) {
         if self.failure.is_some() {
             return;
         }
         self.failure = Some(error.clone());
-        let left = self.left();
+        let sent = self.sent();
         for request in std::mem::take(&mut self.requests) {
-            let outcome = if request.start < left {
+            let outcome = if request.start < sent {
                 CallError::Unknown(error.clone())
             } else {
                 CallError::NotSent(error.clone())

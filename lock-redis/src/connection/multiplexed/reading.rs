@@ -1,43 +1,43 @@
-//! ReplyInput for everybody: what comes on the socket finds those who wait for it.
+//! Reading for all callers: what arrives on the socket finds the requests it replies to.
 
 use super::MultiplexedConnection;
 use super::pending::{CallResult, DeferredWakeups, PendingRequests, ReplySlot, RequestId};
-use super::transport::ReadBuffer;
-use crate::connection::resp::ReplyParser;
+use crate::connection::{ReadBuffer, ReplyReader};
 use crate::reply::Reply;
 use lock_core::Moment;
 use parking_lot::MutexGuard;
-use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-/// The id of one who is not in the pending, and reads.
+/// The id of a reader that has no pending request.
 const NO_REQUEST: RequestId = 0;
 
-/// The reader's own.
+/// The reader's buffers.
 #[derive(Default)]
 pub(super) struct ReplyInput {
-    input: ReadBuffer,
-    parser: ReplyParser,
+    buffer: ReadBuffer,
+    reader: ReplyReader,
     replies: Vec<Reply>,
 }
 
 impl MultiplexedConnection {
-    /// Sleeps until something comes or `until` has come, and gives it to those whose it is. If our answer is among it, the
-    /// role is handed on.
+    /// Sleeps until something arrives or `until` has come, and distributes it. Hands the role over
+    /// if the caller's own reply is among it.
     pub(super) fn read(
         &self,
         until: Moment,
         slot: &Arc<ReplySlot>,
     ) -> Result<CallResult, MutexGuard<'_, PendingRequests>> {
-        let fill =
-            |reading: &mut ReplyInput| reading.input.fill(&self.transport, &*self.clock, until);
+        let fill = |input: &mut ReplyInput| {
+            let left = until.since(self.clock.now());
+            self.transport.read(&mut input.buffer, input.reader.input(), left)
+        };
         let (mut pending, mut wakeups) = self.read_with(fill, Some(slot));
         let outcome = slot.take();
         if outcome.is_some() {
             pending.hand_over_reading(&mut wakeups);
         }
-        let pending = self.conclude(pending, wakeups);
+        let pending = self.deliver(pending, wakeups);
         match outcome {
             Some(outcome) => Ok(outcome),
             None if self.clock.now() >= self.patience(&pending) => Err(self.give_up(pending)),
@@ -45,64 +45,70 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Reads once, and notes whose the answers are.
+    /// Reads once, and assigns the replies to their requests.
     fn read_with(
         &self,
         fill: impl FnOnce(&mut ReplyInput) -> io::Result<bool>,
         mine: Option<&Arc<ReplySlot>>,
     ) -> (MutexGuard<'_, PendingRequests>, DeferredWakeups) {
         let mut wakeups = DeferredWakeups::default();
-        let mut reading = self.input.lock();
-        let filled = fill(&mut reading);
-        let ReplyInput { input, parser, replies } = &mut *reading;
-        let mut garbage = match &filled {
-            Ok(true) => parser.cut(&mut input.plain, replies).err(),
-            _ => None,
-        };
+        let mut input = self.input.lock();
+        let filled = fill(&mut input);
+        let ReplyInput { buffer, reader, replies } = &mut *input;
+        let mut invalid = None;
+        if matches!(filled, Ok(true)) {
+            invalid = loop {
+                match reader.next() {
+                    Ok(Some(reply)) => replies.push(reply),
+                    Ok(None) => break None,
+                    Err(why) => break Some(why),
+                }
+            };
+        }
         let mut pending = self.pending.lock();
         pending.asleep = false;
         if !replies.is_empty() {
-            pending.heard(self.clock.now());
+            pending.received(self.clock.now());
         }
-        // Nothing is believed that came along with what nobody asked for: which of them is the answer?
-        let (asked, came) =
-            (pending.awaited(), replies.len() + usize::from(!input.plain.is_empty()));
-        if garbage.is_none() && came > asked {
-            garbage = Some("there is more than was asked for");
+        // No reply counts that came with one too many: there is no telling which is to which.
+        if invalid.is_none() && replies.len() + usize::from(!reader.is_empty()) > pending.awaited()
+        {
+            invalid = Some("there is more than was asked for");
         }
         for reply in replies.drain(..) {
-            if garbage.is_none() {
-                garbage = pending.answer(reply, mine, &mut wakeups).err();
+            if invalid.is_none() {
+                invalid = pending.assign(reply, mine, &mut wakeups).err();
             }
         }
-        if let Some(why) = garbage {
-            self.end(&mut pending, &self.server.garbage(why), &mut wakeups);
+        if let Some(why) = invalid {
+            self.fail_all(&mut pending, &self.server.garbage(why), &mut wakeups);
         }
-        let last_word = input.ended.then(|| ErrorKind::UnexpectedEof.into());
-        if let Some(error) = filled.err().or(last_word) {
-            self.end(&mut pending, &self.server.io_error("answer", error), &mut wakeups);
+        let ended = buffer.ended.then(|| ErrorKind::UnexpectedEof.into());
+        if let Some(error) = filled.err().or(ended) {
+            self.fail_all(&mut pending, &self.server.io_error("answer", error), &mut wakeups);
         }
         (pending, wakeups)
     }
 
-    /// Reads without waiting, for one who has the role or found nobody else who writes or reads.
-    pub(super) fn read_what_is_there(&self) -> MutexGuard<'_, PendingRequests> {
-        let take =
-            |reading: &mut ReplyInput| reading.input.take(&self.transport, RecvFlags::DONTWAIT);
-        let (pending, wakeups) = self.read_with(take, None);
-        self.conclude(pending, wakeups)
+    /// Reads without waiting, for the thread that has the role.
+    pub(super) fn read_available(&self) -> MutexGuard<'_, PendingRequests> {
+        let fill = |input: &mut ReplyInput| {
+            self.transport.read_available(&mut input.buffer, input.reader.input())
+        };
+        let (pending, wakeups) = self.read_with(fill, None);
+        self.deliver(pending, wakeups)
     }
 
-    /// The same for one who is not in the pending, where nobody reads.
+    /// Reads without waiting, for a thread that has no pending request, while no thread reads.
     pub(super) fn read_unattended<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
     ) -> MutexGuard<'a, PendingRequests> {
         pending.reader = Some(NO_REQUEST);
-        // Whoever comes meanwhile writes itself.
+        // A caller that comes meanwhile writes itself.
         pending.asleep = true;
         drop(pending);
-        pending = self.read_what_is_there();
+        pending = self.read_available();
         if !pending.is_empty() && self.clock.now() >= self.patience(&pending) {
             pending = self.give_up(pending);
         }

@@ -1,8 +1,7 @@
-//! [`ReplyPoller`]: reads the answers that nobody waits for, where nobody else does.
+//! [`ReplyPoller`]: a thread that reads the replies to callbacks while no caller reads.
 //!
-//! What a thread leaves behind - a release that it did not wait for - is read along with the answer to whatever is asked
-//! next. Only if nobody asks anything more is there nobody to read it. For that a thread looks in from time to time,
-//! from the first such request on, until there was none for a while. It never waits on the connection.
+//! Replies to callbacks are read along with the replies to later calls. Where none follow, this
+//! thread polls: from the first callback on, until there was none for a while.
 
 use super::MultiplexedConnection;
 use lock_core::{Clock, Moment, Signal};
@@ -13,9 +12,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long an answer that is there may stay unread.
+/// How long a reply that has arrived may stay unread.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the thread stays without work before it ends; the next work starts another.
+/// How long the thread stays without callbacks. The next callback starts another.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(crate) struct ReplyPoller(Arc<Inner>);
@@ -23,12 +22,12 @@ pub(crate) struct ReplyPoller(Arc<Inner>);
 struct Inner {
     clock: Arc<dyn Clock>,
     signal: Arc<Signal>,
-    work: Mutex<Work>,
+    polled: Mutex<Polled>,
 }
 
 #[derive(Default)]
-struct Work {
-    /// Connections that may have callbacks. Kept alive by this, so that their answers are read also when the client has gone.
+struct Polled {
+    /// Connections that may have callbacks. They outlive the client that left callbacks on them.
     connections: Vec<Arc<MultiplexedConnection>>,
     running: bool,
     closing: bool,
@@ -36,29 +35,29 @@ struct Work {
 
 impl ReplyPoller {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Inner { clock, signal: Arc::default(), work: Mutex::default() }))
+        Self(Arc::new(Inner { clock, signal: Arc::default(), polled: Mutex::default() }))
     }
 
-    /// Sees to it that the answers to what is under way on `connection` are read.
-    pub(crate) fn look_after(&self, connection: &Arc<MultiplexedConnection>) {
-        let mut work = self.0.work.lock();
-        if !work.connections.iter().any(|known| Arc::ptr_eq(known, connection)) {
-            work.connections.push(Arc::clone(connection));
+    /// Has the callbacks on `connection` polled.
+    pub(crate) fn add(&self, connection: &Arc<MultiplexedConnection>) {
+        let mut polled = self.0.polled.lock();
+        if !polled.connections.iter().any(|known| Arc::ptr_eq(known, connection)) {
+            polled.connections.push(Arc::clone(connection));
         }
-        if work.running {
+        if polled.running {
             return;
         }
         let inner = Arc::clone(&self.0);
         let started =
             thread::Builder::new().name("distlock-collect".to_owned()).spawn(move || inner.run());
-        // Where no thread is to be had, whoever asks next reads it, or is the first to find one again.
-        work.running = started.is_ok();
+        // Without a thread, the next caller reads the reply, or the next callback starts one.
+        polled.running = started.is_ok();
     }
 }
 
 impl Drop for ReplyPoller {
     fn drop(&mut self) {
-        self.0.work.lock().closing = true;
+        self.0.polled.lock().closing = true;
         self.0.signal.raise();
     }
 }
@@ -68,10 +67,10 @@ impl Inner {
         let mut busy = self.clock.now();
         loop {
             self.clock.wait(&self.signal, self.clock.now() + TICK);
-            let connections = self.work.lock().connections.clone();
-            // What an callback does is not ours, and it must not end this thread.
+            let connections = self.polled.lock().connections.clone();
+            // A callback that panics must not end this thread.
             let has_callbacks = connections.iter().filter(|connection| {
-                catch_unwind(AssertUnwindSafe(|| connection.collect())).unwrap_or(true)
+                catch_unwind(AssertUnwindSafe(|| connection.poll())).unwrap_or(true)
             });
             let now = self.clock.now();
             if has_callbacks.count() > 0 {
@@ -84,22 +83,24 @@ impl Inner {
         }
     }
 
-    /// Lets go of connections that need nothing any more. Whether this thread may end, which it must do then.
+    /// Drops connections without callbacks to come. Whether the thread has to end now.
     fn is_done(&self, busy: Moment, now: Moment) -> bool {
-        let mut work = self.work.lock();
-        let closing = work.closing;
-        // One that nobody else has will get no callbacks any more: it was replaced, and may be open for ever.
-        let is_let_go = |connection: &Arc<MultiplexedConnection>| {
+        let mut polled = self.polled.lock();
+        let closing = polled.closing;
+        // A connection that only the poller has was replaced: it gets no callbacks, and stays open.
+        let is_unused = |connection: &Arc<MultiplexedConnection>| {
             closing || connection.is_closed() || Arc::strong_count(connection) == 1
         };
-        work.connections.retain(|connection| connection.has_callbacks() || !is_let_go(connection));
-        let is_idle = work.connections.iter().all(|connection| !connection.has_callbacks());
+        polled
+            .connections
+            .retain(|connection| connection.has_callbacks() || !is_unused(connection));
+        let is_idle = polled.connections.iter().all(|connection| !connection.has_callbacks());
         if !is_idle || !(closing || now.since(busy) >= IDLE) {
             return false;
         }
-        // Under the lock: whoever submits next starts another.
-        work.connections.clear();
-        work.running = false;
+        // Under the lock: the next callback starts another thread.
+        polled.connections.clear();
+        polled.running = false;
         true
     }
 }

@@ -16,14 +16,15 @@ fn pair() -> (MultiplexedConnection, TcpStream) {
     pair_with(GRACE)
 }
 
-/// A link that waits so long for an answer that is overdue, and its peer.
+/// A connection with this grace, and its peer.
 fn pair_with(grace: Duration) -> (MultiplexedConnection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
-    let link = Connection::new(Stream::Tcp(ours), None, server, Arc::new(SystemClock)).unwrap();
-    (MultiplexedConnection::new(link, 0, grace).unwrap(), theirs)
+    let transport = Arc::new(Transport::new(ours, None).unwrap());
+    let connection = Connection::new(transport, server, Arc::new(SystemClock));
+    (MultiplexedConnection::new(connection, 0, grace).unwrap(), theirs)
 }
 
 fn within(millis: u64) -> Moment {
@@ -42,30 +43,33 @@ fn is_unknown(outcome: &CallResult) -> bool {
 }
 
 #[test]
-fn a_late_answer_is_dropped_and_the_next_ones_find_their_callers() {
-    let (link, mut peer) = pair_with(GRACE * 50);
-    assert!(is_unknown(&link.call(b"a", within(50))));
+fn late_reply_is_dropped_and_later_ones_find_their_callers() {
+    let (connection, mut peer) = pair_with(GRACE * 50);
+    assert!(is_unknown(&connection.call_encoded(b"a", within(50))));
     thread::scope(|scope| {
-        let next = scope.spawn(|| link.call(b"b", within(10_000)));
+        let next = scope.spawn(|| connection.call_encoded(b"b", within(10_000)));
         assert_eq!(hear(&mut peer, 2), b"ab");
         peer.write_all(b":1\r\n:2\r\n").unwrap();
         assert_eq!(next.join().unwrap().unwrap(), Reply::Int(2));
     });
-    assert!(link.is_usable(SystemClock.now(), 0));
+    assert!(connection.is_usable(SystemClock.now(), 0));
 }
 
 #[test]
-fn a_link_on_which_nothing_is_heard_is_mute_at_the_first_deadline_and_dead_a_while_later() {
-    let (link, _peer) = pair();
+fn silent_connection_is_mute_at_a_deadline_and_closed_later() {
+    let (connection, _peer) = pair();
     thread::scope(|scope| {
         let start = SystemClock.now();
-        let impatient = scope.spawn(|| link.call(b"a", within(50)));
-        while link.pending.lock().is_empty() {
+        let impatient = scope.spawn(|| connection.call_encoded(b"a", within(50)));
+        while connection.pending.lock().is_empty() {
             thread::yield_now();
         }
-        let patient = scope.spawn(|| (link.call(b"b", within(60_000)), SystemClock.now()));
+        let patient =
+            scope.spawn(|| (connection.call_encoded(b"b", within(60_000)), SystemClock.now()));
         assert!(is_unknown(&impatient.join().unwrap()));
-        assert!(!link.is_usable(SystemClock.now(), 0) && !link.pending.lock().is_closed());
+        assert!(
+            !connection.is_usable(SystemClock.now(), 0) && !connection.pending.lock().is_closed()
+        );
         let (outcome, ended) = patient.join().unwrap();
         assert!(is_unknown(&outcome), "{outcome:?}");
         let took = ended.since(start);
@@ -74,13 +78,13 @@ fn a_link_on_which_nothing_is_heard_is_mute_at_the_first_deadline_and_dead_a_whi
 }
 
 #[test]
-fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
-    let (link, peer) = pair();
+fn peer_that_takes_nothing_delays_no_caller_past_its_deadline() {
+    let (connection, peer) = pair();
     let much = vec![b'x'; 32 << 20];
     thread::scope(|scope| {
-        let big = scope.spawn(|| link.call(&much, within(3_000)));
+        let big = scope.spawn(|| connection.call_encoded(&much, within(3_000)));
         let stalled = within(10_000);
-        while !link.stalled.load(Ordering::Acquire) {
+        while !connection.stalled.load(Ordering::Acquire) {
             assert!(SystemClock.now() < stalled, "the peer takes everything");
             thread::yield_now();
         }
@@ -88,13 +92,13 @@ fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
             .map(|_| {
                 scope.spawn(|| {
                     let by = within(100);
-                    (link.call(b"small", by), SystemClock.now().since(by))
+                    (connection.call_encoded(b"small", by), SystemClock.now().since(by))
                 })
             })
             .collect();
         for one in small {
             let (outcome, late) = one.join().unwrap();
-            // Unknown where it was just being offered to the peer: then nobody can say what that has taken.
+            // Unknown if it was just being written.
             assert!(outcome.is_err(), "{outcome:?}");
             assert!(late < Duration::from_millis(400), "{late:?}");
         }
@@ -105,25 +109,25 @@ fn a_peer_that_takes_nothing_keeps_nobody_beyond_its_own_deadline() {
 }
 
 #[test]
-fn what_did_not_leave_at_once_leaves_when_the_peer_takes_it_without_what_was_taken_back() {
-    let (link, mut peer) = pair();
+fn bytes_of_abandoned_requests_do_not_leave_later() {
+    let (connection, mut peer) = pair();
     let much = vec![b'x'; 8 << 20];
     thread::scope(|scope| {
-        let big = scope.spawn(|| link.call(&much, within(20_000)));
-        while !link.stalled.load(Ordering::Acquire) {
+        let big = scope.spawn(|| connection.call_encoded(&much, within(20_000)));
+        while !connection.stalled.load(Ordering::Acquire) {
             thread::yield_now();
         }
-        // One that is just being offered to the peer cannot be taken back: nobody knows then what that has taken.
+        // A request that is just being written cannot be taken back.
         let mut offered = 0;
         loop {
-            match link.call(b"gone", within(50)) {
+            match connection.call_encoded(b"gone", within(50)) {
                 Err(CallError::NotSent(_)) => break,
                 outcome => assert!(is_unknown(&outcome), "{outcome:?}"),
             }
             offered += 1;
         }
-        let last = scope.spawn(|| link.call(b"last", within(20_000)));
-        while link.pending.lock().len() < 2 + offered {
+        let last = scope.spawn(|| connection.call_encoded(b"last", within(20_000)));
+        while connection.pending.lock().len() < 2 + offered {
             thread::yield_now();
         }
         let behind = [&b"gone".repeat(offered), &b"last"[..]].concat();
@@ -134,90 +138,90 @@ fn what_did_not_leave_at_once_leaves_when_the_peer_takes_it_without_what_was_tak
         assert_eq!(big.join().unwrap().unwrap(), Reply::Int(1));
         assert_eq!(last.join().unwrap().unwrap(), Reply::Int(2));
     });
-    assert!(!link.stalled.load(Ordering::Acquire));
+    assert!(!connection.stalled.load(Ordering::Acquire));
 }
 
 #[test]
-fn what_comes_along_with_what_nobody_asked_for_is_not_believed() {
+fn reply_beside_unrequested_bytes_is_not_believed() {
     for bytes in [&b":1\r\n:2\r\n"[..], b":1\r\n:", b":1\r\n%1\r\n", b"what?\r\n"] {
-        let (link, mut peer) = pair();
+        let (connection, mut peer) = pair();
         thread::scope(|scope| {
-            let call = scope.spawn(|| link.call(b"a", within(10_000)));
+            let call = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
             hear(&mut peer, 1);
             peer.write_all(bytes).unwrap();
             let outcome = call.join().unwrap();
             assert!(is_unknown(&outcome), "{outcome:?}");
         });
-        assert!(matches!(link.call(b"b", within(100)), Err(CallError::NotSent(_))));
-        assert!(!link.is_usable(SystemClock.now(), 0));
+        assert!(matches!(connection.call_encoded(b"b", within(100)), Err(CallError::NotSent(_))));
+        assert!(!connection.is_usable(SystemClock.now(), 0));
     }
 }
 
 #[test]
-fn an_idle_link_that_was_closed_or_speaks_unasked_is_seen_by_a_look() {
+fn idle_connection_that_closed_or_sent_bytes_is_unusable() {
     for speaks in [true, false] {
-        let (link, mut peer) = pair();
-        // Somebody else's link has died meanwhile.
-        assert!(link.is_usable(SystemClock.now(), 1));
+        let (connection, mut peer) = pair();
+        // Another connection has failed meanwhile.
+        assert!(connection.is_usable(SystemClock.now(), 1));
         if speaks {
             peer.write_all(b"+hello\r\n").unwrap();
         } else {
             drop(peer);
         }
-        assert!(link.is_usable(SystemClock.now(), 1), "nobody has looked");
-        assert!(!link.is_usable(SystemClock.now(), 2));
+        assert!(connection.is_usable(SystemClock.now(), 1), "the look before still counts");
+        assert!(!connection.is_usable(SystemClock.now(), 2));
     }
 }
 
 #[test]
-fn a_link_on_which_nothing_is_heard_any_more_is_mute_also_if_the_oldest_request_has_heard_others() {
-    let (link, mut peer) = pair();
+fn connection_is_mute_although_earlier_replies_came() {
+    let (connection, mut peer) = pair();
     let late = within(1_000);
     thread::scope(|scope| {
-        let first = scope.spawn(|| link.call(b"a", within(10_000)));
+        let first = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
         hear(&mut peer, 1);
-        let second = scope.spawn(|| link.call(b"b", late));
+        let second = scope.spawn(|| connection.call_encoded(b"b", late));
         hear(&mut peer, 1);
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
-        assert!(link.is_usable(SystemClock.now(), 0));
+        assert!(connection.is_usable(SystemClock.now(), 0));
         assert!(is_unknown(&second.join().unwrap()));
-        assert!(!link.is_usable(late, 0));
+        assert!(!connection.is_usable(late, 0));
     });
 }
 
 #[test]
-fn a_link_that_is_too_slow_gets_no_new_requests_also_if_nobody_reads() {
-    let (link, mut peer) = pair();
+fn slow_connection_is_unusable_although_no_thread_reads() {
+    let (connection, mut peer) = pair();
     let late = within(50);
     thread::scope(|scope| {
-        let first = scope.spawn(|| link.call(b"a", within(10_000)));
+        let first = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
         hear(&mut peer, 1);
-        assert!(is_unknown(&link.call(b"b", late)));
+        assert!(is_unknown(&connection.call_encoded(b"b", late)));
         // Time for the second to be overdue for too long, behind the first.
-        assert!(is_unknown(&link.call(b"c", late + GRACE)));
+        assert!(is_unknown(&connection.call_encoded(b"c", late + GRACE)));
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
-        assert!(!link.is_usable(late + GRACE, 0));
+        assert!(!connection.is_usable(late + GRACE, 0));
     });
 }
 
 #[test]
-fn an_answer_is_awaited_only_by_what_has_left_whole() {
+fn only_requests_sent_whole_await_replies() {
     let mut pending = PendingRequests::new(within(0), 0);
     for request in [b"aa", b"bb", b"cc"] {
         pending.push(request, within(0), &Arc::default()).unwrap();
     }
     assert_eq!((pending.len(), pending.awaited()), (3, 0));
     let bytes = pending.take_unsent(Vec::new());
-    // Whoever writes may be done with all of it.
+    // The writer may have written all of it.
     assert_eq!(pending.awaited(), 3);
     pending.put_back(bytes, 3);
     assert_eq!(pending.awaited(), 1);
 }
 
 #[test]
-fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_do() {
+fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
     let mut pending = PendingRequests::new(within(0), 0);
     let push = |pending: &mut PendingRequests| {
         pending.push(b"xx", within(0), &Arc::default()).unwrap();
@@ -231,68 +235,68 @@ fn what_waits_to_be_written_waits_for_more_only_while_the_peer_has_much_more_to_
     assert!(push(&mut pending), "eight are under way");
     assert!(!push(&mut pending), "the second is a quarter of that");
     for _ in 0..5 {
-        pending.answer(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
+        pending.assign(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
     }
     pending.take_unsent(Vec::new());
     for _ in 0..5 {
-        pending.answer(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
+        pending.assign(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
     }
     assert!(!push(&mut pending), "all are answered");
 }
 
 #[test]
-fn what_comes_after_its_deadline_is_not_sent() {
-    let (link, mut peer) = pair();
-    let outcome = link.call(b"late", within(0));
+fn call_after_its_deadline_is_not_sent() {
+    let (connection, mut peer) = pair();
+    let outcome = connection.call_encoded(b"late", within(0));
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
-    assert!(is_unknown(&link.call(b"x", within(20))));
+    assert!(is_unknown(&connection.call_encoded(b"x", within(20))));
     assert_eq!(hear(&mut peer, 1), b"x");
 }
 
 #[test]
-fn a_late_answer_that_has_come_speaks_for_its_link_also_if_nobody_has_read_it() {
-    let (mut link, mut peer) = pair();
-    link.grace = Duration::from_secs(60);
-    assert!(is_unknown(&link.call(b"a", within(50))));
-    assert!(!link.is_usable(SystemClock.now(), 0), "nothing was heard");
+fn unread_late_reply_keeps_its_connection_usable() {
+    let (mut connection, mut peer) = pair();
+    connection.grace = Duration::from_secs(60);
+    assert!(is_unknown(&connection.call_encoded(b"a", within(50))));
+    assert!(!connection.is_usable(SystemClock.now(), 0), "nothing was heard");
     peer.write_all(b":1\r\n").unwrap();
     // On a loopback it is there when the write has returned.
-    assert!(link.is_usable(SystemClock.now(), 0));
-    assert!(link.pending.lock().is_empty());
+    assert!(connection.is_usable(SystemClock.now(), 0));
+    assert!(connection.pending.lock().is_empty());
 }
 
 #[test]
-fn a_link_that_was_closed_is_seen_by_a_look_also_if_all_on_it_have_given_up() {
-    let (mut link, mut peer) = pair();
-    link.grace = Duration::from_secs(60);
+fn closed_connection_is_unusable_after_all_gave_up() {
+    let (mut connection, mut peer) = pair();
+    connection.grace = Duration::from_secs(60);
     let late = within(1_000);
     thread::scope(|scope| {
-        let first = scope.spawn(|| link.call(b"a", within(10_000)));
+        let first = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
         hear(&mut peer, 1);
-        let second = scope.spawn(|| link.call(b"b", late));
+        let second = scope.spawn(|| connection.call_encoded(b"b", late));
         hear(&mut peer, 1);
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
         assert!(is_unknown(&second.join().unwrap()));
     });
-    assert!(link.is_usable(late, 0));
+    assert!(connection.is_usable(late, 0));
     drop(peer);
-    assert!(!link.is_usable(late, 0));
+    assert!(!connection.is_usable(late, 0));
 }
 
 #[test]
-fn an_errand_that_is_sent_once_more_has_no_more_time_than_before() {
-    let (link, mut peer) = pair();
+fn callback_that_is_sent_again_keeps_its_deadline() {
+    let (connection, mut peer) = pair();
     let by = within(60_000);
     let mut request = Vec::new();
     Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]])
         .encode(&mut request);
     let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
     let callback = CallbackRequest { by_hash: request.clone(), text: "return 1", done };
-    assert!(link.submit(&request, by, callback).is_ok());
+    assert!(connection.submit(&request, by, callback).is_ok());
     hear(&mut peer, request.len());
     peer.write_all(b"-NOSCRIPT No matching script.\r\n").unwrap();
-    assert!(link.collect());
+    assert!(connection.poll());
     assert_eq!(hear(&mut peer, 12), b"*3\r\n$4\r\nEVAL");
-    assert_eq!(link.pending.lock().oldest(), Some(by));
+    assert_eq!(connection.pending.lock().oldest(), Some(by));
 }

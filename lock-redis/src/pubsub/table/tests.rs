@@ -1,10 +1,10 @@
-//! Tests of the table: sequences of what watchers, the thread and the server do.
+//! Tests of the table: sequences of events from watchers, the worker and the server.
 
 use super::*;
 
-struct Nobody;
+struct NoWaiter;
 
-impl Wake for Nobody {
+impl Wake for NoWaiter {
     fn wake(&self) {}
 }
 
@@ -14,7 +14,7 @@ fn at(milliseconds: u64) -> Moment {
 
 fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
     let (id, standing) =
-        table.add(ChannelKind::Plain, "c", Some(PollInterval::default()), Arc::new(Nobody));
+        table.add(ChannelKind::Plain, "c", Some(PollInterval::default()), Arc::new(NoWaiter));
     match standing {
         SubscriptionState::Live => (id, None),
         SubscriptionState::Awaited(confirmation) => (id, Some(confirmation)),
@@ -27,7 +27,7 @@ fn subscription(work: &WorkerTasks) -> Subscription {
 }
 
 #[test]
-fn a_channel_is_asked_for_once_and_confirmed_to_all() {
+fn channel_is_requested_once_and_confirmed_to_all() {
     let mut table = SubscriptionTable::default();
     let (_, first) = add(&mut table);
     let (_, second) = add(&mut table);
@@ -40,12 +40,12 @@ fn a_channel_is_asked_for_once_and_confirmed_to_all() {
         assert!(matches!(confirmation.unwrap().take(), Some(Ok(()))));
     }
     assert!(add(&mut table).1.is_none(), "it stands");
-    assert_eq!(table.heard("c").watches.len(), 4);
-    assert!(table.heard("d").watches.is_empty());
+    assert_eq!(table.message("c").watches.len(), 4);
+    assert!(table.message("d").watches.is_empty());
 }
 
 #[test]
-fn the_confirmation_of_a_subscription_that_was_ended_counts_for_no_later_one() {
+fn confirmation_of_an_ended_subscription_is_ignored() {
     let mut table = SubscriptionTable::default();
     let (id, _) = add(&mut table);
     let first = subscription(&table.take_work(at(0)));
@@ -54,19 +54,19 @@ fn the_confirmation_of_a_subscription_that_was_ended_counts_for_no_later_one() {
     assert_eq!(&*table.take_work(at(1_000)).unsubscribe[0].channel, "c");
     let (_, confirmation) = add(&mut table);
     let second = subscription(&table.take_work(at(1_000)));
-    let _nobody = table.confirmed(&first);
+    let _none = table.confirmed(&first);
     assert!(confirmation.as_ref().unwrap().take().is_none());
     assert!(add(&mut table).1.is_some(), "not yet");
-    let _nobody = table.confirmed(&second);
+    let _none = table.confirmed(&second);
     assert!(confirmation.unwrap().take().is_some());
 }
 
 #[test]
-fn a_channel_lingers_and_is_found_again() {
+fn channel_lingers_and_is_found_again() {
     let mut table = SubscriptionTable::default();
     let (id, _) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
-    let _nobody = table.confirmed(&asked);
+    let _none = table.confirmed(&asked);
     table.remove(&id, at(0));
     assert!(table.take_work(at(999)).is_watched);
     let (id, confirmation) = add(&mut table);
@@ -78,11 +78,11 @@ fn a_channel_lingers_and_is_found_again() {
 }
 
 #[test]
-fn what_was_missed_while_disconnected_is_made_up_for_once() {
+fn missed_messages_wake_waiters_once_after_reconnection() {
     let mut table = SubscriptionTable::default();
     let _watch = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
-    let _nobody = table.confirmed(&asked);
+    let _none = table.confirmed(&asked);
     table.disconnected();
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
@@ -93,11 +93,11 @@ fn what_was_missed_while_disconnected_is_made_up_for_once() {
 }
 
 #[test]
-fn a_refusal_fails_who_waits_wakes_who_watches_and_is_asked_again() {
+fn refusal_fails_watchers_wakes_waiters_and_is_retried() {
     let mut table = SubscriptionTable::default();
     let _watch = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
-    let _nobody = table.confirmed(&asked);
+    let _none = table.confirmed(&asked);
     table.disconnected();
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
@@ -105,16 +105,16 @@ fn a_refusal_fails_who_waits_wakes_who_watches_and_is_asked_again() {
     assert_eq!(table.refused(&asked, &failure).watches.len(), 2);
     assert!(matches!(confirmation.unwrap().take(), Some(Err(Failure::Refused(_)))));
     assert!(table.take_work(at(0)).subscribe.is_empty());
-    table.ask_again();
+    table.retry_refused();
     subscription(&table.take_work(at(0)));
 }
 
 #[test]
-fn only_a_server_that_will_not_have_us_ends_a_wait_early() {
+fn only_a_permanent_refusal_ends_a_wait_early() {
     let mut table = SubscriptionTable::default();
     let (_, confirmation) = add(&mut table);
     let confirmation = confirmation.unwrap();
-    let _nobody = table.failed(&Failure::NotSent(Error::unavailable("refused")));
+    let _none = table.failed(&Failure::NotSent(Error::unavailable("refused")));
     assert!(confirmation.take().is_none());
     assert_eq!(table.trouble().unwrap().to_string(), "refused");
     let _tickets = table.failed(&Failure::Refused(Error::configuration("password")));
@@ -124,19 +124,19 @@ fn only_a_server_that_will_not_have_us_ends_a_wait_early() {
 }
 
 #[test]
-fn a_channel_that_is_not_told_of_is_polled_until_it_is() {
+fn refused_channel_is_polled_until_it_is_confirmed() {
     let mut table = SubscriptionTable::default();
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     assert_eq!(table.poll(false, at(0)).1, Moment::NEVER);
-    let _tickets = table.untold(&asked);
+    let _tickets = table.poll_instead(&asked);
     assert!(matches!(confirmation.unwrap().take(), Some(Ok(()))), "it is no failure");
     let (wakes, next) = table.poll(false, at(0));
     assert!(wakes.watches.is_empty() && next <= at(125), "{next:?}");
     assert_eq!(table.poll(false, at(99)).0.watches.len(), 0);
     assert_eq!(table.poll(false, at(125)).0.watches.len(), 1);
     assert_eq!(table.poll(false, at(126)).0.watches.len(), 0, "once for each interval");
-    table.ask_again();
+    table.retry_refused();
     let asked = subscription(&table.take_work(at(1_000)));
     assert_eq!(table.confirmed(&asked).watches.len(), 1, "to look for itself");
     assert_eq!(table.poll(false, at(2_000)).1, Moment::NEVER);

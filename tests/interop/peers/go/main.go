@@ -49,12 +49,12 @@ func (w *worker) mutex(name string, lease int, more ...redsync.Option) *redsync.
 	return w.sync.NewMutex(name, append(options, more...)...)
 }
 
-// holdOf is what this thread holds, or a mutex with a value that is nobody's: so that the refusal is theirs.
+// holdOf is what this thread holds, or a mutex with a value of no holder: so that the refusal is theirs.
 func (w *worker) holdOf(name string) *redsync.Mutex {
 	if mutex, ok := w.held[name]; ok {
 		return mutex
 	}
-	return w.mutex(name, 0, redsync.WithValue("nobody's"))
+	return w.mutex(name, 0, redsync.WithValue("no holder"))
 }
 
 func isBusy(err error) bool {

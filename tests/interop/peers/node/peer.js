@@ -77,7 +77,7 @@ class Worker {
     return microseconds();
   }
 
-  // Redlock counts attempts and knows no time; so whoever wants one has to count it.
+  // Redlock counts attempts and knows no time; so a caller that wants one has to count it.
   async try(name, wait, lease) {
     const end = Date.now() + +wait;
     for (;;) {
@@ -153,7 +153,7 @@ async function answer(worker, thread, verb, words) {
     return `${thread} ok ${await worker[verb](...words)}`.trimEnd();
   } catch (error) {
     if (error instanceof Unsupported) return `${thread} error unsupported`;
-    // Whoever answered tells why; the library's own message only counts.
+    // The server that answered tells why; the library's own message only counts.
     const attempts = await Promise.all(error.attempts?.map?.((attempt) => attempt) ?? []);
     const causes = attempts.flatMap((stats) => [...(stats.votesAgainst?.values() ?? [])]);
     const text = [error, ...causes].map((one) => `${one.name}: ${one.message}`).join("; ");

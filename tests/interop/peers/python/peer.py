@@ -45,7 +45,7 @@ class RedisPy:
 
     def foreign(self, name):
         lock = self.client.lock(name)
-        lock.local.token = b"nobody's"
+        lock.local.token = b"no holder"
         return lock
 
     def extend(self, lock, lease):
@@ -82,7 +82,7 @@ class PythonRedisLock:
         return lock.acquire(timeout=-(-wait // 1000)) and lock
 
     def foreign(self, name):
-        return redis_lock.Lock(self.client, name, id="nobody's")
+        return redis_lock.Lock(self.client, name, id="no holder")
 
     def extend(self, lock, lease):
         lock.extend(expire=-(-lease // 1000))
@@ -187,7 +187,7 @@ def main():
     url, *words = sys.argv[1:]
     options = dict(word.split("=", 1) for word in words)
     kind = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock}[options["kind"]]
-    # One for each thread: its own bound is a hundred, and whoever comes later gets an error.
+    # One for each thread: its own bound is a hundred, and a later thread gets an error.
     client = redis.Redis.from_url(url, max_connections=1000)
     client.ping()
     library = kind(client, options)

@@ -77,7 +77,7 @@ impl Model for Quorum {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            // A model without any grant would be sound, too.
+            // A model in which no attempt gets anything would be sound, too.
             Property::sometimes("every attempt wins", |model: &Self, state: &State| {
                 state.winners == model.attempts
             }),

@@ -187,7 +187,7 @@ impl Quorum {
         let is_out = marker.is_none() && (node < NODES || self.outsider == Outsider::Empty);
         if is_out && state.epochs <= self.replacements && others(view) >= MAJORITY {
             let replaced = (0..state.columns.len()).filter(|other| is_member(view, *other));
-            // A server that replaces another one was no member before.
+            // A server that replaces another than itself was no member before.
             let replaced = replaced.filter(|other| *other == node || !is_member(view, node));
             // Nodes that began alike are: it is enough to replace one of them.
             let most = if self.skew == 0 { 1 } else { NODES };

@@ -24,14 +24,15 @@ impl Plan for Waits {
     }
 }
 
-/// In front of a master that knows the scripts: what goes along with one that it does not know says nothing.
+/// In front of a master that knows the scripts: what goes along with one that it does not know says
+/// nothing.
 fn proxy(servers: &Replicated, fault: Fault, count: u32) -> Proxy {
     drop(distlock::connect(&servers.url("")).unwrap().mutex("warm").unwrap().lock().unwrap());
     Proxy::new(servers.master.port(), Arc::new(Waits { fault, left: AtomicU32::new(count) }))
 }
 
-/// The grant was answered, and the connection broke before replicas were: nobody knows how many have it. It is asked again,
-/// as the same owner.
+/// The grant was answered, and the connection broke before replicas were: it is unknown how many
+/// have it. It is asked again, as the same owner.
 #[test]
 fn cut_off_wait_is_repeated_by_the_same_owner() {
     for fault in [Fault::Cut, Fault::CutReply, Fault::HalfReply, Fault::Garbage] {
@@ -55,7 +56,8 @@ fn cut_off_wait_is_repeated_by_the_same_owner() {
     }
 }
 
-/// The grant was answered, and then nothing: too few acknowledgements that says so, in time, and nothing is left.
+/// The grant was answered, and then nothing: too few acknowledgements that says so, in time, and
+/// nothing is left.
 #[test]
 fn unanswered_wait_is_reported_as_insufficient_replicas() {
     let servers = Replicated::start(1);
@@ -86,10 +88,11 @@ fn missing_right_to_wait_is_named_and_leaves_nothing() {
     client.wait_for_cleanup(LONG).unwrap();
     assert!(!probe.exists("a"));
     let plain = distlock::connect(&url).unwrap();
-    drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy nobody waits"));
+    drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy there is no wait"));
 }
 
-/// The master becomes a replica while its own are waited for: it says so, and what it granted is in doubt.
+/// The master becomes a replica while its own are waited for: it says so, and what it granted is in
+/// doubt.
 #[test]
 fn master_demoted_during_wait_grants_nothing() {
     let servers = Replicated::start(1);

@@ -71,7 +71,8 @@ fn unconfirmed_extension_is_told_and_extends_nothing() {
 #[test]
 fn lagging_replicas_delay_no_renewal_without_a_policy() {
     let servers = Replicated::start(1);
-    // Longer than the short leases last: whoever waits along, or behind those that wait, loses them.
+    // Longer than the short leases last: a renewal that waits along, or behind those that wait,
+    // loses them.
     let time = ms(30_000).as_millis();
     let renewed = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&renewed);

@@ -20,7 +20,8 @@ impl Monitor {
         Self(probe)
     }
 
-    /// The commands since the start, as pairs of a connection and a command, up to one of the test's own.
+    /// The commands since the start, as pairs of a connection and a command, up to one of the
+    /// test's own.
     fn commands(mut self, servers: &Replicated) -> Vec<(String, String)> {
         servers.master.probe().command(&["ECHO", "the end"]);
         let mut commands = Vec::new();
@@ -40,7 +41,8 @@ impl Monitor {
     }
 }
 
-/// Asserts that every script that writes is followed, on its own connection, by `WAIT`, and returns how often.
+/// Asserts that every script that writes is followed, on its own connection, by `WAIT`, and returns
+/// how often.
 fn waits_behind_writes(commands: &[(String, String)]) -> usize {
     let mut by_connection: HashMap<&str, Vec<&str>> = HashMap::new();
     for (from, command) in commands {
@@ -80,7 +82,8 @@ fn write_and_wait_arrive_in_a_single_read() {
     lock.lock().unwrap().unlock().unwrap();
     let mut probe = servers.master.probe();
     let reads = |probe: &mut Probe| probe.stat("total_reads_processed");
-    // The replica's acknowledgements are reads, too: three or four for each round at most, and never fewer than ours.
+    // The replica's acknowledgements are reads, too: three or four for each round at most, and
+    // never fewer than ours.
     let before = (reads(&mut probe), probe.stat("total_connections_received"));
     for _ in 0..50 {
         lock.lock().unwrap().unlock().unwrap();
@@ -124,8 +127,8 @@ fn single_wait_confirms_a_whole_batch_of_renewals() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
-/// A guard that is dropped does not wait for the answer to its release, and a lock under a policy is asked for on another
-/// connection: it must not come there first.
+/// A guard that is dropped does not wait for the answer to its release, and a lock under a policy
+/// is asked for on another connection: it must not come there first.
 #[test]
 fn dropped_lock_under_a_policy_is_free_for_the_next_attempt() {
     let servers = Replicated::start(1);

@@ -2,24 +2,25 @@
 
 use super::{SOON, Waiting, World, client, client_of, locks};
 use crate::side_by_side::actor::{Answer, done};
-use crate::side_by_side::command::{ACTORS, BRIEF, Command, Deed, RENEWED_ONCE};
+use crate::side_by_side::command::{ACTORS, BRIEF, Command, Operation, RENEWED_ONCE};
 use distlock::{DistLock, Interrupt, LockOptions};
 use distlock_tests::time::eventually;
 use std::sync::Arc;
 use std::time::Duration;
 
 impl World {
-    /// Begins it, and says who must answer now. Whoever may have to wait is among the waiting then.
+    /// Begins it, and says which threads must answer now. A thread that may have to wait is among
+    /// the waiting.
     pub(super) fn start(&mut self, command: &Command) -> Result<Vec<usize>, String> {
-        let Command { actor: who, lock, deed } = *command;
+        let Command { actor: who, lock, operation } = *command;
         let actor = &self.actors[who];
         let client = self.client_now(client_of(who));
         let (shelf, name) = (self.shelf.clone(), self.names[lock].clone());
         let owned = self.clients[client_of(who)].owned_mutex(&name).unwrap();
         let interrupt = Interrupt::new();
-        match deed {
-            Deed::Lock(terms) | Deed::LockTogether(terms) => {
-                let is_together = command.is(Deed::LockTogether(terms));
+        match operation {
+            Operation::Lock(terms) | Operation::LockTogether(terms) => {
+                let is_together = command.is(Operation::LockTogether(terms));
                 let interrupt = if is_together { self.together.clone() } else { interrupt };
                 let fired = interrupt.clone();
                 actor.begin(move |own| own.lock(lock, terms, &fired));
@@ -28,7 +29,7 @@ impl World {
                     return Ok(vec![]);
                 }
             }
-            Deed::OwnedLock => {
+            Operation::OwnedLock => {
                 let fired = interrupt.clone();
                 actor.begin(move |_| {
                     shelf.put(client, lock, &owned, |it| it.lock_interruptibly(&fired).map(Some))
@@ -36,44 +37,44 @@ impl World {
                 self.waiting.insert(who, Waiting { lock, interrupt, is_together: false });
                 return Ok(vec![]);
             }
-            Deed::Interrupt => return Ok(self.interrupt(who)),
-            Deed::TakeAndOutlive => {
+            Operation::Interrupt => return Ok(self.interrupt(who)),
+            Operation::TakeAndOutlive => {
                 let options = LockOptions::new().lease(BRIEF);
                 self.take_and_outlive(who, lock, options, Lives::NotRenewed);
             }
-            Deed::TakeAndUseUp => {
+            Operation::TakeAndUseUp => {
                 let once = LockOptions::new().watched_at_most(RENEWED_ONCE, 1);
                 self.take_and_outlive(who, lock, once, Lives::RenewedOnce);
             }
-            Deed::LockInterrupted(terms) => {
+            Operation::LockInterrupted(terms) => {
                 interrupt.fire();
                 actor.begin(move |own| own.lock(lock, terms, &interrupt));
             }
-            Deed::ReplaceClient => {
+            Operation::ReplaceClient => {
                 drop(owned);
                 self.replace_client(who)?;
             }
-            Deed::OwnedTry => {
+            Operation::OwnedTry => {
                 actor.begin(move |_| shelf.put(client, lock, &owned, |it| it.try_lock()));
             }
-            Deed::OwnedUnlock(which) => actor.begin(move |_| {
+            Operation::OwnedUnlock(which) => actor.begin(move |_| {
                 shelf.take(lock, which).map_or(Answer::Says(false), |guard| done(guard.unlock()))
             }),
-            Deed::OwnedDrop(which) => {
+            Operation::OwnedDrop(which) => {
                 actor.begin(move |_| Answer::Says(shelf.take(lock, which).is_some()));
             }
-            Deed::OwnedVerify(which) => actor.begin(move |_| {
+            Operation::OwnedVerify(which) => actor.begin(move |_| {
                 let verified = shelf.with(lock, which, |guard| done(guard.verify()));
                 verified.unwrap_or(Answer::Says(false))
             }),
-            Deed::LoseKey => {
+            Operation::LoseKey => {
                 let store = Arc::clone(&self.store);
                 actor.begin(move |_| {
                     store.subject.lose(&name);
                     Answer::Done
                 });
             }
-            Deed::Settle => {
+            Operation::Settle => {
                 let client = self.clients[client_of(who)].clone();
                 actor.begin(move |_| done(client.wait_for_cleanup(SOON)));
             }
@@ -97,47 +98,47 @@ impl World {
 
     /// What a thread does with its own locks and guards.
     fn start_alone(&self, command: &Command) {
-        let Command { actor, lock, deed } = *command;
+        let Command { actor, lock, operation } = *command;
         self.actors[actor].begin(move |own| {
             let nothing = Answer::Says(false);
             let mutex = &own.locks[lock];
-            match deed {
-                Deed::Try(terms) => {
+            match operation {
+                Operation::Try(terms) => {
                     let taken = mutex.try_lock_with(&terms.options());
                     own.keep(lock, taken)
                 }
-                Deed::TryFor(terms) => {
+                Operation::TryFor(terms) => {
                     let taken = mutex.try_lock_with(&terms.waiting());
                     own.keep(lock, taken)
                 }
-                Deed::Run => mutex
+                Operation::Run => mutex
                     .run(|_| mutex.hold_count())
                     .map_or_else(|error| Answer::Failed(error.kind()), Answer::Counts),
-                Deed::LockWithAWait => {
+                Operation::LockWithAWait => {
                     done(mutex.lock_with(&LockOptions::new().wait(Duration::ZERO)))
                 }
-                Deed::TryWithoutALease => {
+                Operation::TryWithoutALease => {
                     done(mutex.try_lock_with(&LockOptions::new().lease(Duration::ZERO)))
                 }
-                Deed::Unlock(which) => {
+                Operation::Unlock(which) => {
                     own.take_guard(lock, which).map_or(nothing, |guard| done(guard.unlock()))
                 }
-                Deed::Drop(which) => Answer::Says(own.take_guard(lock, which).is_some()),
-                Deed::Detach(which) => own.take_guard(lock, which).map_or(nothing, |guard| {
+                Operation::Drop(which) => Answer::Says(own.take_guard(lock, which).is_some()),
+                Operation::Detach(which) => own.take_guard(lock, which).map_or(nothing, |guard| {
                     guard.detach();
                     Answer::Done
                 }),
-                Deed::UnlockDetached => done(mutex.unlock()),
-                Deed::Extend(which, minutes) => own
+                Operation::UnlockDetached => done(mutex.unlock()),
+                Operation::Extend(which, minutes) => own
                     .guard(lock, which)
                     .map_or(nothing, |guard| done(guard.extend(minutes.time()))),
-                Deed::Ensure(which, minutes) => own
+                Operation::Ensure(which, minutes) => own
                     .guard(lock, which)
                     .map_or(nothing, |guard| done(guard.ensure(minutes.time()))),
-                Deed::Verify(which) => {
+                Operation::Verify(which) => {
                     own.guard(lock, which).map_or(nothing, |guard| done(guard.verify()))
                 }
-                Deed::ForceUnlock => mutex
+                Operation::ForceUnlock => mutex
                     .force_unlock()
                     .map_or_else(|error| Answer::Failed(error.kind()), Answer::Says),
                 other => unreachable!("{other:?} is not done alone"),
@@ -170,8 +171,9 @@ impl World {
         self.ids.iter().position(|known| *known == id).expect("it is among them")
     }
 
-    /// Takes it for a short time, moves the clocks until that is over, and answers when it is for the holder and in the store.
-    /// Meanwhile the store keeps it for as long as its holder counts on it.
+    /// Takes it for a short time, moves the clocks until that is over, and answers when it is for
+    /// the holder and in the store. Meanwhile the store keeps it for as long as its holder counts
+    /// on it.
     fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions, lives: Lives) {
         let observer = self.observer.mutex(&self.names[lock]).unwrap();
         let store = Arc::clone(&self.store);
@@ -186,7 +188,8 @@ impl World {
                 let mut outlive = |leases: u32| {
                     for _ in 0..leases * STEPS {
                         store.advance(lease / STEPS);
-                        // In this order: a holder that counts on it now did so when the store was asked.
+                        // In this order: a holder that counts on it now did so when the store was
+                        // asked.
                         let is_locked = observer.is_locked().unwrap();
                         is_kept &= is_locked || !guard.is_valid();
                     }

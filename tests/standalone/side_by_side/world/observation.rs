@@ -8,7 +8,7 @@ use distlock::DistLock;
 /// What a command led to.
 #[derive(PartialEq, Eq, Debug)]
 pub(in crate::side_by_side) struct Step {
-    /// Who got an answer, in order; nobody if the command did not apply.
+    /// The threads that got an answer, in order; none if the command did not apply.
     pub(super) answers: Vec<(usize, Answer)>,
     /// Who waits, and for which lock.
     pub(super) waiting: Vec<(usize, usize)>,
@@ -61,7 +61,8 @@ impl World {
         token.map(|token| Token(rank(token).map_or(u64::MAX, |rank| rank as u64)))
     }
 
-    /// The answer with the token's place among all of its lock. A new one is larger than all before.
+    /// The answer with the token's place among all of its lock. A new one is larger than all
+    /// before.
     pub(super) fn ranked(&mut self, lock: usize, answer: Answer) -> Result<Answer, String> {
         let Answer::Took(token) = answer else { return Ok(answer) };
         if let Some(Token(new)) = token.filter(|token| !self.tokens[lock].contains(&token.0)) {

@@ -6,7 +6,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection};
 
 #[test]
-fn answers_that_come_along_with_the_last_word_count_and_nothing_is_asked_after_it() {
+fn reply_beside_close_notify_counts_and_nothing_follows() {
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.crt");
@@ -39,12 +39,12 @@ fn answers_that_come_along_with_the_last_word_count_and_nothing_is_asked_after_i
     });
     let socket = TcpStream::connect(address).unwrap();
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
-    let stream = Stream::Tls(Box::new(tls.wrap(socket, &server).unwrap()));
-    let mut link = Connection::new(stream, None, server, Arc::new(SystemClock)).unwrap();
-    link.handshake_tls(within(10_000)).unwrap();
-    let link = MultiplexedConnection::new(link, 0, GRACE).unwrap();
-    assert_eq!(link.call(b"a", within(10_000)).unwrap(), Reply::Int(1));
-    let outcome = link.call(b"b", within(10_000));
+    let transport = Transport::new(socket, Some(tls.session(&server).unwrap())).unwrap();
+    let mut connection = Connection::new(Arc::new(transport), server, Arc::new(SystemClock));
+    connection.handshake_tls(within(10_000)).unwrap();
+    let connection = MultiplexedConnection::new(connection, 0, GRACE).unwrap();
+    assert_eq!(connection.call_encoded(b"a", within(10_000)).unwrap(), Reply::Int(1));
+    let outcome = connection.call_encoded(b"b", within(10_000));
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
     drop(peer.join().unwrap());
 }

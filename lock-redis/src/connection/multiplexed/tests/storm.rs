@@ -1,4 +1,4 @@
-//! Everybody at once: late callers, large requests, callbacks, answers in pieces.
+//! Many callers at once: late ones, large requests, callbacks, replies in pieces.
 
 use super::*;
 use std::collections::HashSet;
@@ -46,18 +46,18 @@ impl Random {
 }
 
 #[test]
-fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
+fn every_caller_gets_its_own_reply_in_time_or_none() {
     const THREADS: u32 = 24;
     const CALLS: u32 = 150;
-    let (mut link, peer) = pair();
-    link.grace = Duration::from_secs(60);
+    let (mut connection, peer) = pair();
+    connection.grace = Duration::from_secs(60);
     let peer = thread::spawn(move || moody(peer, Random(7)));
     let (unsent, submitted) = (Mutex::new(Vec::new()), AtomicU32::new(0));
     let (answered, told) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (link, unsent, submitted, answered, told) =
-                (&link, &unsent, &submitted, &answered, &told);
+            let (connection, unsent, submitted, answered, told) =
+                (&connection, &unsent, &submitted, &answered, &told);
             scope.spawn(move || {
                 let mut random = Random(thread.into());
                 for number in thread * CALLS..(thread + 1) * CALLS {
@@ -76,12 +76,12 @@ fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
                         };
                         let callback =
                             CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
-                        assert!(link.submit(&request, by, callback).is_ok());
+                        assert!(connection.submit(&request, by, callback).is_ok());
                         submitted.fetch_add(1, Ordering::SeqCst);
-                        link.collect();
+                        connection.poll();
                         continue;
                     }
-                    match link.call(&request, by) {
+                    match connection.call_encoded(&request, by) {
                         Ok(reply) => {
                             assert_eq!(reply, Reply::Int(number.into()));
                             answered.fetch_add(1, Ordering::SeqCst);
@@ -98,12 +98,12 @@ fn in_a_storm_everybody_gets_its_own_answer_in_time_or_none() {
             });
         }
     });
-    // Abandoned has lost the thread of it.
-    let last = link.call(&numbered(u32::MAX, 8), within(10_000)).unwrap();
+    // No reply went astray.
+    let last = connection.call_encoded(&numbered(u32::MAX, 8), within(10_000)).unwrap();
     assert_eq!(last, Reply::Int(u32::MAX.into()));
     assert_eq!(told.load(Ordering::SeqCst), submitted.load(Ordering::SeqCst));
-    assert!(link.pending.lock().is_empty());
-    drop(link);
+    assert!(connection.pending.lock().is_empty());
+    drop(connection);
     let seen = peer.join().unwrap();
     let unsent = unsent.into_inner();
     assert!(unsent.iter().all(|number| !seen.contains(number)));

@@ -122,11 +122,12 @@ impl Rslock {
         lease.or(self.lease).ok_or_else(|| Failed::Because("rslock has no default lease".into()))
     }
 
-    /// What this thread holds, or something with a value that is nobody's, so that the refusal is theirs.
+    /// What this thread holds, or something with a value of no holder, so that the refusal is
+    /// theirs.
     fn take_or_foreign(&mut self, name: &str) -> Lock {
         self.held.remove(name).unwrap_or_else(|| Lock {
             resource: name.as_bytes().to_vec(),
-            val: b"nobody's".to_vec(),
+            val: b"no holder".to_vec(),
             validity_time: 0,
             lock_manager: self.manager.clone(),
         })
@@ -142,7 +143,7 @@ impl Library for Rslock {
         Ok(())
     }
 
-    /// It counts attempts and knows no time, so whoever wants one has to count it.
+    /// It counts attempts and knows no time, so a caller that wants one has to count it.
     fn try_lock(
         &mut self,
         name: &str,

@@ -1,8 +1,9 @@
-//! The crates `rslock` (kind=rslock) and `rlock` (kind=rlock), as peers: see ../../README.md. Options: lease=MS, for locks
-//! that are taken with lease 0 (rslock has no default; rlock's is 10 s, and it renews such a lock); retry=MS, what they wait
-//! between two attempts (rslock: 200 ms, of which it draws; rlock: 100 ms).
+//! The crates `rslock` (kind=rslock) and `rlock` (kind=rlock), as peers: see ../../README.md.
+//! Options: lease=MS, for locks that are taken with lease 0 (rslock has no default; rlock's is 10
+//! s, and it renews such a lock); retry=MS, what they wait between two attempts (rslock: 200 ms, of
+//! which it draws; rlock: 100 ms).
 
-// Other rules than the library's: nobody waits with this program for a clock that stands still.
+// Other rules than the library's: no caller waits with this program for a clock that stands still.
 #![allow(clippy::disallowed_methods)]
 
 mod kinds;
@@ -88,7 +89,7 @@ impl Worker {
 
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    // Without a reader there is nobody to tell.
+    // Without a reader there is none to tell.
     let _ = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
 }
 

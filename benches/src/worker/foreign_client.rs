@@ -1,11 +1,12 @@
-//! Another library in another language, by the program that the interop suite has for it (`tests/interop/peers`): this
-//! worker passes turns on to it, and looks at the processor time that it takes.
+//! Another library in another language, by the program that the interop suite has for it
+//! (`tests/interop/peers`): this worker passes turns on to it, and looks at the processor time that
+//! it takes.
 
 use super::cycles::own;
 use super::hold::{lost, name as held};
 use super::{Task, serve, serve_and_look};
 use crate::learn::url;
-use crate::peers::Neighbour;
+use crate::peers::ForeignClient;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,11 +14,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// For a JVM as services have it: the interop suite asks for one that starts soon, and this is what wins over it. Its
-/// collector for one processor stays, as that is what the clients have here.
+/// For a JVM as services have it: the interop suite asks for one that starts soon, and this is what
+/// wins over it. Its collector for one processor stays, as that is what the clients have here.
 const JVM: &str = "-XX:TieredStopAtLevel=4 -Xmx512m";
 
-/// For so long a JVM does the work before anything is measured: at first it interprets what it compiles later.
+/// For so long a JVM does the work before anything is measured: at first it interprets what it
+/// compiles later.
 const WARM: Duration = Duration::from_secs(5);
 
 struct Running {
@@ -51,7 +53,7 @@ pub(super) fn run(task: &Task, program: &Path) {
 
 impl Running {
     fn start(task: &Task, program: &Path) -> Self {
-        let library = Neighbour::called(&task.who);
+        let library = ForeignClient::called(&task.who);
         let mut process = Command::new(program)
             .arg(url(task.port))
             .args(library.arguments)
@@ -154,11 +156,13 @@ impl Running {
         nanos.sum::<u64>() as f64 / 1e9
     }
 
-    /// The same with those that have ended, of which a JVM that has little to do has some; but counted in hundredths.
+    /// The same with those that have ended, of which a JVM that has little to do has some; but
+    /// counted in hundredths.
     fn whole_cpu_time(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()));
         let stat = stat.expect("it runs");
-        // Behind the name, which may have spaces: the 14th and 15th field are those of the user and of the system.
+        // Behind the name, which may have spaces: the 14th and 15th field are those of the user and
+        // of the system.
         let (_, fields) = stat.rsplit_once(") ").expect("its name is in brackets");
         let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
         ticks.map(|ticks| ticks.expect("a number")).sum::<u64>() as f64 / 100.0

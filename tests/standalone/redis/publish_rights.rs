@@ -1,4 +1,5 @@
-//! Servers that will not publish, or not let us subscribe: locks work by asking again and again, and that is told once.
+//! Servers that will not publish, or not let us subscribe: locks work by asking again and again,
+//! and that is told once.
 
 use distlock::{Client, DistLock, Event, WarningKind};
 use distlock_tests::process::RedisServer;

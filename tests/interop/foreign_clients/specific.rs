@@ -4,7 +4,8 @@ use super::{REDIS_PY, SHEDLOCK};
 use crate::cases::exact::add_up;
 use crate::cases::holding::must_be_renewed;
 use crate::cases::leases::must_be_in_time;
-use crate::late::{self, retry_if_late, timely};
+use crate::held_key::HeldKey;
+use crate::late::{self, retry_if_late};
 use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
@@ -14,7 +15,7 @@ use distlock_tests::time::{Stopwatch, eventually, ms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As it is by default: its unlock deletes the key, whoever has it.
+/// As it is by default: its unlock deletes the key of any owner.
 static UNSAFE: Library =
     Library { name: "shedlock", id: "unsafe", arguments: &["kind=shedlock"], ..SHEDLOCK };
 
@@ -50,7 +51,7 @@ fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library
     let losses = guard.losses();
     scene.peer.ask("t", "unlock job");
     assert!(!scene.probe().exists(&key), "it has deleted what is ours");
-    // That is what it costs: somebody else is in, and we do not know yet.
+    // That is what it costs: another holder is in, and we do not know yet.
     assert!(scene.peer.ask("other", "try job 0 30000").starts_with("held"));
     let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
@@ -74,7 +75,8 @@ fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
         let left = scene.probe().pttl(&library.key("job"));
         let Some(left) = left else { late::late("its lock is over") };
         assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
-        timely!(lock.try_lock().unwrap().is_none(), "its lock is over");
+        let mut held = HeldKey::of(scene.probe(), &library.key("job"));
+        held.must_refuse(|| lock.try_lock().unwrap().is_some());
         let guard = lock.try_lock_for(BOUND).unwrap().expect("it ends");
         let what = format!("{}: what it keeps at least", library.name);
         must_be_in_time(&what, library.ours, left, clock.elapsed());
@@ -91,12 +93,12 @@ fn released_too_late(scene: &Scene) -> LockGuard {
     scene.peer.ask("t", "unlock warm");
     scene.peer.ask("t", "lock job 30000");
     assert!(lock.force_unlock().unwrap());
-    let guard = lock.try_lock().unwrap().expect("nobody has it");
+    let guard = lock.try_lock().unwrap().expect("it is free");
     scene.peer.ask("t", "unlock job");
     guard
 }
 
-/// By default it looks at nobody's lock but writes its own text there, to keep it as long as it
+/// By default it looks at no lock but writes its own text there, to keep it as long as it
 /// wants: over ours, too. Our guard sees that at its next renewal, and leaves alone what is theirs.
 fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=6s", &["at-least=10000"]);
@@ -104,7 +106,7 @@ fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Librar
     let guard = released_too_late(&scene);
     let losses = guard.losses();
     let theirs = probe.get(&key).expect("it is there");
-    assert!(guard.is_valid(), "nobody has told us yet");
+    assert!(guard.is_valid(), "we are not told yet");
     let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(!guard.is_valid());
@@ -145,14 +147,14 @@ fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Librar
     let lock = client.mutex("lock").unwrap();
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.try_lock_for(ms(300)).unwrap().is_none());
-    eventually("it is told", BOUND, || told.count("endless") == 1);
+    eventually("it is told", BOUND, || told.count("busy_without_expiry") == 1);
     assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None);
     scene.peer.ask("t", "unlock lock");
     lock.try_lock_for(BOUND).unwrap().expect("it is released").unlock().unwrap();
 
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.force_unlock().unwrap());
-    let guard = lock.try_lock().unwrap().expect("nobody has it");
+    let guard = lock.try_lock().unwrap().expect("it is free");
     let said = scene.peer.refusal("t", "unlock lock");
     assert!(said.contains("no longer owned"), "{said}");
     guard.verify().unwrap();

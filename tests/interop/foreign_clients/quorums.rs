@@ -24,7 +24,7 @@ pub(crate) fn mount(suite: &mut Suite) {
 
 const TIMES: u64 = 60;
 
-/// Of redlock 5, which loses a lease to a vote that nobody won now and then.
+/// Of redlock 5, which loses a lease to a split vote now and then.
 const SOME_TIMES: u64 = 20;
 
 /// Asked as often as they ask, or nearly: so that the two sides meet.
@@ -35,8 +35,8 @@ const PLAIN: &str = "format=token,poll=20ms&max_lease=10m&tokens=off";
 
 const LEASE: &str = "lease=1000";
 
-/// redlock 5 gives back what it got of a vote that nobody won when it gives up, and not before it
-/// tries again. Then nobody has the lock until the leases of those votes are over: so these are
+/// redlock 5 gives back what it got of a split vote when it gives up, and not before it
+/// tries again. Then no client has the lock until the leases of those votes are over: so these are
 /// short, and it does not try all the time.
 static REDLOCK_5_SELDOM: Library = Library { eager: &["retry=20", "lease=500"], ..REDLOCK_5 };
 

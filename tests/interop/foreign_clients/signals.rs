@@ -1,6 +1,6 @@
-//! Those that tell their own kind of a release and nobody else: python-redis-lock by a list,
+//! Libraries that tell only their own kind of a release: python-redis-lock by a list,
 //! Spring's registry (in its mode PUB_SUB_LOCK) on a channel. Our release is no signal to them,
-//! unless `wakes=` names them. Whoever waits there sleeps until its own bound: the lease that it
+//! unless `wakes=` names them. A waiter there sleeps until its own bound: the lease that it
 //! asked for, or, of python-redis-lock without one, for ever.
 
 use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};

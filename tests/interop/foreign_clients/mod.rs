@@ -1,5 +1,5 @@
 //! Those that have their lock in a plain string, under their own token (our `format=token`): all
-//! but Redisson. None of them tells anybody of a release but others of its own kind, so whoever
+//! but Redisson. They tell only their own kind of a release, so a client that
 //! waits asks again; but for those that our releases wake by their own signals, if we are told to
 //! (`wakes=`).
 
@@ -18,7 +18,7 @@ use crate::suite::Suite;
 use std::time::Duration;
 
 /// What they have in common.
-const NEIGHBOUR: Library = Library {
+const FOREIGN_CLIENT: Library = Library {
     name: "",
     id: "",
     program: "",
@@ -38,10 +38,10 @@ const NEIGHBOUR: Library = Library {
     has_watchdog: false,
 };
 
-const PYTHON: Library = Library { language: "python", program: "python", ..NEIGHBOUR };
-const NODE: Library = Library { language: "node", program: "node", ..NEIGHBOUR };
-const RUST: Library = Library { language: "rust", program: "rust", ..NEIGHBOUR };
-const SPRING: Library = Library { language: "java", program: "spring", ..NEIGHBOUR };
+const PYTHON: Library = Library { language: "python", program: "python", ..FOREIGN_CLIENT };
+const NODE: Library = Library { language: "node", program: "node", ..FOREIGN_CLIENT };
+const RUST: Library = Library { language: "rust", program: "rust", ..FOREIGN_CLIENT };
+const SPRING: Library = Library { language: "java", program: "spring", ..FOREIGN_CLIENT };
 
 const REDIS_PY: Library = Library {
     name: "redis-py",
@@ -103,7 +103,7 @@ const REDSYNC: Library = Library {
     theirs: Learns::Asks(Duration::from_millis(250)),
     never_held: Refusal::Says("redsync.ErrTaken"),
     too_late: Refusal::Says("redsync.ErrTaken"),
-    ..NEIGHBOUR
+    ..FOREIGN_CLIENT
 };
 
 const RSLOCK: Library = Library {
@@ -223,7 +223,7 @@ pub(crate) fn mount(suite: &mut Suite) {
         let extension = library.has_extension().then_some(Has::Extension);
         let leases = has_leases.then_some(Has::Leases);
         let has: Vec<_> = [leases, force, extension].into_iter().flatten().collect();
-        mount_cases(suite, "neighbours", library, &has);
+        mount_cases(suite, "foreign_clients", library, &has);
     }
     specific::mount(suite);
     quorums::mount(suite);

@@ -1,0 +1,39 @@
+//! [`scaled`]: the times of tests, as this machine needs them.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// `DISTLOCK_TEST_SCALE`, for machines that are slow or busy.
+static SCALE: LazyLock<f64> =
+    LazyLock::new(|| factor(std::env::var("DISTLOCK_TEST_SCALE").ok().as_deref()));
+
+/// A time of a test, times `DISTLOCK_TEST_SCALE`.
+///
+/// # Panics
+///
+/// If that is not a factor between 0.1 and 100.
+#[must_use]
+pub fn scaled(time: Duration) -> Duration {
+    time.mul_f64(*SCALE)
+}
+
+fn factor(text: Option<&str>) -> f64 {
+    let Some(text) = text else { return 1.0 };
+    let factor = text.parse().ok().filter(|factor| (0.1..=100.0).contains(factor));
+    factor
+        .unwrap_or_else(|| panic!("DISTLOCK_TEST_SCALE={text} is not a factor between 0.1 and 100"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::factor;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn scale_that_is_no_factor_is_refused() {
+        assert_eq!((factor(None), factor(Some("2.5"))), (1.0, 2.5));
+        for text in ["", "two", "0", "-1", "1000", "NaN"] {
+            assert!(catch_unwind(|| factor(Some(text))).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! [`Server`]: a server's name in messages, and the warnings about it.
+
+use crate::connection::{Endpoint, tls};
+use lock_core::{Error, Notices, WarningKind};
+use parking_lot::Mutex;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A server. Prints as `host:port` or as the path of its socket.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(super) endpoint: Endpoint,
+    is_tls: bool,
+    /// Our user there. Written at each handshake.
+    user: Mutex<Option<String>>,
+    pub(super) notices: Notices,
+    /// The warnings that were reported and still apply; and whether there are any.
+    warned: Mutex<Vec<Reported>>,
+    has_warned: AtomicBool,
+}
+
+/// A warning that was reported and still applies.
+#[derive(Debug)]
+struct Reported {
+    kind: WarningKind,
+    cause: String,
+    /// The channel that was refused, where the server allows some channels and not others.
+    channel: Option<String>,
+}
+
+/// Which warning of a kind it is. Each is reported once until it no longer applies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cause {
+    /// What the administrator has to change. Empty for a kind that has one cause only.
+    pub(crate) change: String,
+    /// The channel that was refused, where the server allows some channels and not others.
+    pub(crate) channel: Option<String>,
+}
+
+impl Server {
+    pub(crate) fn new(endpoint: Endpoint, user: Option<&str>) -> Self {
+        let user = Mutex::new(user.map(str::to_owned));
+        let (notices, warned) = (Notices::default(), Mutex::default());
+        let has_warned = AtomicBool::new(false);
+        Self { endpoint, is_tls: false, user, notices, warned, has_warned }
+    }
+
+    /// The same, over TLS or not.
+    pub(crate) fn over_tls(self, is_tls: bool) -> Self {
+        Self { is_tls, ..self }
+    }
+
+    /// The same, with warnings reported to `notices`.
+    pub(crate) fn warning(self, notices: Notices) -> Self {
+        Self { notices, ..self }
+    }
+
+    /// Our user there.
+    pub(crate) fn user(&self) -> String {
+        self.user.lock().clone().unwrap_or_else(|| "default".to_owned())
+    }
+
+    /// A connection was made as this user.
+    pub(super) fn set_user(&self, user: Option<&str>) {
+        let mut known = self.user.lock();
+        if known.as_deref() != user {
+            *known = user.map(str::to_owned);
+            // Permissions belong to a user: another user's refusals say nothing of this one.
+            self.is_mended(WarningKind::NotPublished);
+            self.is_mended(WarningKind::NotSubscribed);
+        }
+    }
+
+    /// The URL of this server with this scheme, or with its variant for TLS.
+    pub(crate) fn url(&self, scheme: &str) -> String {
+        match (&self.endpoint, scheme.strip_prefix("redis")) {
+            (Endpoint::Unix(_), Some("")) => format!("redis+unix://{self}"),
+            (_, Some(rest)) if self.is_tls => format!("rediss{rest}://{self}"),
+            _ => format!("{scheme}://{self}"),
+        }
+    }
+
+    /// Reports a warning of a kind that has one cause, once until it [is mended](Self::is_mended).
+    pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
+        self.warn_of(kind, Cause::default(), message);
+    }
+
+    /// Reports a warning, once for each cause until it no longer applies.
+    pub(crate) fn warn_of(
+        &self,
+        kind: WarningKind,
+        cause: Cause,
+        message: impl FnOnce() -> String,
+    ) {
+        let mut warned = self.warned.lock();
+        if warned.iter().any(|known| known.kind == kind && known.cause == cause.change) {
+            return;
+        }
+        warned.push(Reported { kind, cause: cause.change, channel: cause.channel });
+        self.has_warned.store(true, Ordering::Relaxed);
+        drop(warned);
+        self.notices.warn(kind, message);
+    }
+
+    /// Whether a warning of this kind was reported and still applies.
+    pub(crate) fn is_told_of(&self, kind: WarningKind) -> bool {
+        self.has_warned.load(Ordering::Relaxed)
+            && self.warned.lock().iter().any(|known| known.kind == kind)
+    }
+
+    /// No warning of this kind applies any more.
+    pub(crate) fn is_mended(&self, kind: WarningKind) {
+        self.retain_warnings(|known| known.kind != kind);
+    }
+
+    /// The server served this channel. The refusal of another channel still applies.
+    pub(crate) fn is_served(&self, kind: WarningKind, channel: impl FnOnce() -> String) {
+        if self.has_warned.load(Ordering::Relaxed) {
+            let served = channel();
+            self.retain_warnings(|known| {
+                known.kind != kind || known.channel.as_ref().is_some_and(|other| *other != served)
+            });
+        }
+    }
+
+    fn retain_warnings(&self, still_applies: impl FnMut(&Reported) -> bool) {
+        if self.has_warned.load(Ordering::Relaxed) {
+            let mut warned = self.warned.lock();
+            warned.retain(still_applies);
+            self.has_warned.store(!warned.is_empty(), Ordering::Relaxed);
+        }
+    }
+
+    /// `failure` kept this server from doing `what`.
+    pub(in crate::connection) fn io_error(&self, what: &str, failure: io::Error) -> Error {
+        if let Some(error) = tls::explain(self, &failure) {
+            return error;
+        }
+        let message = match failure.kind() {
+            ErrorKind::TimedOut => format!("{self} did not {what} in time"),
+            _ => format!("the connection to {self} broke before it could {what}"),
+        };
+        Error::unavailable(message).with_source(failure)
+    }
+
+    /// Another server is used at this address since a request left.
+    pub(in crate::connection) fn superseded(&self) -> Error {
+        Error::unavailable(format!(
+            "another server answers at {self} since, and what the one before it says does not count"
+        ))
+    }
+
+    /// What arrived from this server is not a reply.
+    pub(crate) fn garbage(&self, why: &str) -> Error {
+        Error::unavailable(format!(
+            "{self} answered with something that is no answer ({why}): is this the port of a Redis \
+             server?"
+        ))
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
+}

@@ -1,0 +1,326 @@
+//! [`Connection`]: a connection that one thread uses at a time.
+
+use super::transport::time_left;
+use super::{
+    CallError, ConnectionLike, ReadBuffer, ReplyReader, Request, Server, ServerGeneration,
+    Transport, WriteBuffer,
+};
+use crate::reply::Reply;
+use lock_core::{Clock, Error, Moment};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A connection for one thread at a time, every wait on it bounded by a deadline.
+pub(crate) struct Connection {
+    /// `None` once it is closed.
+    open: Option<Open>,
+    /// Requests that are being sent.
+    unsent: Vec<u8>,
+    pub(super) server: Arc<Server>,
+    pub(super) clock: Arc<dyn Clock>,
+    last_used: Moment,
+    /// The bits of the scripts that were sent on it.
+    sent_scripts: u32,
+    /// Which of the endpoint's servers it leads to.
+    pub(super) generation: ServerGeneration,
+}
+
+/// What an open connection has.
+struct Open {
+    transport: Arc<Transport>,
+    output: WriteBuffer,
+    input: ReadBuffer,
+    reader: ReplyReader,
+}
+
+impl ConnectionLike for Connection {
+    fn call_many(
+        &mut self,
+        requests: &[Request<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        let mut replies = Vec::with_capacity(requests.len());
+        let mut outcome = self.send(requests, by);
+        if outcome.is_ok() {
+            outcome = self.receive(requests.len(), &mut replies, by).map_err(CallError::Unknown);
+        }
+        self.last_used = self.clock.now();
+        if self.generation.is_over() {
+            self.open = None;
+            return (Vec::new(), Err(CallError::Unknown(self.server.superseded())));
+        }
+        if outcome.is_err() {
+            self.open = None;
+        }
+        (replies, outcome)
+    }
+
+    fn is_first_use(&mut self, script: u32) -> bool {
+        let is_first_use = self.sent_scripts & script == 0;
+        self.sent_scripts |= script;
+        is_first_use
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    fn close(&mut self) {
+        self.open = None;
+    }
+
+    fn close_with(&mut self, _: &Error) {
+        self.open = None;
+    }
+}
+
+impl Connection {
+    /// How long a connection may have been idle and still be used without a look at it.
+    pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(
+        transport: Arc<Transport>,
+        server: Arc<Server>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (output, input) = (WriteBuffer::default(), ReadBuffer::default());
+        Self {
+            open: Some(Open { transport, output, input, reader: ReplyReader::default() }),
+            unsent: Vec::new(),
+            last_used: clock.now(),
+            server,
+            clock,
+            sent_scripts: 0,
+            generation: ServerGeneration::default(),
+        }
+    }
+
+    /// Completes the TLS handshake until `by`, if there is one.
+    pub(super) fn handshake_tls(&mut self, by: Moment) -> io::Result<()> {
+        let Some(Open { transport, output, input, reader }) = &mut self.open else { return Ok(()) };
+        transport.handshake(output, input, reader.input(), &*self.clock, by)
+    }
+
+    /// Whether it can still be used as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some() && !self.generation.is_over()
+    }
+
+    /// Which of the endpoint's servers it leads to.
+    pub(crate) fn generation(&self) -> &ServerGeneration {
+        &self.generation
+    }
+
+    /// Whether it was idle for so long that the server may have closed it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.clock.now().since(self.last_used) > Self::FRESH
+    }
+
+    /// Closes it if the server did, or has sent what was not asked for. Does not wait.
+    pub(crate) fn check_idle(&mut self) {
+        if !self.open.as_ref().is_some_and(|open| open.transport.is_quiet()) {
+            self.open = None;
+        }
+    }
+
+    /// The bare transport. `None` if the connection is closed, or just being shut from outside.
+    pub(crate) fn into_transport(self) -> Option<Transport> {
+        self.open.and_then(|open| Arc::into_inner(open.transport))
+    }
+
+    fn send(&mut self, requests: &[Request<'_>], by: Moment) -> Result<(), CallError> {
+        self.open.take_if(|_| self.generation.is_over());
+        let Some(open) = &mut self.open else {
+            return Err(CallError::NotSent(Error::unavailable(format!(
+                "the connection to {} is closed",
+                self.server
+            ))));
+        };
+        self.unsent.clear();
+        requests.iter().for_each(|request| request.encode(&mut self.unsent));
+        let mut taken = 0;
+        open.send(&self.unsent, &mut taken, &*self.clock, by).map_err(|error| {
+            let error = open.transport.tls_error(&mut open.input).unwrap_or(error);
+            let error = self.server.io_error("take a request", error);
+            if taken == 0 { CallError::NotSent(error) } else { CallError::Unknown(error) }
+        })
+    }
+
+    /// Reads so many replies.
+    fn receive(&mut self, count: usize, replies: &mut Vec<Reply>, by: Moment) -> Result<(), Error> {
+        let open = self.open.as_mut().expect("a connection that has sent something is open");
+        while replies.len() < count {
+            match open.reader.next() {
+                Ok(Some(reply)) => replies.push(reply),
+                Ok(None) => open
+                    .read(&*self.clock, by)
+                    .map_err(|error| self.server.io_error("answer", error))?,
+                Err(why) => {
+                    replies.clear();
+                    return Err(self.server.garbage(why));
+                }
+            }
+        }
+        if open.reader.is_empty() {
+            return Ok(());
+        }
+        // One of the replies is to another request, and there is no telling which.
+        replies.clear();
+        Err(self.server.garbage("there is more than was asked for"))
+    }
+}
+
+impl Open {
+    /// Sends all of `bytes` until `by`. `taken` is how many count as sent, also after an error.
+    fn send(
+        &mut self,
+        bytes: &[u8],
+        taken: &mut usize,
+        clock: &dyn Clock,
+        by: Moment,
+    ) -> io::Result<()> {
+        loop {
+            let left = time_left(clock, by)?;
+            let progress = self.transport.write(&mut self.output, &bytes[*taken..])?;
+            *taken += progress.taken;
+            if !progress.stalled {
+                return Ok(());
+            }
+            self.transport.wait(false, left)?;
+        }
+    }
+
+    fn read(&mut self, clock: &dyn Clock, by: Moment) -> io::Result<()> {
+        let left = time_left(clock, by)?;
+        self.transport.read(&mut self.input, self.reader.input(), left).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::multiplexed::MultiplexedConnection;
+    use crate::connection::{CallbackRequest, Endpoint, ReplyCheck, resp::LARGEST_REPLY};
+    use lock_core::SystemClock;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    fn pair() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
+        let transport = Arc::new(Transport::new(ours, None).unwrap());
+        let connection = Connection::new(transport, server, Arc::new(SystemClock));
+        (connection, theirs)
+    }
+
+    fn soon() -> Moment {
+        SystemClock.now() + Duration::from_millis(100)
+    }
+
+    const PING: Request<'static> = Request(&[&[b"PING"]]);
+
+    #[test]
+    fn write_to_a_peer_that_does_not_read_ends_at_the_deadline() {
+        let (mut connection, theirs) = pair();
+        let much = vec![b'x'; 32 << 20];
+        // Enough to encode it, also unoptimised.
+        let by = soon() + Duration::from_millis(400);
+        let outcome = connection.call(&Request(&[&[b"SET", b"k", &much]]), by);
+        assert!(SystemClock.now().since(by) < Duration::from_secs(5));
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "some of it left: {outcome:?}");
+        assert!(!connection.is_open());
+        assert!(matches!(connection.call(&PING, soon()), Err(CallError::NotSent(_))));
+        drop(theirs);
+    }
+
+    #[test]
+    fn endless_reply_is_given_up_before_it_fills_the_memory() {
+        let (mut connection, mut theirs) = pair();
+        let flood = std::thread::spawn(move || {
+            let mut written = theirs.write(b"$2000000000\r\n").unwrap();
+            while let Ok(count) = theirs.write(&[b'x'; 1 << 16]) {
+                written += count;
+            }
+            written as u64
+        });
+        let outcome = connection.call(&PING, SystemClock.now() + Duration::from_secs(60));
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
+        assert!(!connection.is_open());
+        // What the kernel's buffers hold comes on top.
+        assert!(flood.join().unwrap() < 2 * LARGEST_REPLY as u64);
+    }
+
+    #[test]
+    fn nothing_is_read_after_a_deadline() {
+        let (mut connection, mut theirs) = pair();
+        assert!(matches!(connection.call(&PING, soon()), Err(CallError::Unknown(_))));
+        let _closed = theirs.write_all(b"+PONG\r\n");
+        assert!(matches!(connection.call(&PING, soon()), Err(CallError::NotSent(_))));
+    }
+
+    #[test]
+    fn unrequested_bytes_are_seen_before_the_next_request() {
+        let (mut connection, mut theirs) = pair();
+        connection.check_idle();
+        assert!(connection.is_open());
+        theirs.write_all(b"+OK\r\n").unwrap();
+        // On a loopback it is there when the write has returned.
+        connection.check_idle();
+        assert!(!connection.is_open());
+        let (mut connection, theirs) = pair();
+        drop(theirs);
+        connection.check_idle();
+        assert!(!connection.is_open());
+    }
+
+    #[test]
+    fn earlier_reply_is_not_taken_for_the_next_one() {
+        let (mut connection, mut theirs) = pair();
+        theirs.write_all(b":1\r\n:2\r\n").unwrap();
+        assert!(matches!(connection.call(&PING, soon()), Err(CallError::Unknown(_))));
+        assert!(!connection.is_open());
+    }
+
+    #[test]
+    fn replies_come_in_order_and_those_before_the_end_count() {
+        let (mut connection, mut theirs) = pair();
+        theirs.write_all(b":1\r\n-ERR no\r\n").unwrap();
+        let (replies, outcome) = connection.call_many(&[PING, PING], soon());
+        outcome.unwrap();
+        assert_eq!(replies[0], Reply::Int(1));
+        assert!(matches!(&replies[1], Reply::Error(error) if error.code == "ERR"));
+        theirs.write_all(b":3\r\n").unwrap();
+        let (replies, outcome) = connection.call_many(&[PING, PING], soon());
+        assert_eq!(replies, [Reply::Int(3)]);
+        assert!(matches!(outcome, Err(CallError::Unknown(_))));
+    }
+
+    /// By both kinds of connections: the requests may be out of step with the replies.
+    #[test]
+    fn replies_beside_invalid_bytes_are_not_believed() {
+        for bytes in [&b":1\r\n:2\r\n:3\r\n"[..], b":1\r\n:2\r\n:", b":1\r\n%1\r\n", b":1\r\n\0"] {
+            let (mut exclusive, mut theirs) = pair();
+            theirs.write_all(bytes).unwrap();
+            let (replies, outcome) = exclusive.call_many(&[PING, PING], soon());
+            assert!(replies.is_empty(), "{bytes:?}: {replies:?}");
+            assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
+            let (connection, mut theirs) = pair();
+            let shared = MultiplexedConnection::new(connection, 0, SLACK).unwrap();
+            let (told, first) = std::sync::mpsc::channel();
+            let done = Box::new(move |outcome: Result<Reply, _>| {
+                told.send(outcome).unwrap();
+                ReplyCheck::Expected
+            });
+            let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
+            assert!(shared.submit(b"a", soon(), callback).is_ok());
+            theirs.write_all(bytes).unwrap();
+            assert!(shared.call_encoded(b"b", soon()).is_err(), "{bytes:?}");
+            assert!(first.recv().unwrap().is_err(), "{bytes:?}");
+        }
+    }
+
+    const SLACK: Duration = Duration::from_secs(1);
+}

@@ -1,0 +1,292 @@
+//! [`ReplyReader`]: the bytes that a server sends, read as replies of RESP2.
+//!
+//! Not the parser of the `redis` crate: that one takes the stream, copies each reply once more, and
+//! cannot read an error text that is not UTF-8. A test compares the two.
+
+use crate::reply::{Reply, ServerError};
+
+/// The one reader of replies: from bytes that arrive in any pieces, in one pass.
+#[derive(Default)]
+pub(crate) struct ReplyReader {
+    bytes: Vec<u8>,
+    /// How many of `bytes` were read.
+    read: usize,
+    /// The incomplete arrays, outermost first.
+    arrays: Vec<IncompleteArray>,
+    /// How many bytes of the incomplete reply were read.
+    size: usize,
+    invalid: Option<InvalidReply>,
+}
+
+/// Why bytes are not a reply.
+pub(crate) type InvalidReply = &'static str;
+
+/// An array some of whose items have not arrived.
+struct IncompleteArray {
+    count: usize,
+    items: Vec<Reply>,
+}
+
+/// The beginning of a reply.
+enum Value {
+    Whole(Reply),
+    /// So many items follow.
+    Array(usize),
+}
+
+/// More than any reply to our requests has, by far: a broken server cannot fill the memory.
+pub(crate) const LARGEST_REPLY: usize = 16 << 20;
+/// Our scripts reply with one array.
+const DEEPEST: usize = 8;
+/// Longer than any status or error.
+const LONGEST_LINE: usize = 64 << 10;
+
+const UNREADABLE: InvalidReply = "it cannot be parsed";
+const ENDLESS: InvalidReply = "it has no end";
+
+impl ReplyReader {
+    /// Where bytes that have arrived are appended.
+    pub(crate) fn input(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Whether nothing has arrived beyond the replies that were returned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read == self.bytes.len() && self.arrays.is_empty() && self.invalid.is_none()
+    }
+
+    /// The next reply; `None` until the rest of it arrives. After invalid bytes there is none.
+    pub(crate) fn next(&mut self) -> Result<Option<Reply>, InvalidReply> {
+        if let Some(why) = self.invalid {
+            return Err(why);
+        }
+        let next = self.read_reply();
+        if !matches!(next, Ok(Some(_))) {
+            self.bytes.drain(..self.read);
+            self.read = 0;
+        }
+        self.invalid = next.as_ref().err().copied();
+        next
+    }
+
+    fn read_reply(&mut self) -> Result<Option<Reply>, InvalidReply> {
+        while let Some((value, length)) = value(&self.bytes[self.read..])? {
+            self.read += length;
+            self.size += length;
+            let completed = match value {
+                Value::Whole(reply) => self.complete(reply),
+                Value::Array(_) if self.arrays.len() == DEEPEST => return Err(UNREADABLE),
+                Value::Array(count) => {
+                    // An item has at least three bytes: a count alone allocates nothing.
+                    let capacity = count.min((self.bytes.len() - self.read) / 3);
+                    self.arrays
+                        .push(IncompleteArray { count, items: Vec::with_capacity(capacity) });
+                    None
+                }
+            };
+            if completed.is_some() {
+                self.size = 0;
+                return Ok(completed);
+            }
+        }
+        let size = self.size + self.bytes.len() - self.read;
+        if size > LARGEST_REPLY { Err(ENDLESS) } else { Ok(None) }
+    }
+
+    /// Adds a value to the array it belongs to; the whole reply, if that completes it.
+    fn complete(&mut self, mut value: Reply) -> Option<Reply> {
+        while let Some(mut array) = self.arrays.pop() {
+            array.items.push(value);
+            if array.items.len() < array.count {
+                self.arrays.push(array);
+                return None;
+            }
+            value = Reply::Array(array.items);
+        }
+        Some(value)
+    }
+}
+
+/// The value that `bytes` begin with, and how many of them it takes; `None` if that needs more.
+fn value(bytes: &[u8]) -> Result<Option<(Value, usize)>, InvalidReply> {
+    let Some((kind, text)) = line(bytes)? else { return Ok(None) };
+    let mut length = text.len() + 3;
+    let reply = match kind {
+        b':' => Reply::Int(number(text)?),
+        b'+' => Reply::Text(String::from_utf8_lossy(text).into_owned()),
+        b'-' => Reply::Error(ServerError::parse(&String::from_utf8_lossy(text))),
+        b'$' => match count(text)? {
+            None => Reply::Nil,
+            Some(count) => {
+                let Some(body) = bytes.get(length..length + count + 2) else { return Ok(None) };
+                length += body.len();
+                Reply::Bulk(body.strip_suffix(b"\r\n").ok_or(UNREADABLE)?.to_vec())
+            }
+        },
+        b'*' => match count(text)? {
+            None => Reply::Nil,
+            Some(0) => Reply::Array(Vec::new()),
+            Some(count) => return Ok(Some((Value::Array(count), length))),
+        },
+        kind if RESP3.contains(&kind) => return Err("it is RESP3, which was not asked for"),
+        _ => return Err(UNREADABLE),
+    };
+    Ok(Some((Value::Whole(reply), length)))
+}
+
+/// The first bytes of what only RESP3 has.
+const RESP3: &[u8] = b"_#,(!=%~>|";
+
+/// The first line: its kind and its text. `None` if its end has not arrived.
+fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, InvalidReply> {
+    let Some(&kind) = bytes.first() else { return Ok(None) };
+    let Some(end) = bytes.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n') else {
+        // Other protocols are recognised by their first byte, even without lines.
+        let is_resp = b"$*+-:".contains(&kind) || RESP3.contains(&kind);
+        return match () {
+            () if !is_resp => Err(UNREADABLE),
+            () if bytes.len() >= LONGEST_LINE => Err(ENDLESS),
+            () => Ok(None),
+        };
+    };
+    let text = bytes[1..end.max(1)].strip_suffix(b"\r").ok_or(UNREADABLE)?;
+    Ok(Some((kind, text)))
+}
+
+fn number(text: &[u8]) -> Result<i64, InvalidReply> {
+    // By hand: nearly all our replies are numbers.
+    let (sign, digits) = match text {
+        [b'-', digits @ ..] => (-1, digits),
+        digits => (1, digits),
+    };
+    if digits.is_empty() {
+        return Err(UNREADABLE);
+    }
+    digits.iter().try_fold(0_i64, |value, digit| {
+        let digit = i64::from(digit.wrapping_sub(b'0'));
+        let next = value.checked_mul(10).and_then(|value| value.checked_add(sign * digit));
+        next.filter(|_| digit < 10).ok_or(UNREADABLE)
+    })
+}
+
+/// How many bytes or items follow; `None` for nil.
+fn count(text: &[u8]) -> Result<Option<usize>, InvalidReply> {
+    match number(text)? {
+        -1 => Ok(None),
+        count => match usize::try_from(count) {
+            Ok(count) if count <= LARGEST_REPLY => Ok(Some(count)),
+            Ok(_) => Err(ENDLESS),
+            Err(_) => Err(UNREADABLE),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The replies of `bytes` that arrive `step` at a time.
+    fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Result<(), InvalidReply>) {
+        let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
+        for part in bytes.chunks(step) {
+            reader.input().extend_from_slice(part);
+            loop {
+                match reader.next() {
+                    Ok(Some(reply)) => replies.push(reply),
+                    Ok(None) => break,
+                    Err(why) => return (replies, Err(why)),
+                }
+            }
+        }
+        (replies, if reader.is_empty() { Ok(()) } else { Err("incomplete") })
+    }
+
+    /// What the parser of the `redis` crate makes of the same bytes.
+    fn parsed_by_crate(mut bytes: &[u8]) -> Vec<Reply> {
+        use redis::Value;
+
+        fn reply(value: Value) -> Reply {
+            match value {
+                Value::Nil => Reply::Nil,
+                Value::Int(value) => Reply::Int(value),
+                Value::Okay => Reply::Text("OK".to_owned()),
+                Value::SimpleString(text) => Reply::Text(text),
+                Value::BulkString(bytes) => Reply::Bulk(bytes),
+                Value::Array(items) => Reply::Array(items.into_iter().map(reply).collect()),
+                Value::ServerError(error) => Reply::Error(ServerError {
+                    code: error.code().to_owned(),
+                    detail: error.details().unwrap_or("").to_owned(),
+                }),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        let (mut parser, mut replies) = (redis::Parser::default(), Vec::new());
+        while let Ok(value) = parser.parse_value(&mut bytes) {
+            replies.push(reply(value));
+        }
+        replies
+    }
+
+    #[test]
+    fn replies_equal_those_of_the_crate_in_any_pieces() {
+        let bytes = b":1\r\n:-120\r\n+OK\r\n$-1\r\n*-1\r\n$5\r\na\r\n\xff0\r\n$0\r\n\r\n\
+                      *3\r\n:0\r\n*2\r\n$1\r\nx\r\n:9\r\n-ERR no\r\n-NOSCRIPT No it.\r\n\
+                      :1790000000000000\r\n*0\r\n*2\r\n:1\r\n*0\r\n";
+        let expected = parsed_by_crate(bytes);
+        assert_eq!(expected.len(), 12);
+        for step in [1, 2, 3, 7, bytes.len()] {
+            assert_eq!(read(bytes, step), (expected.clone(), Ok(())), "{step}");
+        }
+    }
+
+    #[test]
+    fn error_text_that_is_not_utf8_is_read() {
+        let expected = Reply::Error(ServerError::parse("ERR a\u{fffd}b"));
+        assert_eq!(read(b"-ERR a\xffb\r\n", 3), (vec![expected], Ok(())));
+    }
+
+    #[test]
+    fn invalid_bytes_are_reported_at_once() {
+        for bytes in [
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            b"(1\r\n",
+            b"*1\r\n#t\r\n",
+            b"\0\0",
+            b":1x\r\n",
+            b":\r\n",
+            b":1\n",
+            b"$-2\r\n",
+            b"$1\r\nabc",
+            b"=-1\r\n",
+            b"%9223372036854775807\r\n",
+            b"~100000000000\r\n",
+            // The innermost item has not arrived.
+            &b"*1\r\n".repeat(DEEPEST + 1),
+        ] {
+            let (replies, outcome) = read(bytes, bytes.len());
+            assert!(replies.is_empty(), "{bytes:?}");
+            assert!(outcome.is_err_and(|why| why != "incomplete"), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn endless_replies_are_reported_before_they_fill_the_memory() {
+        let line = [b"+".as_slice(), &[b'x'; 2 * LONGEST_LINE]].concat();
+        let items = [&b"*16000000\r\n"[..], &b":12\r\n".repeat(LARGEST_REPLY / 5)].concat();
+        let lengths = [b"$2000000000\r\nx".as_slice(), b"*9223372036854775807\r\n"];
+        for bytes in [lengths[0], lengths[1], &line, &items] {
+            assert_eq!(read(bytes, 4096).1, Err(ENDLESS));
+        }
+    }
+
+    #[test]
+    fn no_reply_is_read_after_invalid_bytes() {
+        let mut reader = ReplyReader::default();
+        reader.input().extend_from_slice(b":1\r\nwhat?\r\n");
+        assert_eq!(reader.next(), Ok(Some(Reply::Int(1))));
+        assert!(reader.next().is_err() && !reader.is_empty());
+        reader.input().extend_from_slice(b":2\r\n");
+        assert!(reader.next().is_err());
+    }
+}

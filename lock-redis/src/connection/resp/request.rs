@@ -1,0 +1,94 @@
+//! [`Request`]: a command and its arguments, as the bytes that are sent.
+
+use crate::text::Text;
+use redis::Script;
+
+/// A command, its words given in groups, so that callers need not copy them together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a>(pub(crate) &'a [&'a [&'a [u8]]]);
+
+impl Request<'_> {
+    /// Appends the bytes of this request. The `redis` crate's `Cmd` would copy each word twice.
+    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
+        write_count(b'*', self.0.iter().map(|group| group.len()).sum(), into);
+        for word in self.0.iter().copied().flatten() {
+            write_word(word, into);
+        }
+    }
+}
+
+/// A request that names a script by its hash, with the script's text instead.
+pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
+    // The first line is the count of words; then the command and the hash, two lines each.
+    let line_ends = by_hash.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let mut ends = line_ends.map(|(at, _)| at + 1).step_by(4);
+    let (Some(words), Some(rest)) = (ends.next(), ends.next()) else { return Vec::new() };
+    let mut request = by_hash[..words].to_vec();
+    for word in ["EVAL", text] {
+        write_word(word.as_bytes(), &mut request);
+    }
+    request.extend_from_slice(&by_hash[rest..]);
+    request
+}
+
+fn write_word(word: &[u8], into: &mut Vec<u8>) {
+    write_count(b'$', word.len(), into);
+    into.extend_from_slice(word);
+    into.extend_from_slice(b"\r\n");
+}
+
+/// A line with a kind and a count. There is one before every word, mostly of one or two digits.
+fn write_count(kind: u8, count: usize, into: &mut Vec<u8>) {
+    let digit = |value: usize| b'0' + (value % 10) as u8;
+    match count {
+        0..10 => into.extend_from_slice(&[kind, digit(count), b'\r', b'\n']),
+        10..100 => {
+            into.extend_from_slice(&[kind, digit(count / 10), digit(count), b'\r', b'\n']);
+        }
+        _ => {
+            into.push(kind);
+            into.extend_from_slice(Text::number(count as u64).as_bytes());
+            into.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// The name under which a server keeps a script: the SHA1 of its text, in hexadecimal digits.
+pub(crate) fn script_hash(source: &str) -> String {
+    Script::new(source).get_hash().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(groups: &[&[&[u8]]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Request(groups).encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn words_are_encoded_as_the_crate_encodes_them() {
+        let word = [0, 9, 10, 99, 100, 1234].map(|length| vec![b'x'; length]);
+        let groups: [&[&[u8]]; 2] = [&[b"SET", b"k\r\n"], &word.each_ref().map(Vec::as_slice)];
+        let mut command = redis::cmd("SET");
+        command.arg(b"k\r\n");
+        command.arg(&word[..]);
+        assert_eq!(encoded(&groups), command.get_packed_command());
+    }
+
+    #[test]
+    fn request_by_hash_becomes_the_request_by_text() {
+        let text = "return 1\nor 2";
+        let hash = script_hash(text);
+        let arguments: &[&[u8]] = &[b"1", b"key\r\n", b"", b"x"];
+        let by_hash = encoded(&[&[b"EVALSHA", hash.as_bytes()], arguments]);
+        assert_eq!(with_text(&by_hash, text), encoded(&[&[b"EVAL", text.as_bytes()], arguments]));
+    }
+
+    #[test]
+    fn script_hash_is_the_sha1_of_its_text() {
+        assert_eq!(script_hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+}

@@ -1,0 +1,276 @@
+//! [`Transport`]: a connected socket, with or without TLS, read by one thread and written by
+//! another.
+//!
+//! All connections use it, so no byte has a second path. A TLS session cannot be read and written
+//! at once: it has a lock of its own, which is never held while a thread waits for the socket.
+
+use super::tls::TlsSession;
+use lock_core::{Clock, Moment};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::Socket;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Transport {
+    socket: Socket,
+    /// Locked after the pending requests of a connection, never before.
+    tls: Option<Mutex<TlsSession>>,
+}
+
+/// The writer's buffers.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBuffer {
+    /// Ciphertext, of which the peer has taken the first `sent` bytes.
+    ciphertext: Vec<u8>,
+    sent: usize,
+}
+
+/// How far a write came.
+pub(crate) struct WriteProgress {
+    /// How many of the bytes count as sent.
+    pub(crate) taken: usize,
+    /// Whether the peer takes no more for now.
+    pub(crate) stalled: bool,
+    /// Whether bytes that count as sent are still in the [`WriteBuffer`].
+    pub(crate) backlog: bool,
+}
+
+/// The reader's buffers.
+#[derive(Debug)]
+pub(crate) struct ReadBuffer {
+    /// The socket's current timeout.
+    timeout: Duration,
+    received: Box<[u8]>,
+    /// Whether the peer has said by TLS that nothing more follows. What came with that counts.
+    pub(crate) ended: bool,
+}
+
+impl Default for ReadBuffer {
+    fn default() -> Self {
+        Self { timeout: SLICE, received: vec![0; ReadBuffer::SIZE].into(), ended: false }
+    }
+}
+
+impl ReadBuffer {
+    /// What one read takes at most. The replies to more than a hundred callers fit.
+    const SIZE: usize = 16 << 10;
+}
+
+/// The longest wait without a look at the clock: a socket's timeout stands still while the machine
+/// sleeps, and the clock does not.
+const SLICE: Duration = Duration::from_secs(1);
+/// How much too long a socket's timeout may be before it is worth a system call to change it.
+const SLACK: Duration = Duration::from_millis(8);
+
+/// How long it is until `by`; an error when that has come.
+pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
+    let left = by.since(clock.now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Transport {
+    /// How many reads a look at the connection takes before the peer is taken for faulty.
+    const LOOKS: usize = 16;
+
+    pub(crate) fn new(socket: impl Into<Socket>, tls: Option<TlsSession>) -> io::Result<Self> {
+        let socket = socket.into();
+        socket.set_read_timeout(Some(SLICE))?;
+        Ok(Self { socket, tls: tls.map(Mutex::new) })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Completes the TLS handshake until `by`, if there is one.
+    pub(crate) fn handshake(
+        &self,
+        output: &mut WriteBuffer,
+        input: &mut ReadBuffer,
+        plain: &mut Vec<u8>,
+        clock: &dyn Clock,
+        by: Moment,
+    ) -> io::Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        // The last message of ours leaves together with the first request.
+        while tls.lock().is_handshaking() {
+            while self.write(output, &[])?.stalled {
+                self.wait(false, time_left(clock, by)?)?;
+            }
+            self.read(input, plain, time_left(clock, by)?)?;
+        }
+        Ok(())
+    }
+
+    /// Writes as much as the peer takes at once. After an error, nothing of `bytes` has left.
+    pub(crate) fn write(
+        &self,
+        output: &mut WriteBuffer,
+        bytes: &[u8],
+    ) -> io::Result<WriteProgress> {
+        let Some(tls) = &self.tls else {
+            let taken = self.send(bytes)?;
+            return Ok(WriteProgress { taken, stalled: taken < bytes.len(), backlog: false });
+        };
+        self.send_ciphertext(output)?;
+        let taken = if output.ciphertext.is_empty() {
+            tls.lock().encrypt(bytes, &mut output.ciphertext)?;
+            self.send_ciphertext(output)?;
+            bytes.len()
+        } else {
+            0
+        };
+        let backlog = !output.ciphertext.is_empty();
+        Ok(WriteProgress { taken, stalled: backlog, backlog })
+    }
+
+    /// Sends what is encrypted: that has to leave in this order, before more is encrypted.
+    fn send_ciphertext(&self, output: &mut WriteBuffer) -> io::Result<()> {
+        output.sent += self.send(&output.ciphertext[output.sent..])?;
+        if output.sent == output.ciphertext.len() {
+            output.ciphertext.clear();
+            output.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Sends until all has left or the peer takes no more.
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(self.fd(), &bytes[sent..], flags) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) if sent == 0 => return Err(error.into()),
+                // The next write fails in the same way; then it is known what has left.
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Waits until the socket can be written (or read, if `read`), at most for `longest` and for a
+    /// slice. Whether it can be read.
+    pub(crate) fn wait(&self, read: bool, longest: Duration) -> io::Result<bool> {
+        let flags = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
+        let mut fds = [PollFd::from_borrowed_fd(self.fd(), flags)];
+        let timeout = Timespec::try_from(longest.clamp(Duration::from_millis(1), SLICE))
+            .map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let found = fds[0].revents();
+        // The next read or write reports why a connection broke.
+        Ok(read && found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP))
+    }
+
+    /// Waits for bytes, at most for `longest` and for a slice, and appends them to `plain`.
+    /// `false`: none have come.
+    ///
+    /// A socket's timeout alone bounds nothing: it is rounded up to the kernel's ticks, and starts
+    /// again with every byte of a slow peer. It is changed only where it does not serve.
+    pub(crate) fn read(
+        &self,
+        input: &mut ReadBuffer,
+        plain: &mut Vec<u8>,
+        longest: Duration,
+    ) -> io::Result<bool> {
+        // Never zero, which stands for no timeout.
+        let wanted = longest.clamp(Duration::from_millis(1), SLICE);
+        if input.timeout < wanted / 2 || input.timeout > wanted + SLACK {
+            self.socket.set_read_timeout(Some(wanted))?;
+            input.timeout = wanted;
+        }
+        self.receive(input, plain, RecvFlags::empty())
+    }
+
+    /// The same without waiting. `false`: there is nothing to read.
+    pub(crate) fn read_available(
+        &self,
+        input: &mut ReadBuffer,
+        plain: &mut Vec<u8>,
+    ) -> io::Result<bool> {
+        self.receive(input, plain, RecvFlags::DONTWAIT)
+    }
+
+    fn receive(
+        &self,
+        input: &mut ReadBuffer,
+        plain: &mut Vec<u8>,
+        flags: RecvFlags,
+    ) -> io::Result<bool> {
+        if input.ended {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let count = match rustix::net::recv(self.fd(), &mut input.received[..], flags) {
+            Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok((count, _)) => count,
+            Err(Errno::INTR | Errno::AGAIN) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let received = &input.received[..count];
+        let Some(tls) = &self.tls else {
+            plain.extend_from_slice(received);
+            return Ok(true);
+        };
+        let mut tls = tls.lock();
+        input.ended = tls.decrypt(received, plain).inspect_err(|_| {
+            // The peer is told why, if it takes that at once.
+            let mut alert = Vec::new();
+            let _told = tls.encrypt(&[], &mut alert).and_then(|()| self.send(&alert));
+        })?;
+        Ok(true)
+    }
+
+    /// Why the peer ended the TLS session, if it said so: it may have while we wrote.
+    pub(crate) fn tls_error(&self, input: &mut ReadBuffer) -> Option<io::Error> {
+        self.tls.as_ref()?;
+        for _ in 0..Self::LOOKS {
+            match self.read_available(input, &mut Vec::new()) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return (error.kind() == ErrorKind::InvalidData).then_some(error),
+            }
+        }
+        None
+    }
+
+    /// Whether the peer has neither closed the connection nor sent data, while no thread reads.
+    pub(crate) fn is_quiet(&self) -> bool {
+        if self.tls.is_none() {
+            let look =
+                rustix::net::recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            return matches!(look, Err(Errno::AGAIN));
+        }
+        // What belongs to TLS itself, such as a session ticket, is read.
+        let (mut input, mut plain) = (ReadBuffer::default(), Vec::new());
+        for _ in 0..Self::LOOKS {
+            match self.read_available(&mut input, &mut plain) {
+                Ok(true) if plain.is_empty() && !input.ended => {}
+                Ok(false) => return true,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Ends the connection: threads that wait on it return.
+    pub(crate) fn shut(&self) {
+        let _closed_before = self.socket.shutdown(Shutdown::Both);
+    }
+}
