@@ -47,11 +47,11 @@ use std::time::Duration;
 ///     locks: Config,
 /// }
 ///
+/// // The message of an error only: the rest of it quotes the file, password included.
 /// let settings: Settings = toml::from_str(r#"
 ///     [locks]
 ///     url = "memory://orders"
 ///     watchdog = "10s"
-/// // Only the message: the rest of the error quotes the file, password included.
 /// "#).map_err(|e| distlock::Error::configuration(e.message()))?;
 /// assert_eq!(settings.locks.watchdog(), std::time::Duration::from_secs(10));
 /// # Ok::<(), distlock::Error>(())

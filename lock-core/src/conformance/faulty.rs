@@ -1,4 +1,4 @@
-//! [`FaultyBackend`]: a network between the engine and a store, to be cut, and to lose answers.
+//! [`FaultyBackend`]: simulates network faults between the engine and a store.
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
@@ -15,30 +15,30 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A backend whose network does what a case wants.
+/// A backend with simulated network faults.
 #[derive(Debug)]
 pub(super) struct FaultyBackend {
     inner: Arc<dyn Backend>,
-    /// No request leaves.
+    /// No request is sent.
     cut: AtomicBool,
-    /// So many acquires are done, and their answers lost.
+    /// The number of acquisitions whose replies will be lost.
     lost_acquires: AtomicU32,
-    /// So many releases are done, and their answers lost.
+    /// The number of releases whose replies will be lost.
     lost_releases: AtomicU32,
-    /// The last attempt that went through, for a late copy.
+    /// The last attempt that was sent, for a late copy.
     last: Mutex<Option<Sent>>,
-    /// What happens right before the next watch begins.
-    before_watch: Mutex<Option<Deed>>,
-    /// Held by every watch that has not ended.
+    /// Runs right before the next watch begins.
+    before_watch: Mutex<Option<Action>>,
+    /// Cloned by every active watch.
     watching: Arc<()>,
 }
 
-/// Something to be done once.
-struct Deed(Box<dyn FnOnce() + Send>);
+/// An action to run once.
+struct Action(Box<dyn FnOnce() + Send>);
 
-impl fmt::Debug for Deed {
+impl fmt::Debug for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Deed(..)")
+        f.write_str("Action(..)")
     }
 }
 
@@ -64,39 +64,39 @@ impl FaultyBackend {
         })
     }
 
-    /// Nothing goes through any more.
+    /// Cuts the network.
     pub(super) fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
 
-    /// Everything goes through again, and every answer comes back.
+    /// Ends all faults.
     pub(super) fn mend(&self) {
         self.cut.store(false, Ordering::SeqCst);
         self.lost_acquires.store(0, Ordering::SeqCst);
         self.lost_releases.store(0, Ordering::SeqCst);
     }
 
-    /// The next so many acquires are done, and their answers lost.
+    /// Loses the replies of the next `count` acquisitions, which are executed.
     pub(super) fn lose_acquire_answers(&self, count: u32) {
         self.lost_acquires.store(count, Ordering::SeqCst);
     }
 
-    /// The next so many releases are done, and their answers lost.
+    /// Loses the replies of the next `count` releases, which are executed.
     pub(super) fn lose_release_answers(&self, count: u32) {
         self.lost_releases.store(count, Ordering::SeqCst);
     }
 
-    /// Does this when the next watch is asked for, before it begins.
-    pub(super) fn before_the_next_watch(&self, deed: impl FnOnce() + Send + 'static) {
-        *self.before_watch.lock() = Some(Deed(Box::new(deed)));
+    /// Runs an action before the next watch begins.
+    pub(super) fn before_the_next_watch(&self, action: impl FnOnce() + Send + 'static) {
+        *self.before_watch.lock() = Some(Action(Box::new(action)));
     }
 
-    /// How many watches have not ended.
+    /// The number of active watches.
     pub(super) fn watches(&self) -> usize {
         Arc::strong_count(&self.watching) - 1
     }
 
-    /// A copy of the last attempt arrives, as one does that was stuck in the network.
+    /// Delivers a copy of the last attempt, as a delayed packet.
     pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
         let Sent { name, owner, lease, tokens, replication } =
             self.last.lock().clone().expect("there was an attempt");
@@ -104,14 +104,14 @@ impl FaultyBackend {
         self.inner.acquire(&copy, by)
     }
 
-    fn go(&self) -> Result<(), Failure> {
+    fn send(&self) -> Result<(), Failure> {
         if self.cut.load(Ordering::SeqCst) {
             return Err(Failure::NotSent(Error::unavailable("the network is cut, on purpose")));
         }
         Ok(())
     }
 
-    fn come_back<T>(&self, lost: &AtomicU32, answer: Result<T, Failure>) -> Result<T, Failure> {
+    fn reply<T>(&self, lost: &AtomicU32, answer: Result<T, Failure>) -> Result<T, Failure> {
         let less = |count: u32| count.checked_sub(1);
         if lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Err(Failure::Unknown(Error::unavailable("the answer was lost, on purpose")));
@@ -122,20 +122,20 @@ impl FaultyBackend {
 
 impl Backend for FaultyBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        self.go()?;
+        self.send()?;
         let Attempt { name, owner, lease, tokens, replication } = *attempt;
         *self.last.lock() = Some(Sent { name: name.clone(), owner, lease, tokens, replication });
-        self.come_back(&self.lost_acquires, self.inner.acquire(attempt, by))
+        self.reply(&self.lost_acquires, self.inner.acquire(attempt, by))
     }
 
     fn renew(
         &self,
-        lane: NodeId,
+        node: NodeId,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        match self.go() {
-            Ok(()) => self.inner.renew(lane, batch, by),
+        match self.send() {
+            Ok(()) => self.inner.renew(node, batch, by),
             Err(failure) => batch.iter().map(|_| Err(failure.clone())).collect(),
         }
     }
@@ -143,15 +143,15 @@ impl Backend for FaultyBackend {
     fn release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.go()?;
-        self.come_back(&self.lost_releases, self.inner.release(acquisition, closing, by))
+        self.send()?;
+        self.reply(&self.lost_releases, self.inner.release(acquisition, options, by))
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.go()?;
+        self.send()?;
         self.inner.inspect(name, by)
     }
 
@@ -160,15 +160,15 @@ impl Backend for FaultyBackend {
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.go()?;
+        self.send()?;
         self.inner.force_release(name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        self.go()?;
-        let deed = self.before_watch.lock().take();
-        if let Some(Deed(deed)) = deed {
-            deed();
+        self.send()?;
+        let action = self.before_watch.lock().take();
+        if let Some(Action(action)) = action {
+            action();
         }
         let watch = self.inner.watch(name, wake, by)?;
         Ok(Watch::new((watch, Arc::clone(&self.watching))))

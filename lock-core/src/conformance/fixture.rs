@@ -1,4 +1,4 @@
-//! What a case works with: names, clients, a direct line to the backend, and bounded waiting.
+//! The fixture of the cases: names, clients, direct calls of the backend, and bounded waits.
 
 use super::lateness::{late, late_after};
 use super::replicas::ReplicaSet;
@@ -33,90 +33,91 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A number of milliseconds, times the scale.
+/// Milliseconds, scaled.
 pub(super) fn ms(millis: u64) -> Duration {
     scaled(Duration::from_millis(millis))
 }
 
-/// A lease that the case waits out.
+/// A lease whose end the case awaits.
 pub(super) fn short() -> Duration {
     ms(300)
 }
 
-/// A lease that is renewed in time, also on a busy machine.
+/// A lease that is renewed in time also on a busy machine.
 pub(super) fn kept() -> Duration {
     ms(900)
 }
 
-/// A lease that outlives the case: what is freed within it was freed by somebody.
+/// A lease longer than the case: only a release ends it earlier.
 pub(super) fn long() -> Duration {
     ms(60_000)
 }
 
-/// The bound on what must happen at once, generous to busy machines, and far from [`long`].
+/// The bound on immediate effects, generous for busy machines, and far below [`long`].
 pub(super) fn prompt() -> Duration {
     ms(1_500)
 }
 
-/// The bound on what must happen after a few short leases at most.
+/// The bound on effects that take a few short leases.
 pub(super) fn patience() -> Duration {
     ms(4_000)
 }
 
-/// A lock name that nobody has used.
+/// An unused lock name.
 pub(super) fn fresh_name() -> LockName {
     named("conformance:")
 }
 
-/// The same with a text before it.
+/// An unused lock name with this prefix.
 pub(super) fn named(before: &str) -> LockName {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("{:08x}:{}", fastrand::u32(..), NEXT.fetch_add(1, Ordering::Relaxed));
-    let name = if world().tags { format!("{before}{{{name}}}") } else { [before, &name].concat() };
+    let name =
+        if case_context().tags { format!("{before}{{{name}}}") } else { [before, &name].concat() };
     LockName::new(&name).expect("well formed")
 }
 
 /// What the threads of a case share.
 #[derive(Clone)]
-pub(super) struct World {
-    /// The time of the case and of its store.
+pub(super) struct CaseContext {
+    /// The clock of the case and of its store.
     pub(super) clock: Arc<dyn Clock>,
-    /// Whether the names of its locks have hash tags.
+    /// Whether its lock names have hash tags.
     pub(super) tags: bool,
 }
 
 thread_local! {
-    static WORLD: RefCell<World> =
-        RefCell::new(World { clock: Arc::new(SystemClock), tags: false });
+    static CONTEXT: RefCell<CaseContext> =
+        RefCell::new(CaseContext { clock: Arc::new(SystemClock), tags: false });
 }
 
-/// This thread is one of the case's from here on.
-pub(super) fn enter(world: World) {
-    WORLD.set(world);
+/// Makes the current thread one of the case.
+pub(super) fn enter(context: CaseContext) {
+    CONTEXT.set(context);
 }
 
-fn world() -> World {
-    WORLD.with_borrow(World::clone)
+fn case_context() -> CaseContext {
+    CONTEXT.with_borrow(CaseContext::clone)
 }
 
-/// The clock that this thread's case runs on.
+/// The clock of this thread's case.
 pub(super) fn clock() -> Arc<dyn Clock> {
-    world().clock
+    case_context().clock
 }
 
-/// Where a new client opens the subject.
+/// The context in which a new client opens the subject.
 pub(super) fn context() -> Context {
     Context::new(clock(), ClientId::random())
 }
 
-/// A process of its own, whose watchdog's lease is [`long`].
+/// A separate process, whose watchdog's lease is [`long`].
 pub(super) fn client(subject: &dyn Subject) -> Process<'_> {
     let builders = subject.clients(&context()).into_iter();
     let clients = builders.map(|builder| connect(subject, builder)).collect();
     Process { subject, clients }
 }
 
-/// The clients of a process. Of most subjects that is one, and this is it.
+/// The clients of a process; one for most subjects, to which it dereferences.
 pub(super) struct Process<'a> {
     subject: &'a dyn Subject,
     clients: Vec<Client>,
@@ -131,8 +132,7 @@ impl Deref for Process<'_> {
     }
 }
 
-/// A lock of the subject's, which may be made of several, under the name by which the subject knows
-/// it.
+/// A lock of the subject, which may consist of several, with its name in the subject.
 #[derive(Clone)]
 pub(super) struct Lock {
     lock: Arc<dyn DistLock>,
@@ -153,7 +153,7 @@ impl Deref for Lock {
     }
 }
 
-/// Who has locks.
+/// A source of locks.
 pub(super) trait Locks {
     fn lock(&self, name: &LockName) -> Arc<dyn DistLock>;
 }
@@ -170,8 +170,8 @@ impl Locks for Process<'_> {
     }
 }
 
-/// The same from a builder that was prepared. A request may take longer than whatever is to be
-/// [`prompt`], so that a store which keeps it waiting is told from one that is slow.
+/// Connects a prepared builder. The command timeout is longer than [`prompt`], so that a store that
+/// does not answer is told from a slow one.
 pub(super) fn connect(subject: &dyn Subject, builder: ClientBuilder) -> Client {
     builder
         .configure(|config| config.with_watchdog(long()).with_command_timeout(ms(2_000)))
@@ -180,12 +180,12 @@ pub(super) fn connect(subject: &dyn Subject, builder: ClientBuilder) -> Client {
         .expect("the store can be opened")
 }
 
-/// A lock of this client, or of this process.
+/// A lock of this client or process.
 pub(super) fn mutex(whose: &impl Locks, name: &LockName) -> Lock {
     Lock { lock: whose.lock(name), name: name.clone() }
 }
 
-/// One and the same lock, nobody's before, seen by `N` clients.
+/// One unused lock, as a handle of each of `N` clients.
 pub(super) fn mutexes<const N: usize>(subject: &dyn Subject) -> [Lock; N] {
     let name = fresh_name();
     std::array::from_fn(|_| mutex(&client(subject), &name))
@@ -216,20 +216,20 @@ pub(super) fn take_within(mutex: &Lock, bound: Duration) -> LockGuard {
     taken.unwrap_or_else(|| late_after(bound, format!("the lock was not granted within {bound:?}")))
 }
 
-/// The tokens of a holding, one for each lock that it is made of. One is larger than the other if
-/// it is on all locks that both hold: any two majorities have one in common.
+/// The tokens of an acquisition, one for each of its locks. One is larger than another if it is on
+/// all locks that both hold: any two majorities share one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Shown(Vec<Option<FencingToken>>);
+pub(super) struct GuardTokens(Vec<Option<FencingToken>>);
 
-/// The tokens that this guard shows.
+/// The tokens of this guard.
 #[track_caller]
-pub(super) fn shown(guard: &LockGuard) -> Shown {
+pub(super) fn tokens_of(guard: &LockGuard) -> GuardTokens {
     let tokens: Vec<_> = guard.fencing_tokens().into_iter().map(|(_, token)| token).collect();
     assert!(tokens.iter().any(Option::is_some), "a token");
-    Shown(tokens)
+    GuardTokens(tokens)
 }
 
-impl PartialOrd for Shown {
+impl PartialOrd for GuardTokens {
     fn partial_cmp(&self, other: &Self) -> Option<Order> {
         let both =
             self.0.iter().zip(&other.0).filter_map(|(a, b)| Some(a.as_ref()?.cmp(b.as_ref()?)));
@@ -239,43 +239,43 @@ impl PartialOrd for Shown {
     }
 }
 
-/// Whether somebody else has it.
+/// Whether another holder has the lock.
 #[track_caller]
 pub(super) fn is_busy(mutex: &Lock) -> bool {
     mutex.try_lock().expect("the store answers").is_none()
 }
 
-/// Options with a lease that ends by itself.
+/// Options with a fixed lease.
 pub(super) fn fixed(lease: Duration) -> LockOptions {
     LockOptions::new().lease(lease)
 }
 
-/// Options with a lease that the watchdog keeps.
+/// Options with a lease that the watchdog renews.
 pub(super) fn watched(lease: Duration) -> LockOptions {
     LockOptions::new().watched(lease)
 }
 
-/// Does something on another thread, and waits for it.
+/// Runs work on another thread, and waits for it.
 pub(super) fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| join(spawn(scope, work)))
 }
 
-/// Starts a thread of this case. It bears this one's name, so that what it panics with is said, or
-/// not, like ours.
+/// Starts a thread of this case, with the same name, so that its panics are printed, or not, like
+/// those of the case.
 pub(super) fn spawn<'scope, R: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     work: impl FnOnce() -> R + Send + 'scope,
 ) -> thread::ScopedJoinHandle<'scope, R> {
     let name = thread::current().name().unwrap_or("case").to_owned();
-    let world = world();
+    let context = case_context();
     let work = move || {
-        enter(world);
+        enter(context);
         work()
     };
     thread::Builder::new().name(name).spawn_scoped(scope, work).expect("a thread can be started")
 }
 
-/// What a thread came to; its panic becomes ours.
+/// Joins a thread, and resumes its panic.
 pub(super) fn join<R>(thread: thread::ScopedJoinHandle<'_, R>) -> R {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -285,20 +285,20 @@ pub(super) fn now() -> Moment {
     clock().now()
 }
 
-/// Lets time pass that is itself the subject: a lease that is to run out.
+/// Waits for a time that is itself the subject, as a lease that ends.
 pub(super) fn let_pass(time: Duration) {
     let clock = clock();
     let _due = clock.wait(&Arc::default(), clock.now() + time);
 }
 
-/// How long the next look is put off. Each look in virtual time stops all threads of the process,
-/// so there are fewer.
+/// The interval of polling. In virtual time each check stops all threads of the process, so there
+/// it is longer.
 fn look_again() -> Duration {
-    // A bound that is scaled costs no more looks for that.
+    // Not scaled: a scaled bound does not need more checks.
     if VirtualTime::is_of(&clock()) { Duration::from_millis(20) } else { ms(5) }
 }
 
-/// Looks until it is so; late with `what` after `bound`.
+/// Polls until the condition holds; late with `what` after `bound`.
 #[track_caller]
 pub(super) fn eventually(what: &str, bound: Duration, mut look: impl FnMut() -> bool) {
     if poll(bound, || look().then_some(())).is_none() {
@@ -306,7 +306,7 @@ pub(super) fn eventually(what: &str, bound: Duration, mut look: impl FnMut() -> 
     }
 }
 
-/// Looks until there is something, for `bound` at most, and once more then.
+/// Polls until there is a value, for at most `bound`, and once more then.
 pub(super) fn poll<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let until = now() + bound;
     loop {
@@ -319,21 +319,21 @@ pub(super) fn poll<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> O
     }
 }
 
-/// The loss of which this guard's holder is told within [`patience`].
+/// The loss that the holder is notified of within [`patience`].
 #[track_caller]
 pub(super) fn loss(losses: &Receiver<Loss>) -> Loss {
     poll(patience(), || losses.try_recv().ok()).expect("the holder is told")
 }
 
-/// Late with `what` if that took as long as its bound, or longer.
+/// Late with `what` if it took as long as its bound, or longer.
 #[track_caller]
-pub(super) fn in_time(what: &str, took: Duration, bound: Duration) {
+pub(super) fn assert_within(what: &str, took: Duration, bound: Duration) {
     if took >= bound {
         late_after(bound, format!("{what} after {took:?}, and not within {bound:?}"));
     }
 }
 
-/// Looks for the whole of `time`; panics with `what` as soon as it is not so.
+/// Polls for the whole of `time`; panics with `what` as soon as the condition fails.
 #[track_caller]
 pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
     let until = now() + time;
@@ -346,8 +346,8 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
     }
 }
 
-/// Looks for the whole of `time` whether renewals keep this guard's lock in the store. Late if its
-/// lease ended first, for the guard, too; a lock that only the store has let go is a violation.
+/// Polls for the whole of `time` whether renewals keep this guard's lock in the store. Late if its
+/// lease ended first, for the guard as well; a lock that only the store dropped is a violation.
 #[track_caller]
 pub(super) fn stays_held(guard: &LockGuard, time: Duration, mut is_held: impl FnMut() -> bool) {
     let until = now() + time;
@@ -368,17 +368,17 @@ pub(super) fn stays_held(guard: &LockGuard, time: Duration, mut is_held: impl Fn
     }
 }
 
-/// A backend that is talked to directly, without the engine.
-pub(super) struct Line {
+/// A backend without an engine, called directly.
+pub(super) struct DirectBackend {
     backend: Arc<dyn Backend>,
     client: ClientId,
     clock: Arc<dyn Clock>,
     next: AtomicU64,
-    /// What the backend wants to be reminded of, for each owner that was granted something.
+    /// The receipt of each owner's last grant.
     receipts: Cell<HashMap<OwnerId, Receipt>>,
 }
 
-impl Line {
+impl DirectBackend {
     pub(super) fn open(subject: &dyn Subject) -> Self {
         let context = context();
         let backend = subject.backend(&context);
@@ -386,23 +386,23 @@ impl Line {
         Self { backend, client: context.client, clock: context.clock, next, receipts }
     }
 
-    /// By when a direct call must be answered.
+    /// The deadline of a call.
     fn by(&self) -> Moment {
         self.clock.now() + prompt()
     }
 
-    /// An owner that was never used.
+    /// An unused owner.
     pub(super) fn owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// One attempt, with one token.
+    /// Makes one attempt, with one token.
     #[track_caller]
     pub(super) fn acquire(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Answer {
         self.attempt(name, owner, lease, Tokens::Assign { reserve: 0 })
     }
 
-    /// One attempt.
+    /// Makes one attempt.
     #[track_caller]
     pub(super) fn attempt(
         &self,
@@ -414,7 +414,7 @@ impl Line {
         answered(self.ask(&Attempt::new(name, owner, lease_time(lease)).tokens(tokens), self.by()))
     }
 
-    /// One attempt that replicas must confirm.
+    /// Makes one attempt that replicas must confirm.
     #[track_caller]
     pub(super) fn confirmed(
         &self,
@@ -427,7 +427,7 @@ impl Line {
         answered(self.ask(&attempt, self.by()))
     }
 
-    /// One attempt, and whatever comes of it until `by`.
+    /// Makes one attempt with this deadline, which may fail.
     pub(super) fn ask(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let answer = self.backend.acquire(attempt, by);
         if let Ok(Answer::Granted(grant) | Answer::Unacknowledged(grant, _)) = &answer {
@@ -436,13 +436,13 @@ impl Line {
         answer
     }
 
-    /// An attempt that must succeed.
+    /// Makes an attempt that must succeed.
     #[track_caller]
     pub(super) fn granted(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Grant {
         grant(self.acquire(name, owner, lease))
     }
 
-    /// Takes the lock for an owner that nobody used.
+    /// Takes the lock for an unused owner.
     #[track_caller]
     pub(super) fn hold(&self, name: &LockName, lease: Duration) -> OwnerId {
         let owner = self.owner();
@@ -450,8 +450,8 @@ impl Line {
         owner
     }
 
-    /// Takes the lock, for an owner that nobody used, as soon as it can be had: where a lock stands
-    /// on several nodes, a lease ends on one after the other.
+    /// Takes the lock for an unused owner as soon as it is free: on several nodes, the leases end
+    /// one after the other.
     #[track_caller]
     pub(super) fn hold_soon(&self, name: &LockName, lease: Duration) -> (OwnerId, Grant) {
         let mut taken = None;
@@ -466,7 +466,7 @@ impl Line {
         taken.expect("or that would not have ended")
     }
 
-    /// Whether an attempt of a new owner is turned down.
+    /// Whether an attempt of a new owner is refused.
     #[track_caller]
     pub(super) fn is_busy(&self, name: &LockName) -> bool {
         self.acquire(name, self.owner(), short()).is_busy()
@@ -477,20 +477,25 @@ impl Line {
         &self,
         name: &LockName,
         owner: OwnerId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
     ) -> Release {
-        self.end(&self.acquisition(name, owner, long()), closing)
+        self.end(&self.acquisition(name, owner, long()), options)
     }
 
-    /// The same with the lease that the tombstone, if one is left, must live for.
+    /// Releases with a tombstone that lasts for `lease`.
     #[track_caller]
-    pub(super) fn bury(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Release {
+    pub(super) fn release_with_tombstone(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> Release {
         self.end(&self.acquisition(name, owner, lease), ReleaseOptions::WITH_TOMBSTONE)
     }
 
     #[track_caller]
-    fn end(&self, acquisition: &AcquisitionId, closing: ReleaseOptions) -> Release {
-        match answered(self.backend.release(acquisition, closing, self.by())) {
+    fn end(&self, acquisition: &AcquisitionId, options: ReleaseOptions) -> Release {
+        match answered(self.backend.release(acquisition, options, self.by())) {
             Release::FreedFor(_) => Release::Freed, // not every store can say it
             release => release,
         }
@@ -501,13 +506,13 @@ impl Line {
         self.renew_all(&[(name.clone(), owner)], lease)[0]
     }
 
-    /// Renews many at once; the names must share a lane.
+    /// Renews a batch; the names must share a node.
     #[track_caller]
     pub(super) fn renew_all(&self, held: &[(LockName, OwnerId)], lease: Duration) -> Vec<Renewal> {
         self.renew_confirmed(held, &vec![Replication::off(); held.len()], lease)
     }
 
-    /// The same, each of them confirmed by replicas as its policy says.
+    /// Renews a batch, each confirmed by replicas under its policy.
     #[track_caller]
     pub(super) fn renew_confirmed(
         &self,
@@ -515,18 +520,18 @@ impl Line {
         policies: &[Replication],
         lease: Duration,
     ) -> Vec<Renewal> {
-        let lane = self.backend.renewal_node(&held[0].0);
+        let node = self.backend.renewal_node(&held[0].0);
         let renewing = |((name, owner), policy): (&(LockName, OwnerId), &Replication)| {
             RenewalRequest::new(self.acquisition(name, *owner, lease)).replication(*policy)
         };
         let batch: Vec<_> = held.iter().zip(policies).map(renewing).collect();
-        let answers = self.backend.renew(lane, &batch, self.by());
+        let answers = self.backend.renew(node, &batch, self.by());
         assert_eq!(answers.len(), batch.len(), "as many answers as holdings");
         answers.into_iter().map(answered).collect()
     }
 
-    /// The acquisition of an owner, with the receipt of its last grant; empty if none was granted,
-    /// as when the answer is lost.
+    /// The acquisition of an owner, with the receipt of its last grant; empty if there is none, as
+    /// after a lost reply.
     fn acquisition(&self, name: &LockName, owner: OwnerId, lease: Duration) -> AcquisitionId {
         let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
         AcquisitionId::new(name.clone(), owner, lease_time(lease), receipt)
@@ -542,12 +547,12 @@ impl Line {
         answered(self.backend.force_release(name, self.by()))
     }
 
-    /// A watch, and the bell that it rings.
+    /// A watch, and the counter that it wakes.
     #[track_caller]
-    pub(super) fn watch(&self, name: &LockName) -> (Arc<Bell>, Watch) {
-        let bell = Arc::new(Bell::default());
-        let watch = answered(self.backend.watch(name, Arc::clone(&bell) as _, self.by()));
-        (bell, watch)
+    pub(super) fn watch(&self, name: &LockName) -> (Arc<WakeCounter>, Watch) {
+        let wakes = Arc::new(WakeCounter::default());
+        let watch = answered(self.backend.watch(name, Arc::clone(&wakes) as _, self.by()));
+        (wakes, watch)
     }
 }
 
@@ -560,7 +565,7 @@ fn answered<T>(result: Result<T, Failure>) -> T {
     result.expect("the store answers")
 }
 
-/// The grant in an answer.
+/// The grant of an answer, which must be one.
 #[track_caller]
 pub(super) fn grant(answer: Answer) -> Grant {
     match answer {
@@ -569,9 +574,9 @@ pub(super) fn grant(answer: Answer) -> Grant {
     }
 }
 
-/// A grant that too few replicas confirmed.
+/// The grant of an answer that too few replicas confirmed.
 #[track_caller]
-pub(super) fn fell_short(answer: Answer) -> (Grant, InsufficientReplicas) {
+pub(super) fn unacknowledged(answer: Answer) -> (Grant, InsufficientReplicas) {
     match answer {
         Answer::Unacknowledged(grant, insufficient) => (grant, insufficient),
         other => panic!("too few replicas could confirm it, and the answer is {other:?}"),
@@ -584,7 +589,7 @@ pub(super) fn replicas(subject: &dyn Subject) -> &dyn ReplicaSet {
     subject.replicas().expect("it has replicas")
 }
 
-/// Keeps the first so many replicas from confirming anything, until it is dropped.
+/// Pauses the first `count` replicas until it is dropped.
 pub(super) fn hold_back(replicas: &dyn ReplicaSet, count: u32) -> HeldBack<'_> {
     replicas.hold_back(count);
     HeldBack(replicas)
@@ -598,37 +603,37 @@ impl Drop for HeldBack<'_> {
     }
 }
 
-/// A policy under which replicas have so much time that they keep it.
+/// A policy with enough time for the replicas.
 pub(super) fn patient(replicas: u32) -> Replication {
     Replication::replicas(replicas).timeout(ms(1_100))
 }
 
-/// A policy that cannot be kept, and is not waited for long.
+/// A policy with a short timeout, for paused replicas.
 pub(super) fn impatient(replicas: u32) -> Replication {
     Replication::replicas(replicas).timeout(ms(500))
 }
 
-/// Counts how often it was rung.
+/// Counts its wake-ups.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
-    rung: AtomicUsize,
+pub(super) struct WakeCounter {
+    count: AtomicUsize,
     signal: Arc<Signal>,
 }
 
-impl Bell {
+impl WakeCounter {
     pub(super) fn count(&self) -> usize {
-        self.rung.load(Ordering::SeqCst)
+        self.count.load(Ordering::SeqCst)
     }
 
-    /// Whether it rings within `bound`, or has rung since the last look.
-    pub(super) fn rings(&self, bound: Duration) -> bool {
+    /// Whether it is woken within `bound`, or was since the last call.
+    pub(super) fn is_woken_within(&self, bound: Duration) -> bool {
         clock().wait(&self.signal, now() + bound) == Woken::Signalled
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(&self) {
-        self.rung.fetch_add(1, Ordering::SeqCst);
+        self.count.fetch_add(1, Ordering::SeqCst);
         self.signal.raise();
     }
 }

@@ -1,4 +1,4 @@
-//! [`Matrix`]: the tests of the suite. Cases on mutants.
+//! [`Matrix`]: runs cases on mutants, to test the cases.
 
 use super::mutant::{Mutant, Mutation};
 use super::{Case, cases, message_of};
@@ -9,29 +9,30 @@ use std::panic;
 use std::sync::{Arc, Once};
 use std::thread;
 
-/// The name of threads whose panics are the point, and not printed.
+/// The name of threads whose panics are expected, and not printed.
 pub(super) const QUIET: &str = "quiet case";
 
-/// Which cases run on which mutations. Each case that does runs on the sound store, too.
+/// Which cases run on which mutations. Each of these cases also runs on the store without a
+/// mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pairs {
-    /// Every case on the mutation that it exists for.
+    /// Every case on the mutation that it must catch.
     Decisive,
-    /// The core cases that need no replicas on all mutations but those of replicas, and the others
-    /// on those.
+    /// The core cases on all mutations; those that need no replicas on the mutations of stores
+    /// without them.
     Core,
     /// Every case on every mutation.
     All,
 }
 
 impl Pairs {
-    /// The mutations, and the store without any, on which this case runs.
+    /// The mutations on which this case runs; `None` is the store without one.
     fn of(self, case: &Case) -> impl Iterator<Item = Option<Mutation>> {
         let (own, is_core, needs_replicas) = (case.catches, case.is_core, case.needs_replicas());
         let is_wanted = move |mutation: &Mutation| match self {
             Self::Decisive => *mutation == own,
-            // A case may catch mutations of replicas, and do without any.
+            // A case without replicas may also catch mutations of replicas.
             Self::Core if is_core => mutation.is_of_replicas() || !needs_replicas,
             Self::Core => false,
             Self::All => true,
@@ -41,17 +42,17 @@ impl Pairs {
     }
 }
 
-/// What came of cases on mutations, and on the same store without one.
+/// The results of cases on mutations, and on the store without one.
 #[derive(Debug)]
 pub struct Matrix {
-    /// With what each pair failed; those that passed are not in it.
+    /// The message of each pair that failed.
     failed: HashMap<(&'static str, Option<Mutation>), String>,
     pairs: Pairs,
 }
 
 impl Matrix {
-    /// Runs cases on mutations, so many at a time. All of it in virtual time: what comes out does
-    /// not hang on the machine.
+    /// Runs cases on mutations, `at_a_time` in parallel. In virtual time, so that the result does
+    /// not depend on the machine.
     #[must_use]
     pub fn run(pairs: Pairs, at_a_time: usize) -> Self {
         keep_quiet();
@@ -73,7 +74,7 @@ impl Matrix {
         Self { failed: failed.into_inner(), pairs }
     }
 
-    /// The mutations that none of these cases catches.
+    /// Returns the mutations that none of these cases catches.
     #[must_use]
     pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Mutation> {
         let is_missed = |mutation: &Mutation| {
@@ -82,36 +83,36 @@ impl Matrix {
         Mutation::ALL.iter().copied().filter(is_missed).collect()
     }
 
-    /// That the sound store failed this case, and that the store with its mutation did not.
+    /// Complaints that this case fails without a mutation, or passes with its own.
     fn complaints_about(&self, case: &Case) -> impl Iterator<Item = String> {
         let message = self.failed.get(&(case.name, None));
-        let failed =
-            message.map(|message| format!("the sound store failed {}: {message}", case.name));
+        let failed = message
+            .map(|message| format!("the store without a mutation failed {}: {message}", case.name));
         let missed = (!self.catches(case, case.catches))
             .then(|| format!("{} does not catch {:?}", case.name, case.catches));
         failed.into_iter().chain(missed)
     }
 
-    /// Whether this case failed on this mutation.
+    /// Returns whether this case failed on this mutation.
     #[must_use]
     pub fn catches(&self, case: &Case, mutation: Mutation) -> bool {
         self.failed.contains_key(&(case.name, Some(mutation)))
     }
 
-    /// What is wrong with the suite; nothing if each case that was run fails on the mutation that
-    /// it names, every mutation is caught, and the sound store passes.
+    /// Returns the defects of the suite: none if each case that ran fails on its mutation, every
+    /// mutation is caught, and the store without one passes.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let was_run = |case: &&Case| self.pairs != Pairs::Core || case.is_core;
         let of_cases = cases().iter().filter(was_run).flat_map(|case| self.complaints_about(case));
-        let of_flaws = self
+        let of_mutations = self
             .missed_by(|_| true)
             .into_iter()
             .map(|mutation| format!("nothing catches {mutation:?}"));
-        of_cases.chain(of_flaws).collect()
+        of_cases.chain(of_mutations).collect()
     }
 
-    /// With what each case failed on the mutation that it names.
+    /// Returns the message with which each case failed on its mutation.
     pub fn reasons(&self) -> impl Iterator<Item = String> {
         cases().iter().filter_map(|case| {
             let message = self.failed.get(&(case.name, Some(case.catches)))?;
@@ -120,8 +121,8 @@ impl Matrix {
     }
 }
 
-/// One line for each case, one column for each mutation: `X` where it failed on the mutation that
-/// it names, `x` where on another.
+/// One line for each case, one column for each mutation: `X` where it failed on its own mutation,
+/// `x` where on another.
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = cases().iter().map(|case| case.name.len()).max().unwrap_or(0);
@@ -150,16 +151,16 @@ impl fmt::Display for Matrix {
 }
 
 fn check(case: &Case, mutation: Option<Mutation>) -> Result<(), String> {
-    let subject = mutation.map_or_else(Mutant::sound, Mutant::new);
+    let subject = mutation.map_or_else(Mutant::unmutated, Mutant::new);
     case.check(Arc::new(subject), QUIET).map_err(|panic| message_of(panic.as_ref()))
 }
 
-/// Whether this thread's panics are the point.
+/// Whether this thread's panics are expected.
 pub(super) fn is_quiet() -> bool {
     thread::current().name() == Some(QUIET)
 }
 
-/// Keeps the panics of quiet threads off the terminal; those of all others are printed as before.
+/// Suppresses the printed panics of quiet threads.
 fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -25,56 +25,54 @@
 //! # fn main() { lock_core::conformance::run_case("dropped_guard_releases", start()) }
 //! ```
 //!
-//! A case is one promise. It panics when the promise is broken, and it is bounded in time: on a
-//! store that hangs it fails. Its time is that of the subject's [clock](Subject::clock): real, or
-//! [virtual](VirtualTime) where the store lives in this process. Every time is multiplied with
+//! A case tests one promise. It panics if the promise is broken, and has a bound in time, so that
+//! it fails on a store that hangs. It runs on the subject's [clock](Subject::clock): real, or
+//! [virtual](VirtualTime) if the store is in this process. All times are multiplied by
 //! `DISTLOCK_TEST_SCALE`, for slow machines.
 //!
-//! Some cases ask the backend directly for what its contract says ([`backend`](crate::backend));
-//! the others go through the engine, and ask for what a program sees. What every case is worth is
-//! shown by [`Mutant`], a store with one [`Mutation`] at a time: [`Matrix::run`] lets each case
-//! fail on the mutation that it exists for.
+//! Some cases call the backend directly and test its contract ([`backend`](crate::backend)); the
+//! others go through the engine and test what a program sees. Each case is tested by [`Mutant`], a
+//! store with one [`Mutation`] at a time: [`Matrix::run`] checks that each case fails on the
+//! mutation that it is for.
 
 mod cases;
+mod exclusions;
 mod faulty;
 mod fixture;
 mod lateness;
 mod matrix;
 mod mutant;
-mod owner;
 mod replicas;
 mod scale;
-mod single;
 mod subject;
 mod table;
-mod tokens;
 mod violation;
 mod virtual_time;
 
+pub use exclusions::{
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
+};
 pub use lateness::{
     Late, Lateness, forget_process, late, late_after, note_excuse, retry_if_late,
     retry_if_late_beyond, watch_process, with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
 pub use mutant::{Mutant, Mutation};
-pub use owner::NEEDS_AN_OWNER;
-pub use replicas::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, ReplicaSet};
+pub use replicas::ReplicaSet;
 pub use scale::scaled;
-pub use single::SINGLE_STORE_ONLY;
 pub use subject::{Seen, Subject};
-pub use tokens::NEEDS_TOKENS;
 pub use violation::{Violation, violated, violated_unless};
 pub use virtual_time::VirtualTime;
 
 use crate::clock::{Signal, Woken};
-use fixture::World;
+use fixture::CaseContext;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
 
-/// One promise.
+/// The test of one promise.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,
@@ -83,39 +81,37 @@ pub struct Case {
     check: fn(&dyn Subject),
 }
 
-/// The longest that a case may take, in milliseconds before the scale. The longest takes about
-/// three seconds.
+/// The bound on a case, in milliseconds before scaling. The longest takes about three seconds.
 const BOUND: u64 = 20_000;
 
 impl Case {
-    /// What it is called.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The mutation that it exists for.
+    /// Returns the mutation that it must catch.
     #[must_use]
     pub fn catches(&self) -> Mutation {
         self.catches
     }
 
-    /// Whether it is one of the few that catch every mutation together: every mutation of a store
-    /// without replicas those that [need none](Self::needs_replicas), and every mutation in dealing
-    /// with replicas the others.
+    /// Returns whether it is a core case. The core cases together catch every mutation; those that
+    /// [need no replicas](Self::needs_replicas) catch every mutation of a store without replicas.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.is_core
     }
 
-    /// Whether only a store with replicas can run it.
+    /// Returns whether it needs a store with replicas.
     #[must_use]
     pub fn needs_replicas(&self) -> bool {
         NEEDS_REPLICAS.iter().any(|(name, _)| *name == self.name)
     }
 
-    /// Runs this case on `subject`, and once more if it is [late](retry_if_late) on a machine that
-    /// has no time for it.
+    /// Runs this case on `subject`, and again if it is [late](retry_if_late) on an overloaded
+    /// machine.
     ///
     /// # Panics
     ///
@@ -123,14 +119,14 @@ impl Case {
     pub fn run(&self, subject: Arc<dyn Subject>) {
         let run = || self.run_once(Arc::clone(&subject));
         if VirtualTime::is_of(&subject.clock()) {
-            // No load of the machine makes it late.
+            // Load does not delay virtual time.
             run();
         } else {
             retry_if_late(run);
         }
     }
 
-    /// The same without a second chance, for a case that is expected to fail.
+    /// Runs this case without a retry, for a case that is expected to fail.
     ///
     /// # Panics
     ///
@@ -143,11 +139,11 @@ impl Case {
         }
     }
 
-    /// The same, as a result, on a thread that is left alone when the time is up.
+    /// Runs this case on a thread that is abandoned when the bound passes.
     ///
     /// # Errors
     ///
-    /// What it panicked with.
+    /// The payload of the panic.
     fn check(&self, subject: Arc<dyn Subject>, thread: &str) -> Result<(), Box<dyn Any + Send>> {
         let (ended, result) = (Arc::new(Signal::new()), Arc::new(Mutex::new(None)));
         let (clock, check) = (subject.clock(), self.check);
@@ -155,9 +151,8 @@ impl Case {
             let (ended, result, clock) =
                 (Arc::clone(&ended), Arc::clone(&result), Arc::clone(&clock));
             move || {
-                fixture::enter(World { clock, tags: subject.has_tags() });
-                // The subject goes with the panic, so that what it owns can see that the case has
-                // failed.
+                fixture::enter(CaseContext { clock, tags: subject.has_tags() });
+                // Dropped by the panic, so that the subject sees that the case failed.
                 let outcome = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
                 *result.lock() = Some(outcome);
                 ended.raise();
@@ -166,7 +161,7 @@ impl Case {
         let spawned = thread::Builder::new().name(thread.to_owned()).spawn(case);
         spawned.expect("a thread can be started");
         let bound = fixture::ms(BOUND);
-        // In virtual time, a case in which every thread waits for another ends here at once.
+        // In virtual time, a deadlocked case ends here at once.
         let _woken: Woken = clock.wait(&ended, clock.now() + bound);
         let result = result.lock().take();
         let late = || Late::after(bound, format!("it did not end within {bound:?}"));
@@ -174,21 +169,20 @@ impl Case {
     }
 }
 
-/// All cases.
+/// Returns all cases.
 #[must_use]
 pub fn cases() -> &'static [Case] {
     const ALL: &[Case] = crate::__conformance_table! { __conformance_list () };
     ALL
 }
 
-/// Runs one case on `subject`, and once more if it is [late](retry_if_late) on a machine that has
-/// no time for it. A case that the subject says it [cannot](Subject::cannot) run is printed and
-/// left out.
+/// Runs one case on `subject`, and again if it is [late](retry_if_late) on an overloaded machine. A
+/// case that the subject [cannot](Subject::cannot) run is printed and skipped.
 ///
 /// # Panics
 ///
-/// If the promise is broken, or not kept in time; if there is no such case, here or among those
-/// that it cannot run.
+/// If the promise is broken, or not kept in time; if there is no such case, here or in
+/// [`Subject::cannot`].
 pub fn run_case(case: &str, subject: impl Subject + 'static) {
     let find = |name: &str| {
         let found = cases().iter().find(|case| case.name == name);
@@ -201,11 +195,11 @@ pub fn run_case(case: &str, subject: impl Subject + 'static) {
             return;
         }
     }
-    // Dropped in the panic that ends this, so that what it owns can see that the case has failed.
+    // Dropped by the panic that ends this, so that the subject sees that the case failed.
     case.run(Arc::new(subject));
 }
 
-/// What was said in a panic.
+/// The message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);

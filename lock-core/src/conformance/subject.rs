@@ -1,4 +1,4 @@
-//! [`Subject`]: a store that runs the suite.
+//! [`Subject`]: a store under test.
 
 use super::replicas::ReplicaSet;
 use crate::backend::Backend;
@@ -11,91 +11,87 @@ use crate::scheme::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store that runs the suite: how to get to it, and how to look at it without going through the
-/// backend.
+/// A store under test: how to open it, and how to inspect it without the backend.
 ///
-/// A value of it stands for *one* store. It is made anew for every case, and may start a server of
-/// its own or share one; every case takes lock names that nobody else has.
+/// A value stands for *one* store. It is made for each case, and may start a server of its own or
+/// share one; each case uses unique lock names.
 pub trait Subject: Send + Sync {
-    /// What it is called in reports.
+    /// Returns its name in reports.
     fn name(&self) -> String;
 
-    /// The clock of the store, on which its cases run: that of the machine, or that of a
+    /// Returns the clock of the store and its cases: the machine's, or that of a
     /// [`VirtualTime`](super::VirtualTime). Always the same one.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
 
-    /// Opens the store, as another process would: what two of these share is the store alone.
+    /// Opens the store as a separate process would: two of these backends share the store alone.
     fn backend(&self, context: &Context) -> Arc<dyn Backend>;
 
-    /// A client on a backend of its own. Override it where there is more between the two, such as a
-    /// scheme and its URL.
+    /// Returns a builder for a client on a backend of its own. Override it for a client by scheme
+    /// and URL.
     fn client(&self, context: &Context) -> ClientBuilder {
         Client::builder().clock(Arc::clone(&context.clock)).backend(self.backend(context))
     }
 
-    /// Settings that all clients need on this store, as a fixed lease where there is no other.
+    /// Applies settings that all clients of this store need, such as a fixed lease.
     fn settings(&self, config: Config) -> Config {
         config
     }
 
-    /// The clients of one process, on backends of their own: one, but where the suite runs on locks
-    /// that are made of others.
+    /// Returns the clients of one process, each on a backend of its own: more than one only for
+    /// locks of several stores.
     fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
         vec![self.client(context)]
     }
 
-    /// The lock of this name, of those clients. Override it together with
+    /// Returns the lock of this name, made of those clients. Override it together with
     /// [`clients`](Self::clients).
     fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
-        let [client] = clients else { panic!("several clients, and nothing said of their locks") };
+        let [client] = clients else { panic!("several clients need their own `lock`") };
         client.mutex(name).expect("a good name").into()
     }
 
-    /// Looks at the lock with other eyes than the backend's: its own connection, its own reading of
-    /// the format.
+    /// Inspects the lock without the backend: over its own connection, with its own parser.
     fn probe(&self, lock: &LockName) -> Seen;
 
-    /// Takes away everything that the store keeps of this lock, its token counter too, behind
-    /// everybody's back and without waking anybody, as a restart without persistence does. (Waking
-    /// somebody by accident is no harm.)
+    /// Deletes everything that the store keeps of this lock, its token counter included, as a
+    /// restart without persistence does. It need not wake waiters.
     fn lose(&self, lock: &LockName);
 
-    /// Whether the locks of the suite have hash tags in their names. A store that keeps locks by
-    /// their slots runs it with them and without.
+    /// Returns whether the suite uses lock names with hash tags. A store with slots runs it with
+    /// and without.
     fn has_tags(&self) -> bool {
         false
     }
 
-    /// Its replicas; without any, the cases in [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS) are among
-    /// those that it [cannot](Self::cannot) run.
+    /// Returns its replicas. Without any, it [cannot](Self::cannot) run the cases in
+    /// [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS).
     fn replicas(&self) -> Option<&dyn ReplicaSet> {
         None
     }
 
-    /// The cases that this store cannot run, each with the reason; they are printed, never left out
-    /// in silence.
+    /// Returns the cases that this store cannot run, each with the reason, which is printed.
     fn cannot(&self) -> &[(&str, &str)] {
         &[]
     }
 }
 
-/// What a [`Subject::probe`] saw.
+/// The state of a lock as a [`Subject::probe`] sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Seen {
-    /// Whether anybody holds the lock.
+    /// Whether the lock is held.
     pub held: bool,
-    /// What is left of its lease.
+    /// The remaining lease.
     pub remaining: Option<Duration>,
 }
 
 impl Seen {
-    /// Nobody holds it.
+    /// A free lock.
     pub const FREE: Self = Self { held: false, remaining: None };
 
-    /// What the backend itself says: for a store that nothing else can look at, as memory.
+    /// Inspects through the backend: for a store without another access, as memory.
     ///
     /// # Panics
     ///
@@ -106,7 +102,7 @@ impl Seen {
         info.holder.map_or(Self::FREE, |holder| Self::held(holder.remaining))
     }
 
-    /// Somebody holds it, for this long yet.
+    /// A held lock with this remaining lease.
     #[must_use]
     pub fn held(remaining: Option<Duration>) -> Self {
         Self { held: true, remaining }

@@ -1,8 +1,8 @@
-//! The table of all cases: each once, with the mutation that it exists for. Adding a line mounts it
+//! The table of all cases, each with the mutation that it must catch. A new line mounts a case
 //! everywhere.
 //!
-//! The cases marked `core` catch every mutation together: `lock-core/tests/mutants.rs` proves it.
-//! Among those that do, these take little time on a real server.
+//! The cases marked `core` together catch every mutation, as `lock-core/tests/mutants.rs` proves.
+//! They were chosen because they take little time on a real server.
 
 /// Calls `then!` with the table.
 #[doc(hidden)]
@@ -96,7 +96,7 @@ macro_rules! __conformance_table {
                 release_before_watch_is_not_missed: ReleaseForgets,
                 ended_wait_leaves_no_watch: ReleaseForgets,
             }
-            ending {
+            client_drop {
                 dropped_client_stops_threads: LeaksAThread core,
                 dropped_client_drops_backend: WatchKeepsTheBackend core,
                 dropped_client_releases_detached_hold: ReleaseForgets,
@@ -240,10 +240,10 @@ macro_rules! __conformance_test {
 }
 
 /// Mounts every case as a `#[test]` of its own, on a [`Subject`](crate::conformance::Subject) that
-/// the expression makes anew for each.
+/// the expression makes for each.
 ///
-/// Best in a module of its own: `mod conformance {
-/// lock_core::conformance_tests!(super::MySubject::start()); }`.
+/// Use it in a module of its own:
+/// `mod conformance { lock_core::conformance_tests!(super::MySubject::start()); }`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($subject:expr $(,)?) => {
@@ -251,7 +251,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Mounts the [core](crate::conformance::Case::is_core) cases in the same way.
+/// Mounts only the [core](crate::conformance::Case::is_core) cases in the same way.
 #[macro_export]
 macro_rules! conformance_core_tests {
     ($subject:expr $(,)?) => {

@@ -1,4 +1,4 @@
-//! Several locks on stores in memory, on a clock that stands still until it is told to go on.
+//! Several locks on stores in memory, on a manual clock.
 
 use super::{MajorityLock, MultiLock};
 use crate::backend::Abilities;
@@ -24,7 +24,7 @@ struct Three {
     stores: [Recorded; 3],
     clients: [Client; 3],
     locks: [Mutex; 3],
-    /// Clients of somebody else's.
+    /// Clients of other processes.
     others: [Client; 3],
 }
 
@@ -35,7 +35,7 @@ impl Three {
         Self::able(Abilities::full())
     }
 
-    /// Three stores that can do this.
+    /// Three stores with these abilities.
     fn able(abilities: Abilities) -> Self {
         let clock = ManualClock::new();
         let stores = [(); 3].map(|()| Recorded::on(&clock).able(abilities));
@@ -53,45 +53,44 @@ impl Three {
         MajorityLock::new(&self.locks).unwrap()
     }
 
-    /// The same locks as strangers see them.
-    fn strangers(&self) -> [Mutex; 3] {
+    /// The same locks as handles of the other clients.
+    fn others_handles(&self) -> [Mutex; 3] {
         [0, 1, 2].map(|n| self.others[n].mutex(NAMES[n]).unwrap())
     }
 
-    /// Which of them somebody holds, by the stores' word.
+    /// Which of them are held in the stores.
     fn held(&self) -> [bool; 3] {
-        self.strangers().map(|lock| lock.is_locked().unwrap())
+        self.others_handles().map(|lock| lock.is_locked().unwrap())
     }
 
     fn count(&self, kind: &str) -> [usize; 3] {
         self.stores.each_ref().map(|store| store.count(kind))
     }
 
-    fn everybody(&self) -> impl Iterator<Item = &Client> {
+    fn all_clients(&self) -> impl Iterator<Item = &Client> {
         self.clients.iter().chain(&self.others)
     }
 
-    /// How many threads of the clients look after what is held. They sleep on the clock when there
-    /// is nothing to do.
+    /// The number of the clients' own threads. They sleep on the clock when idle.
     fn threads(&self) -> usize {
-        self.everybody().map(|client| client.0.threads()).sum()
+        self.all_clients().map(|client| client.0.threads()).sum()
     }
 
-    /// Advances by small steps, and lets whoever wakes do its work before the next.
+    /// Advances by small steps, and lets each woken thread work before the next.
     fn advance(&self, by: Duration) {
         let is_at_rest = || {
             sleeping(&self.clock) >= self.threads()
-                && self.everybody().all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
+                && self.all_clients().all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
         };
         let end = self.clock.now() + by;
-        eventually("everybody is at rest", is_at_rest);
+        eventually("all threads are at rest", is_at_rest);
         while self.clock.now() < end {
             self.clock.advance((SECOND / 20).min(end.since(self.clock.now())));
-            eventually("everybody is at rest", is_at_rest);
+            eventually("all threads are at rest", is_at_rest);
         }
     }
 
-    /// Advances by steps until it is so, each when the one thread of the test sleeps.
+    /// Advances by steps until the condition holds, each when the one thread of the test sleeps.
     fn until(&self, what: &str, step: Duration, mut is_so: impl FnMut() -> bool) {
         loop {
             let mut is_done = false;
@@ -118,7 +117,7 @@ impl Three {
 
 const NONE: [bool; 3] = [false; 3];
 
-/// What each member came to, in one letter.
+/// The outcome of each member, as one letter.
 fn letters(error: &Error) -> String {
     let letter = |outcome: &MemberOutcome| match outcome {
         MemberOutcome::Done => 'd',

@@ -1,15 +1,15 @@
-//! One at a time: between threads, between clients, and by force.
+//! Mutual exclusion between threads and between clients, and forced unlocks.
 
 use crate::conformance::fixture::{
-    Lock, client, elsewhere, fixed, fresh_name, in_time, is_busy, join, let_pass, long, ms, mutex,
-    mutexes, now, patience, prompt, spawn, take, take_soon, take_with, take_within,
+    Lock, assert_within, client, elsewhere, fixed, fresh_name, is_busy, join, let_pass, long, ms,
+    mutex, mutexes, now, patience, prompt, spawn, take, take_soon, take_with, take_within,
 };
 use crate::conformance::subject::Subject;
 use crate::conformance::violation::violated_unless;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// While one client holds a lock, no other gets it; afterwards another does.
+/// While one client holds a lock, no other client gets it; after its release another does.
 pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -21,7 +21,7 @@ pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A lock that nobody holds is granted, again and again, to whoever asks.
+/// A free lock is granted to each client that asks, repeatedly.
 pub(crate) fn free_lock_is_granted(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &one, &other, &one] {
@@ -30,7 +30,7 @@ pub(crate) fn free_lock_is_granted(subject: &dyn Subject) {
     }
 }
 
-/// Busy is an answer: an error would send the caller to the network people.
+/// A busy lock is `None` and not an error.
 pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _guard = take(&one);
@@ -40,7 +40,7 @@ pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
     assert!(other.try_lock_with(&options).expect("busy is no error").is_none());
 }
 
-/// Another thread of the same client neither gets nor ends what one thread holds.
+/// Another thread of the same client can neither take nor end a hold.
 pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     take(&one).detach();
@@ -56,11 +56,11 @@ pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Another client is another process: it neither gets, ends nor counts what this one holds.
+/// Another client, as another process, can neither take, end nor count a hold.
 pub(crate) fn other_client_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
-    assert!(other.is_locked().expect("the store answers"), "it sees that somebody holds it");
+    assert!(other.is_locked().expect("the store answers"), "it is held in the store");
     assert!(!other.is_held_by_current_thread());
     assert_eq!(other.hold_count(), 0);
     assert!(other.unlock().expect_err("it is not this client's").is_not_held());
@@ -68,8 +68,7 @@ pub(crate) fn other_client_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// Threads of several clients count under the lock, each reading before it writes: nothing is
-/// counted twice.
+/// Threads of several clients increment a counter under the lock without a lost update.
 pub(crate) fn never_two_inside(subject: &dyn Subject) {
     const ROUNDS: u64 = 12;
     let (counter, inside) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -78,7 +77,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
             let guard = take_within(mutex, ms(10_000));
             violated_unless(!inside.swap(true, Ordering::SeqCst), "two are inside");
             let read = counter.load(Ordering::SeqCst);
-            // Long enough that a second one who is let in is seen.
+            // Long enough to detect a second holder.
             let_pass(ms(1));
             counter.store(read + 1, Ordering::SeqCst);
             inside.store(false, Ordering::SeqCst);
@@ -96,8 +95,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     violated_unless(counted == 6 * ROUNDS, what);
 }
 
-/// A crowd that only tries: as many get in as unlock, and what is held afterwards is kept by the
-/// watchdog.
+/// Concurrent threads that only try leave the lock free, and each grant is unlocked.
 pub(crate) fn concurrent_tries_leave_no_lock_behind(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
@@ -119,11 +117,11 @@ pub(crate) fn concurrent_tries_leave_no_lock_behind(subject: &dyn Subject) {
         threads.into_iter().for_each(join);
     });
     assert!(entered.load(Ordering::SeqCst) > 0);
-    assert!(!subject.probe(&name).held, "nobody is inside any more");
+    assert!(!subject.probe(&name).held, "every holder has unlocked");
     drop(take(&lock));
 }
 
-/// Force ends whoever's holding, and says whether there was one; the holder learns of it when it
+/// A forced unlock frees the lock of any holder and reports it; the holder learns of it when it
 /// unlocks.
 pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
@@ -136,7 +134,7 @@ pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
 }
 
-/// Whoever waits for a lock that is freed by force is woken.
+/// A forced unlock wakes waiters.
 pub(crate) fn force_unlock_wakes_waiter(subject: &dyn Subject) {
     let [one, other, force] = mutexes(subject);
     take_with(&one, &fixed(long())).detach();
@@ -151,11 +149,11 @@ pub(crate) fn force_unlock_wakes_waiter(subject: &dyn Subject) {
         let forced = now();
         assert!(force.force_unlock().expect("the store answers"));
         let took = join(waiting).since(forced);
-        in_time("woken", took, prompt());
+        assert_within("woken", took, prompt());
     });
 }
 
-/// What the handle says of the lock is what the store says.
+/// The queries of a handle agree with the store.
 pub(crate) fn queries_agree_with_store(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &other] {
@@ -172,8 +170,7 @@ pub(crate) fn queries_agree_with_store(subject: &dyn Subject) {
     assert!(!elsewhere(|| other.is_locked()).expect("the store answers"));
 }
 
-/// A guard with an owner of its own is one more stranger, and goes to another thread to be unlocked
-/// there.
+/// An owned guard excludes other clients, and another thread can unlock it.
 pub(crate) fn owned_guard_unlocks_on_other_thread(subject: &dyn Subject) {
     let name = fresh_name();
     let (here, there) = (client(subject), client(subject));
@@ -184,14 +181,14 @@ pub(crate) fn owned_guard_unlocks_on_other_thread(subject: &dyn Subject) {
     drop(take(&mutex(&there, &name)));
 }
 
-/// A handle with owners of its own is never reentrant: each guard is a holder.
+/// An owned mutex is not reentrant: each guard is a holder.
 pub(crate) fn owned_mutex_is_not_reentrant(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
     let owned = client.owned_mutex(&name).expect("a good name");
     let guard = owned.try_lock().expect("the store answers").expect("it is free");
     assert!(owned.try_lock().expect("the store answers").is_none());
-    assert!(is_busy(&mutex(&client, &name)), "nor is its thread's handle the same owner");
+    assert!(is_busy(&mutex(&client, &name)), "nor is the thread the owner");
     guard.unlock().expect("it is ours");
     assert!(!subject.probe(&name).held);
     drop(take(&mutex(&client, &name)));

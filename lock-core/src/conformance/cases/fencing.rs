@@ -1,42 +1,43 @@
 //! Fencing tokens as holders see them.
 
 use crate::conformance::fixture::{
-    Line, Lock, Shown, client, fixed, fresh_name, join, let_pass, long, ms, mutex, mutexes, short,
-    shown, spawn, take, take_soon, take_with, take_within,
+    DirectBackend, GuardTokens, Lock, client, fixed, fresh_name, join, let_pass, long, ms, mutex,
+    mutexes, short, spawn, take, take_soon, take_with, take_within, tokens_of,
 };
 use crate::conformance::subject::Subject;
 use crate::conformance::violation::violated_unless;
 use parking_lot::Mutex as Cell;
 use std::thread;
 
-/// Every holder's token is larger than its predecessor's, however that one went.
+/// Each holder's token is larger than its predecessor's, whether the lock was unlocked, expired or
+/// was forced.
 pub(crate) fn fencing_token_grows_with_each_grant(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let mut tokens = Vec::new();
     for mutex in [&one, &other, &one] {
         let guard = take(mutex);
-        tokens.push(shown(&guard));
+        tokens.push(tokens_of(&guard));
         guard.unlock().expect("it is ours");
     }
     let over = take_with(&one, &fixed(short()));
-    tokens.push(shown(&over));
+    tokens.push(tokens_of(&over));
     let next = take_soon(&other);
-    tokens.push(shown(&next));
+    tokens.push(tokens_of(&next));
     assert!(one.force_unlock().expect("the store answers"));
     drop(over);
-    tokens.push(shown(&take(&one)));
+    tokens.push(tokens_of(&take(&one)));
     must_grow(&tokens);
 }
 
-/// Under contention, too, tokens grow in the order in which the holders were inside.
+/// Under contention, tokens grow in the order of the holders.
 pub(crate) fn fencing_token_grows_under_contention(subject: &dyn Subject) {
     const ROUNDS: usize = 8;
-    let seen: Cell<Vec<Shown>> = Cell::default();
+    let seen: Cell<Vec<GuardTokens>> = Cell::default();
     let clients: [Lock; 2] = mutexes(subject);
     let work = |mutex: &Lock| {
         for _ in 0..ROUNDS {
             let guard = take_within(mutex, ms(10_000));
-            seen.lock().push(shown(&guard));
+            seen.lock().push(tokens_of(&guard));
             guard.unlock().expect("it is ours");
         }
     };
@@ -50,27 +51,26 @@ pub(crate) fn fencing_token_grows_under_contention(subject: &dyn Subject) {
     must_grow(&seen);
 }
 
-/// A holder that was paused past its lease has a smaller token than its successor, and cannot know
-/// it from the store.
+/// A holder whose lease has ended has a smaller token than its successor.
 pub(crate) fn late_holder_has_smaller_token(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let late = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
     assert!(!late.is_valid() && next.is_valid());
-    must_grow(&[shown(&late), shown(&next)]);
+    must_grow(&[tokens_of(&late), tokens_of(&next)]);
 }
 
-/// Tokens go on growing for a store that has forgotten everything.
+/// Tokens still grow after the store lost all data.
 pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
     let name = fresh_name();
-    Line::open(subject).hold(&name, long());
+    DirectBackend::open(subject).hold(&name, long());
     subject.lose(&name);
     let mut tokens = Vec::new();
     for _ in 0..3 {
         let client = client(subject);
-        tokens.push(shown(&take(&mutex(&client, &name))));
+        tokens.push(tokens_of(&take(&mutex(&client, &name))));
         must_grow(&tokens);
-        // Such a counter stands for the time: let it pass.
+        // The new counter starts at the current time, which must have advanced.
         let_pass(ms(5));
         subject.lose(&name);
     }
@@ -78,7 +78,7 @@ pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
 
 /// Each of these is larger than the one before it.
 #[track_caller]
-fn must_grow(tokens: &[Shown]) {
+fn must_grow(tokens: &[GuardTokens]) {
     let what = format!("a token did not grow: {tokens:?}");
     violated_unless(tokens.is_sorted_by(|one, next| one < next), what);
 }

@@ -1,7 +1,7 @@
-//! What a guard promises: to release, to know how long it may be trusted, to say when it is lost.
+//! Guards: release, validity and reports of losses.
 
 use crate::conformance::fixture::{
-    Line, fixed, is_busy, kept, let_pass, long, loss, ms, mutexes, short, take, take_soon,
+    DirectBackend, fixed, is_busy, kept, let_pass, long, loss, ms, mutexes, short, take, take_soon,
     take_with, watched,
 };
 use crate::conformance::subject::Subject;
@@ -19,10 +19,10 @@ pub(crate) fn dropped_guard_releases(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// A panic under the lock frees it, with a guard and in the closure form.
+/// A panic under the lock releases it, with a guard and with `run`.
 pub(crate) fn panic_releases(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Without the panic hook: nobody is to read of a panic that is meant.
+    // Bypasses the panic hook: an expected panic is not printed.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _guard = take(&one);
         resume_unwind(Box::new("on purpose"));
@@ -37,8 +37,7 @@ pub(crate) fn panic_releases(subject: &dyn Subject) {
     one.run(|_| ()).expect("the lock is free");
 }
 
-/// An unlock that the store confirmed says so, and one of a lock that is gone says that it was
-/// lost.
+/// `unlock` succeeds if the store confirms it, and reports a lost lock.
 pub(crate) fn unlock_reports_release_or_loss(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     take(&one).unlock().expect("it was ours, and is free");
@@ -47,7 +46,7 @@ pub(crate) fn unlock_reports_release_or_loss(subject: &dyn Subject) {
     assert!(guard.unlock().expect_err("it was gone").is_lost());
 }
 
-/// The late unlock of a holder whose lease has ended is refused, and its successor keeps the lock.
+/// An unlock after the end of the lease fails, and the next holder keeps the lock.
 pub(crate) fn release_after_lease_end_keeps_next_holder(subject: &dyn Subject) {
     let [one, other, third] = mutexes(subject);
     let guard = take_with(&one, &fixed(short()));
@@ -58,20 +57,19 @@ pub(crate) fn release_after_lease_end_keeps_next_holder(subject: &dyn Subject) {
     next.unlock().expect("it is ours");
 }
 
-/// One whose holding was taken away behind its back, and given to another, frees nothing of that
-/// other's.
+/// An unlock after the lock was deleted and granted to another holder does not release it.
 pub(crate) fn unlock_after_loss_keeps_next_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
     subject.lose(one.name());
     let next = take(&other);
-    assert!(guard.is_valid(), "so far it cannot know");
+    assert!(guard.is_valid(), "the loss is not known yet");
     assert!(guard.unlock().expect_err("it is another's").is_lost());
     violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
     next.unlock().expect("it is ours");
 }
 
-/// A guard is told of the loss, with its cause, and refuses from then on; its token stays its own.
+/// A guard reports its loss and the cause, and fails from then on; its token stays.
 pub(crate) fn loss_is_reported_to_holder(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
@@ -89,40 +87,39 @@ pub(crate) fn loss_is_reported_to_holder(subject: &dyn Subject) {
     assert!(guard.unlock().expect_err("it is lost").is_lost());
 }
 
-/// `verify` asks the store, and believes it.
+/// `verify` detects that the lock was deleted from the store.
 pub(crate) fn verify_detects_deleted_lock(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(10_000)));
     let left = guard.verify().expect("it is ours");
     assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
     subject.lose(one.name());
-    assert!(guard.is_valid(), "so far it cannot know");
+    assert!(guard.is_valid(), "the loss is not known yet");
     assert!(guard.verify().expect_err("it is gone").is_lost());
     assert!(!guard.is_valid());
 }
 
-/// `verify` tells our own holding from another's.
+/// `verify` detects that another owner holds the lock.
 pub(crate) fn verify_detects_other_owner(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(long()));
     guard.verify().expect("it is ours");
     subject.lose(one.name());
-    Line::open(subject).hold(one.name(), long());
+    DirectBackend::open(subject).hold(one.name(), long());
     assert!(guard.verify().expect_err("it is another's").is_lost());
 }
 
-/// A guard never trusts its lease for longer than the store keeps it.
+/// A guard is never valid for longer than the store keeps the lock.
 pub(crate) fn validity_ends_before_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(600)));
     loop {
-        // In this order: the store said so before what we trust is read, however long its answer
-        // took.
+        // In this order: the store's answer precedes the read of the remaining validity.
         let (seen, trusted) = (subject.probe(one.name()), guard.remaining());
         if trusted.is_zero() {
             break;
         }
-        let what = format!("the store has let it go, the guard trusts it for {trusted:?}");
+        let what = format!("the store dropped it, the guard is valid for {trusted:?}");
         violated_unless(seen.held, what);
         let_pass(ms(5));
     }

@@ -1,7 +1,7 @@
-//! The cases, one promise each. A case panics when the promise is broken; the table in the parent
-//! module lists them.
+//! The cases. Each panics if the promise that it tests is broken; the table in the parent module
+//! lists them.
 
-pub(super) mod ending;
+pub(super) mod client_drop;
 pub(super) mod exclusion;
 pub(super) mod fencing;
 pub(super) mod guard;

@@ -1,8 +1,8 @@
-//! Nested locking: counted here, seen by the store as one.
+//! Nested holds: counted by the client, a single one in the store.
 
 use crate::conformance::fixture::{
     elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short,
-    shown, stays_held, take, take_soon, take_with, watched,
+    stays_held, take, take_soon, take_with, tokens_of, watched,
 };
 use crate::conformance::subject::Subject;
 use crate::guard::LockGuard;
@@ -25,7 +25,7 @@ pub(crate) fn nested_holds_are_counted(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Guards may go in any order.
+/// Nested guards unlock in any order.
 pub(crate) fn nested_guards_unlock_in_any_order(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let (first, second, third) = (take(&one), take(&one), take(&one));
@@ -37,7 +37,7 @@ pub(crate) fn nested_guards_unlock_in_any_order(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// What was detached is ended by `unlock`, once for each; without one, `unlock` is misuse.
+/// Each `unlock` ends one detached hold; without one, it is misuse.
 pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     assert!(one.unlock().expect_err("nothing is held").is_not_held());
@@ -56,17 +56,17 @@ pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Nested guards carry the token of the first; the next holder's is larger.
+/// Nested guards have the token of the first; the next holder's is larger.
 pub(crate) fn reentry_keeps_token(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let (outer, inner) = (take(&one), take_with(&one, &fixed(long())));
-    let token = shown(&outer);
-    assert_eq!(shown(&inner), token);
+    let token = tokens_of(&outer);
+    assert_eq!(tokens_of(&inner), token);
     drop((inner, outer));
-    assert!(shown(&take(&other)) > token);
+    assert!(tokens_of(&take(&other)) > token);
 }
 
-/// A nested lock with a shorter lease leaves the longer one as it is.
+/// A nested hold with a shorter lease keeps the longer one.
 pub(crate) fn reentry_never_shortens_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _outer = take_with(&one, &fixed(ms(4_000)));
@@ -77,7 +77,7 @@ pub(crate) fn reentry_never_shortens_lease(subject: &dyn Subject) {
     assert!(is_busy(&other));
 }
 
-/// A nested lock with a longer lease makes the whole last longer.
+/// A nested hold with a longer lease extends the lease of all holds.
 pub(crate) fn reentry_with_longer_lease_extends_it(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let outer = take_with(&one, &fixed(ms(500)));
@@ -91,7 +91,7 @@ pub(crate) fn reentry_with_longer_lease_extends_it(subject: &dyn Subject) {
     outer.unlock().expect("it is ours");
 }
 
-/// Three locks of ten seconds and two unlocks: the lease is still what it was.
+/// Unlocking two of three nested holds keeps the lease.
 pub(crate) fn nested_unlock_keeps_remaining_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guards: [LockGuard; 3] = std::array::from_fn(|_| take_with(&one, &fixed(ms(10_000))));
@@ -105,7 +105,7 @@ pub(crate) fn nested_unlock_keeps_remaining_lease(subject: &dyn Subject) {
     assert_eq!(one.time_to_live().expect("the store answers"), None);
 }
 
-/// After a nested lock and unlock of one thread, another thread's lock is renewed as ever.
+/// After nested holds of one thread, the lock of another thread is renewed.
 pub(crate) fn renewal_continues_after_reentry(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     elsewhere(|| {
@@ -119,8 +119,7 @@ pub(crate) fn renewal_continues_after_reentry(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A nested lock that asks for the watchdog does not start it for a lease that was to end by
-/// itself.
+/// A nested hold with a watchdog lease does not start renewals of a fixed lease.
 pub(crate) fn reentry_does_not_renew_fixed_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let outer = take_with(&one, &fixed(short()));
@@ -132,7 +131,7 @@ pub(crate) fn reentry_does_not_renew_fixed_lease(subject: &dyn Subject) {
     next.unlock().expect("the late unlocks did it no harm");
 }
 
-/// Who has lost a lock and still has guards of it does not enter again as if nothing had happened.
+/// A thread with guards of a lost lock cannot take it again.
 pub(crate) fn reentry_after_loss_is_refused(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));

@@ -1,4 +1,4 @@
-//! What a program sees of replicas that do not confirm, and of stores that have none.
+//! Replication policies as a program sees them.
 
 use crate::backend::ReplicaSupport;
 use crate::client::Client;
@@ -25,8 +25,8 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
     mutex(&connect(subject, builder.configure(|config| config.with_replication(policy))), name)
 }
 
-/// Where a store has no replicas, a policy is refused by name, and "all" where it does not know how
-/// many it should have. Nothing is locked then. Elsewhere every policy is taken.
+/// A store without replicas refuses a policy by name, and "all" if it does not know how many it
+/// should have. Other stores accept every policy.
 pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
@@ -41,7 +41,7 @@ pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
         let builder = subject.client(&context());
         let opened = builder.configure(|config| config.with_replication(policy)).connect();
         for error in [asked.err(), opened.err()] {
-            // Where there are none at the moment, it is too few acknowledgements.
+            // Without replicas at the moment, it is too few acknowledgements.
             let is_refused = error.is_some_and(|error| error.is_unsupported());
             assert_ne!(is_refused, is_kept, "{policy:?}");
         }
@@ -51,8 +51,8 @@ pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     }
 }
 
-/// A lock that too few replicas confirmed is no lock, and not busy: it is given back before that is
-/// told.
+/// A grant that too few replicas confirmed is an error, is not busy, and is released before the
+/// call returns.
 pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
@@ -67,7 +67,7 @@ pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject)
         let error = lock.try_lock().expect_err("one of them is missing");
         assert!(error.is_insufficient_replicas(), "{error}");
         assert!(error.to_string().contains(&format!("{} of {count}", count - 1)), "{error}");
-        assert!(!subject.probe(&name).held, "it is given back by now");
+        assert!(!subject.probe(&name).held, "it is rolled back by now");
         drop(take_with(&lock, &off));
     }
     let lock = under(
@@ -80,14 +80,14 @@ pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject)
     assert!(!subject.probe(&name).held);
 }
 
-/// Whoever waits puts up with a replica that is away for a while.
+/// A waiter tolerates a paused replica.
 pub(crate) fn waiter_survives_insufficient_replicas(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, impatient(replicas.count()));
     let held_back = hold_back(replicas, 1);
     thread::scope(|scope| {
         let waiting = spawn(scope, || take_soon(&lock).unlock());
-        // It has been taken and given back once at least.
+        // By now it was granted and rolled back at least once.
         let_pass(ms(700));
         assert!(!waiting.is_finished());
         drop(held_back);
@@ -96,8 +96,8 @@ pub(crate) fn waiter_survives_insufficient_replicas(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// Whoever accepts too few acknowledgements holds the lock, and is told of each: at the grant, and
-/// at renewals.
+/// A policy that accepts too few acknowledgements holds the lock, with an event at the grant and at
+/// renewals.
 pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
@@ -105,7 +105,7 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
     let tell = Cell::new(tell);
     let handler = move |event: &Event| {
         if let Event::InsufficientReplicasAccepted { token, insufficient, .. } = event {
-            let _nobody_listens_any_more = tell.lock().send((*token, *insufficient));
+            let _sent = tell.lock().send((*token, *insufficient));
         }
     };
     let policy = impatient(count).on_insufficient_replicas(OnInsufficientReplicas::Accept);
@@ -120,7 +120,7 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
         let told = poll(patience(), || told.try_recv().ok());
         assert_eq!(told.expect(what), expected, "{what}");
     };
-    // With so long a lease it is not renewed in this case.
+    // With this lease it is not renewed in this case.
     let guard = take(&lock);
     is_told("the grant", guard.fencing_token());
     guard.unlock().expect("it is ours");
@@ -131,11 +131,11 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
     guard.unlock().expect("it is ours");
 }
 
-/// A lock that somebody else has is busy, whatever replicas there are.
+/// A lock of another holder is busy, whatever the replicas confirm.
 pub(crate) fn busy_lock_with_policy_is_a_value(subject: &dyn Subject) {
     let ([holder], replicas) = (mutexes(subject), replicas(subject));
     let lock = under(subject, holder.name(), impatient(replicas.count()));
-    // Without a policy, which that of the subject's may not be.
+    // Without a policy, whatever the subject's default is.
     let off = LockOptions::new().replication(Replication::off());
     let _held_back = hold_back(replicas, replicas.count());
     let guard = take_with(&holder, &off);
@@ -144,8 +144,8 @@ pub(crate) fn busy_lock_with_policy_is_a_value(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A renewal that too few replicas confirm extends nothing: the lock is suspended, and lost at the
-/// end of the last lease that they have.
+/// A renewal that too few replicas confirm extends nothing: the guard is suspended, and lost at the
+/// end of the last confirmed lease.
 pub(crate) fn unconfirmed_renewals_end_in_loss(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));
@@ -157,10 +157,10 @@ pub(crate) fn unconfirmed_renewals_end_in_loss(subject: &dyn Subject) {
     assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
     assert!(loss.last_failure().is_some_and(|error| error.is_insufficient_replicas()));
     assert!(!guard.is_valid() && guard.unlock().expect_err("it is lost").is_lost());
-    eventually("what is left of it is given back", patience(), || !subject.probe(&name).held);
+    eventually("it is released", patience(), || !subject.probe(&name).held);
 }
 
-/// When the replica is back within the lease, the lock is held as before.
+/// If the replica resumes within the lease, the lock is held as before.
 pub(crate) fn renewal_confirmed_again_keeps_lock(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));
@@ -173,8 +173,7 @@ pub(crate) fn renewal_confirmed_again_keeps_lock(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A grant whose answer was lost is asked for again. What the first one wrote is no proof that
-/// replicas have it.
+/// A grant whose reply was lost is repeated, and must be confirmed by replicas again.
 pub(crate) fn grant_with_lost_reply_is_confirmed(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let context = context();
@@ -189,7 +188,7 @@ pub(crate) fn grant_with_lost_reply_is_confirmed(subject: &dyn Subject) {
     network.lose_acquire_answers(1);
     let error = lock.try_lock_for(patience()).expect_err("one of them is missing");
     assert!(error.is_insufficient_replicas(), "{error}");
-    eventually("it is given back", patience(), || !subject.probe(&name).held);
+    eventually("it is rolled back", patience(), || !subject.probe(&name).held);
     drop(held_back);
     network.lose_acquire_answers(1);
     take_soon(&lock).unlock().expect("it is ours");

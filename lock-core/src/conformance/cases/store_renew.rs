@@ -1,70 +1,70 @@
 //! The contract of [`Backend::renew`](crate::Backend::renew), asked for directly.
 
 use crate::backend::{RENEW_BATCH, Release, ReleaseOptions, Renewal};
-use crate::conformance::fixture::{Line, fresh_name, let_pass, long, ms, named, short};
+use crate::conformance::fixture::{DirectBackend, fresh_name, let_pass, long, ms, named, short};
 use crate::conformance::subject::Subject;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use std::time::Duration;
 
-/// A renewal extends the lease to its full length from now, and says so.
+/// A renewal extends the lease to its full length from now, and returns `Extended`.
 pub(crate) fn renewal_extends_lease(subject: &dyn Subject) {
-    let (line, name) = (Line::open(subject), fresh_name());
-    let owner = line.hold(&name, ms(1_000));
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let owner = direct.hold(&name, ms(1_000));
     let_pass(ms(400));
-    assert_eq!(line.renew(&name, owner, ms(1_000)), Renewal::Extended);
+    assert_eq!(direct.renew(&name, owner, ms(1_000)), Renewal::Extended);
     assert!(left(subject, &name) > ms(700), "{:?} of 1 s are left", left(subject, &name));
-    assert_eq!(line.renew(&name, owner, ms(10_000)), Renewal::Extended);
+    assert_eq!(direct.renew(&name, owner, ms(10_000)), Renewal::Extended);
     assert!(left(subject, &name) > ms(8_000), "a longer lease is taken, too");
 }
 
-/// A renewal leaves a lease that is longer already: an older one may arrive after a younger one.
+/// A renewal keeps a longer lease: an older renewal may arrive after a newer one.
 pub(crate) fn renewal_never_shortens_lease(subject: &dyn Subject) {
-    let (line, name) = (Line::open(subject), fresh_name());
-    let owner = line.hold(&name, ms(10_000));
-    assert_eq!(line.renew(&name, owner, short()), Renewal::Extended);
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let owner = direct.hold(&name, ms(10_000));
+    assert_eq!(direct.renew(&name, owner, short()), Renewal::Extended);
     assert!(left(subject, &name) > ms(8_000), "{:?} of 10 s are left", left(subject, &name));
 }
 
-/// A renewal that finds nothing says so and brings nothing back.
+/// A renewal of a free lock does not create it.
 pub(crate) fn renewal_never_recreates_lock(subject: &dyn Subject) {
-    let (line, name) = (Line::open(subject), fresh_name());
-    let owner = line.hold(&name, long());
-    assert_eq!(line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
-    let lost = line.owner();
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let owner = direct.hold(&name, long());
+    assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    let lost = direct.owner();
     for owner in [owner, lost] {
-        let _answer = line.renew(&name, owner, long());
+        let _answer = direct.renew(&name, owner, long());
         assert!(!subject.probe(&name).held, "it was free before the renewal");
     }
 }
 
-/// A renewal of what is gone says so, whether it was released, lost, or is another's by now.
+/// A renewal of a lock that was released, lost or granted to another owner returns `Gone`.
 pub(crate) fn renewal_of_lost_lock_reports_gone(subject: &dyn Subject) {
-    let (line, name) = (Line::open(subject), fresh_name());
-    let released = line.hold(&name, long());
-    assert_eq!(line.release(&name, released, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
-    assert_eq!(line.renew(&name, released, long()), Renewal::Gone);
-    let lost = line.hold(&name, long());
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let released = direct.hold(&name, long());
+    assert_eq!(direct.release(&name, released, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(direct.renew(&name, released, long()), Renewal::Gone);
+    let lost = direct.hold(&name, long());
     subject.lose(&name);
-    assert_eq!(line.renew(&name, lost, long()), Renewal::Gone);
-    line.hold(&name, long());
-    assert_eq!(line.renew(&name, lost, long()), Renewal::Gone);
+    assert_eq!(direct.renew(&name, lost, long()), Renewal::Gone);
+    direct.hold(&name, long());
+    assert_eq!(direct.renew(&name, lost, long()), Renewal::Gone);
 }
 
-/// A renewal extends its own owner's holding and no other.
+/// A renewal extends its own owner's lock only.
 pub(crate) fn renewal_by_other_owner_is_refused(subject: &dyn Subject) {
-    let (line, name) = (Line::open(subject), fresh_name());
-    line.hold(&name, ms(1_000));
-    assert_eq!(line.renew(&name, line.owner(), long()), Renewal::Gone);
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    direct.hold(&name, ms(1_000));
+    assert_eq!(direct.renew(&name, direct.owner(), long()), Renewal::Gone);
     assert!(left(subject, &name) <= ms(1_001), "the holder's lease is its own");
 }
 
-/// In a batch, each is for itself: one that is gone leaves the others as they would be alone.
+/// In a batch, a lost lock does not affect the others.
 pub(crate) fn batch_renews_each_lock_independently(subject: &dyn Subject) {
-    let line = Line::open(subject);
-    let held = hold_many(&line, 5, ms(1_000));
+    let direct = DirectBackend::open(subject);
+    let held = hold_many(&direct, 5, ms(1_000));
     subject.lose(&held[2].0);
-    let answers = line.renew_all(&held, long());
+    let answers = direct.renew_all(&held, long());
     let others = [0, 1, 3, 4];
     for at in others {
         assert_eq!(answers[at], Renewal::Extended, "number {at}");
@@ -73,20 +73,20 @@ pub(crate) fn batch_renews_each_lock_independently(subject: &dyn Subject) {
     assert_eq!(answers[2], Renewal::Gone);
 }
 
-/// The answers stand in the order of the batch.
+/// The answers are in the order of the batch.
 pub(crate) fn batch_is_answered_in_order(subject: &dyn Subject) {
-    let line = Line::open(subject);
-    let held = hold_many(&line, 4, long());
+    let direct = DirectBackend::open(subject);
+    let held = hold_many(&direct, 4, long());
     subject.lose(&held[3].0);
     let expected = [Renewal::Extended, Renewal::Extended, Renewal::Extended, Renewal::Gone];
-    assert_eq!(line.renew_all(&held, long()), expected);
+    assert_eq!(direct.renew_all(&held, long()), expected);
 }
 
-/// As many as the engine may give at once are all renewed.
+/// The largest batch of the engine is renewed completely.
 pub(crate) fn full_batch_renews_every_lock(subject: &dyn Subject) {
-    let line = Line::open(subject);
-    let held = hold_many(&line, RENEW_BATCH, ms(5_000));
-    let answers = line.renew_all(&held, long());
+    let direct = DirectBackend::open(subject);
+    let held = hold_many(&direct, RENEW_BATCH, ms(5_000));
+    let answers = direct.renew_all(&held, long());
     assert_eq!(answers, [Renewal::Extended; RENEW_BATCH]);
     for (name, _) in &held {
         assert!(left(subject, name) > ms(10_000), "{name:?}");
@@ -94,12 +94,16 @@ pub(crate) fn full_batch_renews_every_lock(subject: &dyn Subject) {
 }
 
 /// Holds many locks that share a hash tag, and so a node.
-pub(super) fn hold_many(line: &Line, many: usize, lease: Duration) -> Vec<(LockName, OwnerId)> {
+pub(super) fn hold_many(
+    direct: &DirectBackend,
+    many: usize,
+    lease: Duration,
+) -> Vec<(LockName, OwnerId)> {
     let tag = named("").to_string();
     (0..many)
         .map(|number| {
             let name = LockName::new(&format!("{{{tag}}}:{number}")).expect("well formed");
-            let owner = line.hold(&name, lease);
+            let owner = direct.hold(&name, lease);
             (name, owner)
         })
         .collect()

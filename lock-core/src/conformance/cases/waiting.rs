@@ -1,9 +1,10 @@
-//! Waiting: woken when it is free, ended by the deadline or the interrupt, and nothing left behind.
+//! Waits: woken by a release, ended by the deadline or an interrupt.
 
 use crate::backend::ReleaseOptions;
 use crate::conformance::fixture::{
-    Line, Lock, always, client, connect, context, eventually, fresh_name, in_time, is_busy, join,
-    let_pass, long, ms, mutex, mutexes, now, patience, poll, prompt, short, spawn, take, take_soon,
+    DirectBackend, Lock, always, assert_within, client, connect, context, eventually, fresh_name,
+    is_busy, join, let_pass, long, ms, mutex, mutexes, now, patience, poll, prompt, short, spawn,
+    take, take_soon,
 };
 use crate::conformance::lateness::late_after;
 use crate::conformance::subject::Subject;
@@ -17,11 +18,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for a waiter that has just been started to fall asleep: what wakes it then is a
-/// message, not its look around before sleeping.
+/// Long enough for a new waiter to sleep, so that a notification wakes it and not its last check
+/// before.
 const ASLEEP: u64 = 150;
 
-/// A waiter is inside soon after the release, long before the holder's lease could have told it.
+/// A waiter gets the lock soon after the release, long before the holder's lease ends.
 pub(crate) fn release_wakes_waiter_of_other_client(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for _ in 0..3 {
@@ -37,12 +38,12 @@ pub(crate) fn release_wakes_waiter_of_other_client(subject: &dyn Subject) {
             let released = now();
             guard.unlock().expect("it is ours");
             let took = join(waiting).since(released);
-            in_time("woken", took, prompt());
+            assert_within("woken", took, prompt());
         });
     }
 }
 
-/// Waiters of several clients are all served, one after the other.
+/// All waiters of several clients get the lock.
 pub(crate) fn every_waiter_gets_the_lock(subject: &dyn Subject) {
     let clients: [Lock; 4] = mutexes(subject);
     let guard = take(&clients[0]);
@@ -54,18 +55,18 @@ pub(crate) fn every_waiter_gets_the_lock(subject: &dyn Subject) {
         let released = now();
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
-        in_time("all served", now().since(released), prompt());
+        assert_within("all served", now().since(released), prompt());
     });
     assert!(!subject.probe(clients[0].name()).held);
 }
 
-/// A client whose waiters can be counted as they begin to wait.
-struct Queue {
+/// A client that counts its waiters.
+struct CountedWaiters {
     lock: Lock,
     contended: Arc<AtomicUsize>,
 }
 
-impl Queue {
+impl CountedWaiters {
     fn of(subject: &dyn Subject, name: &LockName) -> Self {
         let contended = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&contended);
@@ -83,10 +84,10 @@ impl Queue {
     }
 }
 
-/// Threads of one client get the lock in the order in which they came, and none before it is free.
+/// Threads of one client get the lock in the order of their calls, and not before it is free.
 pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
     let name = fresh_name();
-    let (queue, holder) = (Queue::of(subject, &name), mutex(&client(subject), &name));
+    let (queue, holder) = (CountedWaiters::of(subject, &name), mutex(&client(subject), &name));
     let (guard, served) = (take(&holder), Cell::new(Vec::new()));
     let serve = |number| {
         let guard = take_soon(&queue.lock);
@@ -102,14 +103,14 @@ pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
                 thread
             })
             .collect();
-        assert!(served.lock().is_empty(), "somebody was let in while the lock was held");
+        assert!(served.lock().is_empty(), "a waiter got the lock while it was held");
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
     });
     assert_eq!(*served.lock(), [1, 2, 3, 4]);
 }
 
-/// From one thread of a client to the next it goes at once, not at their next look around.
+/// The lock passes between threads of a client at once, not at their next poll.
 pub(crate) fn release_wakes_local_waiter(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take(&one);
@@ -119,17 +120,17 @@ pub(crate) fn release_wakes_local_waiter(subject: &dyn Subject) {
         let released = now();
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
-        in_time("all served", now().since(released), prompt());
+        assert_within("all served", now().since(released), prompt());
     });
     assert!(!subject.probe(one.name()).held);
 }
 
-/// When the first in line leaves without the lock, the second takes its place at once.
+/// If the first waiter is interrupted, the second replaces it at once.
 pub(crate) fn next_waiter_replaces_interrupted_first(subject: &dyn Subject) {
     let name = fresh_name();
-    let line = Line::open(subject);
-    let owner = line.hold(&name, long());
-    let (queue, interrupt) = (Queue::of(subject, &name), Interrupt::new());
+    let direct = DirectBackend::open(subject);
+    let owner = direct.hold(&name, long());
+    let (queue, interrupt) = (CountedWaiters::of(subject, &name), Interrupt::new());
     thread::scope(|scope| {
         let first = spawn(scope, || queue.lock.lock_interruptibly(&interrupt).map(drop));
         queue.wait_for_waiters(1);
@@ -139,18 +140,18 @@ pub(crate) fn next_waiter_replaces_interrupted_first(subject: &dyn Subject) {
         interrupt.fire();
         assert!(join(first).expect_err("it was interrupted").is_interrupted());
         let released = now();
-        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
+        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
         join(second);
-        in_time("taken", now().since(released), ms(600));
+        assert_within("taken", now().since(released), ms(600));
     });
     assert!(!subject.probe(&name).held);
 }
 
-/// Who only tries does not overtake threads of the same client that wait.
+/// A try does not overtake waiting threads of the same client.
 pub(crate) fn try_does_not_overtake_local_waiter(subject: &dyn Subject) {
     let name = fresh_name();
-    Line::open(subject).hold(&name, ms(2_500));
-    let queue = Queue::of(subject, &name);
+    DirectBackend::open(subject).hold(&name, ms(2_500));
+    let queue = CountedWaiters::of(subject, &name);
     thread::scope(|scope| {
         let waiting = spawn(scope, || {
             let guard = take_soon(&queue.lock);
@@ -159,37 +160,37 @@ pub(crate) fn try_does_not_overtake_local_waiter(subject: &dyn Subject) {
         });
         queue.wait_for_waiters(1);
         let_pass(ms(ASLEEP));
-        // Free, and nobody told: who comes now would find it so.
+        // Free without a notification: a thread that asked the store now would get it.
         subject.lose(&name);
         assert!(is_busy(&queue.lock));
         join(waiting);
     });
 }
 
-/// A wait that ends in vain ends at its deadline: not before, and hardly after.
+/// A wait without success ends at its deadline: not before, and hardly after.
 pub(crate) fn waiter_gives_up_at_deadline(subject: &dyn Subject) {
     let (name, wait) = (fresh_name(), ms(400));
-    // Held by a client that is gone: nobody will wake us.
-    Line::open(subject).hold(&name, long());
+    // Held by a dropped client, so no release will wake the waiter.
+    DirectBackend::open(subject).hold(&name, long());
     let lock = mutex(&client(subject), &name);
     let start = now();
     assert!(lock.try_lock_for(wait).expect("the store answers").is_none());
     let took = now().since(start);
     assert!(took >= wait, "gave up after {took:?}");
-    in_time("gave up", took, wait + ms(1_000));
+    assert_within("gave up", took, wait + ms(1_000));
 }
 
-/// A wait of nothing is one attempt, whatever comes of it.
+/// A wait of zero is one attempt.
 pub(crate) fn zero_wait_is_one_attempt(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let taken = one.try_lock_for(Duration::ZERO).expect("the store answers");
     let _guard = taken.expect("one attempt is enough for a free lock");
     let start = now();
     assert!(other.try_lock_for(Duration::ZERO).expect("the store answers").is_none());
-    in_time("answered", now().since(start), ms(1_000));
+    assert_within("answered", now().since(start), ms(1_000));
 }
 
-/// A wait of five hundred years is a wait, and ends with the release.
+/// A wait of five hundred years ends with the release.
 pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     let guard = holder.try_lock_for(Duration::MAX).expect("the store answers").expect("it is free");
@@ -201,7 +202,7 @@ pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
         assert!(!waiting.is_finished(), "it waits");
         guard.unlock().expect("it is ours");
         let woken = poll(prompt(), || waiting.is_finished().then_some(()));
-        // A waiter that was not woken by then must not keep the case waiting.
+        // Ends a waiter that was not woken in time.
         interrupt.fire();
         let taken = join(waiting);
         if woken.is_none() {
@@ -211,22 +212,22 @@ pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
     });
 }
 
-/// A waiter learns without any message that a dead holder's lease has ended.
+/// A waiter takes the lock when a dead holder's lease ends, without a notification.
 pub(crate) fn waiter_takes_lock_whose_lease_ends(subject: &dyn Subject) {
     let name = fresh_name();
     let start = now();
-    Line::open(subject).hold(&name, short());
+    DirectBackend::open(subject).hold(&name, short());
     drop(take_soon(&mutex(&client(subject), &name)));
     let took = now().since(start);
     assert!(took >= short(), "taken over after {took:?}");
-    in_time("taken over", took, short() + ms(1_000));
+    assert_within("taken over", took, short() + ms(1_000));
 }
 
-/// A waiter that was told nothing looks again when the holder's lease must be over.
+/// A waiter that missed a notification polls when the holder's lease must have ended.
 pub(crate) fn waiter_survives_missed_wakeup(subject: &dyn Subject) {
     let (name, lease) = (fresh_name(), ms(900));
     let start = now();
-    Line::open(subject).hold(&name, lease);
+    DirectBackend::open(subject).hold(&name, lease);
     let lock = mutex(&client(subject), &name);
     thread::scope(|scope| {
         let waiting = spawn(scope, || drop(take_soon(&lock)));
@@ -234,14 +235,13 @@ pub(crate) fn waiter_survives_missed_wakeup(subject: &dyn Subject) {
         subject.lose(&name);
         join(waiting);
     });
-    in_time("looked again", now().since(start), lease + ms(1_000));
+    assert_within("looked again", now().since(start), lease + ms(1_000));
 }
 
-/// A waiter that was told nothing looks once more at its deadline, before it says that the lock was
-/// busy.
+/// A waiter that missed a notification polls once more at its deadline.
 pub(crate) fn waiter_takes_lock_freed_before_deadline(subject: &dyn Subject) {
     let name = fresh_name();
-    Line::open(subject).hold(&name, long());
+    DirectBackend::open(subject).hold(&name, long());
     let lock = mutex(&client(subject), &name);
     thread::scope(|scope| {
         let waiting = spawn(scope, || {
@@ -253,7 +253,7 @@ pub(crate) fn waiter_takes_lock_freed_before_deadline(subject: &dyn Subject) {
     });
 }
 
-/// An interrupt ends the wait at once, and what it leaves is nothing.
+/// An interrupt ends the wait at once, and leaves nothing behind.
 pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
     let [holder, waiter, third] = mutexes(subject);
     let (guard, interrupt) = (take(&holder), Interrupt::new());
@@ -264,18 +264,18 @@ pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
         let fired = now();
         interrupt.fire();
         assert!(join(waiting).expect_err("it was interrupted").is_interrupted());
-        in_time("ended", now().since(fired), ms(1_000));
+        assert_within("ended", now().since(fired), ms(1_000));
     });
     assert!(waiter.lock_interruptibly(&interrupt).expect_err("it is still fired").is_interrupted());
     guard.unlock().expect("it is ours");
     drop(take(&third));
 }
 
-/// The interrupt of one is not the interrupt of another: who waits without one waits on.
+/// An interrupt does not end waits without it.
 pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
     let (name, lease) = (fresh_name(), ms(5_000));
-    let line = Line::open(subject);
-    let owner = line.hold(&name, lease);
+    let direct = DirectBackend::open(subject);
+    let owner = direct.hold(&name, lease);
     let lock = mutex(&client(subject), &name);
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
@@ -287,14 +287,14 @@ pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
         let_pass(ms(ASLEEP));
         assert!(!plain.is_finished(), "it waits on");
         let released = now();
-        line.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
+        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
         join(plain).expect("it gets the lock");
-        in_time("woken", now().since(released), prompt());
+        assert_within("woken", now().since(released), prompt());
     });
 }
 
-/// An interrupt that meets the grant half-way leaves either a guard or nothing: never a lock that
-/// is renewed for nobody.
+/// An interrupt that races with the grant leaves either a guard or a free lock, never one that is
+/// still renewed.
 pub(crate) fn interrupt_during_grant_leaves_no_lock(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for round in 0..6 {

@@ -1,4 +1,4 @@
-//! Leases: those that end by themselves, and those that the watchdog keeps.
+//! Fixed leases, and leases that the watchdog renews.
 
 use crate::conformance::fixture::{
     always, client, eventually, fixed, is_busy, kept, let_pass, loss, ms, mutex, mutexes, named,
@@ -11,18 +11,18 @@ use crate::name::LockName;
 use crate::options::LockOptions;
 use std::time::Duration;
 
-/// A lease that nobody renews ends by itself, and the next may enter.
+/// A lease without renewals ends, and the next client gets the lock.
 pub(crate) fn lease_without_renewal_expires(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &fixed(short()));
     assert!(is_busy(&other));
     let next = take_soon(&other);
-    assert!(!guard.is_valid(), "the guard knows it without being told");
+    assert!(!guard.is_valid(), "the guard knows it by the clock");
     drop(guard);
     next.unlock().expect("it is ours");
 }
 
-/// The watchdog leaves a fixed lease alone, also where it keeps others.
+/// The watchdog does not renew a fixed lease while it renews others.
 pub(crate) fn fixed_lease_is_not_renewed(subject: &dyn Subject) {
     let client = client(subject);
     let (kept, ending) = (named("conformance:kept:"), named("conformance:ending:"));
@@ -33,7 +33,7 @@ pub(crate) fn fixed_lease_is_not_renewed(subject: &dyn Subject) {
     assert!(subject.probe(&kept).held);
 }
 
-/// A lock that the watchdog keeps outlives its lease, and once more.
+/// A renewed lock outlives two leases.
 pub(crate) fn watchdog_keeps_lock_beyond_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
@@ -44,7 +44,7 @@ pub(crate) fn watchdog_keeps_lock_beyond_lease(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// After the unlock the watchdog brings nothing back.
+/// After the unlock the watchdog does not recreate the lock.
 pub(crate) fn watchdog_stops_at_unlock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
@@ -54,7 +54,7 @@ pub(crate) fn watchdog_stops_at_unlock(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Of many locks that are renewed together, one that is lost takes none of the others along.
+/// The loss of one of many locks that are renewed together does not affect the others.
 pub(crate) fn loss_of_one_lock_keeps_the_others(subject: &dyn Subject) {
     let client = client(subject);
     let tag = named("").to_string();
@@ -76,12 +76,11 @@ pub(crate) fn loss_of_one_lock_keeps_the_others(subject: &dyn Subject) {
     }
 }
 
-/// A lock that may be renewed so often is given up after that: the holder is told, and the lease
-/// ends.
+/// After the last allowed renewal the holder is notified, and the lease ends.
 pub(crate) fn last_allowed_renewal_ends_in_loss(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Longer than elsewhere: the first renewal may have to open a connection, and if both came
-    // late, the lease would simply have ended.
+    // Longer than elsewhere: the first renewal may open a connection, and two late ones would end
+    // the lease.
     let guard = take_with(&one, &LockOptions::new().watched_at_most(ms(900), 2));
     let loss = loss(&guard.losses());
     assert_eq!(loss.cause(), LossCause::RenewalsUsedUp);
@@ -91,7 +90,7 @@ pub(crate) fn last_allowed_renewal_ends_in_loss(subject: &dyn Subject) {
     next.unlock().expect("it is ours");
 }
 
-/// After a loss, a new lock on the same name is renewed as ever.
+/// After a loss, a new acquisition of the same name is renewed.
 pub(crate) fn lock_taken_again_after_loss_is_renewed(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(short()));
@@ -103,7 +102,7 @@ pub(crate) fn lock_taken_again_after_loss_is_renewed(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A holder may make its lease longer, in the store and for itself.
+/// `extend` lengthens the lease, in the store and for the guard.
 pub(crate) fn extend_lengthens_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(500)));
@@ -115,7 +114,7 @@ pub(crate) fn extend_lengthens_lease(subject: &dyn Subject) {
     guard.unlock().expect("it is still ours");
 }
 
-/// Renewals that ask for less leave a lease that was extended by hand.
+/// Renewals with a shorter lease keep a lease that was extended.
 pub(crate) fn watchdog_keeps_extended_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(short()));
@@ -127,7 +126,7 @@ pub(crate) fn watchdog_keeps_extended_lease(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// Several locks of several threads are each kept, and each ends with its own unlock.
+/// Many locks are renewed, and each ends with its own unlock.
 pub(crate) fn many_locks_are_renewed_together(subject: &dyn Subject) {
     let client = client(subject);
     let names: Vec<_> = (0..20).map(|_| named("conformance:many:")).collect();

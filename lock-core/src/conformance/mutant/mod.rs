@@ -1,12 +1,11 @@
-//! [`Mutant`]: a small store, sound but for one mutation. What a case is worth is shown by the
+//! [`Mutant`]: a small store with one mutation, to test the cases.
 //! mutations that it catches.
 //!
-//! It is written for this alone and shares nothing with the in-memory store, so that the suite does
-//! not only ask for what that one happens to do. At every place where a store can go wrong there is
-//! a question for the mutation.
+//! It shares no code with the in-memory store, so that the suite does not only require what that
+//! one happens to do. Each place where a store can fail checks for the mutation.
 
+mod backend;
 mod mutation;
-mod opened;
 mod replicas;
 mod store;
 
@@ -19,22 +18,22 @@ use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::name::LockName;
 use crate::scheme::Context;
-use opened::Opened;
+use backend::MutantBackend;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Weak};
-use store::Store;
+use store::MutantStore;
 
-/// A store with one mutation, or none: a [`Subject`] like any other.
+/// A store with one mutation, or none.
 #[derive(Debug)]
 pub struct Mutant {
-    store: Arc<Store>,
-    /// Made when the suite asks for its clock.
+    store: Arc<MutantStore>,
+    /// Made when the suite requests its clock.
     time: LazyLock<VirtualTime>,
     mutation: Option<Mutation>,
 }
 
 impl Mutant {
-    /// A store with this mutation.
+    /// Makes a store with this mutation.
     #[must_use]
     pub fn new(mutation: Mutation) -> Self {
         Self {
@@ -44,9 +43,9 @@ impl Mutant {
         }
     }
 
-    /// The same store without any: it must pass.
+    /// Makes the store without a mutation, which must pass.
     #[must_use]
-    pub fn sound() -> Self {
+    pub fn unmutated() -> Self {
         Self { store: Arc::default(), time: LazyLock::new(VirtualTime::new), mutation: None }
     }
 }
@@ -64,7 +63,7 @@ impl Subject for Mutant {
         let (store, mutation, clock) =
             (Arc::clone(&self.store), self.mutation, Arc::clone(&context.clock));
         let number = store.next.fetch_add(1, Ordering::Relaxed);
-        Arc::new_cyclic(|me| Opened { store, mutation, clock, number, me: Weak::clone(me) })
+        Arc::new_cyclic(|me| MutantBackend { store, mutation, clock, number, me: Weak::clone(me) })
     }
 
     fn probe(&self, lock: &LockName) -> Seen {

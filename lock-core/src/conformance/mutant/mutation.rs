@@ -1,20 +1,20 @@
-//! [`Mutation`]: what a store can do wrong.
+//! [`Mutation`]: the defects of mutants.
 
 macro_rules! mutations {
     (
         stores { $($(#[$doc:meta])* $mutation:ident,)* }
         replicas { $($(#[$its_doc:meta])* $its:ident,)* }
     ) => {
-        /// One thing that a store can do wrong.
+        /// One defect of a store.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         pub enum Mutation { $($(#[$doc])* $mutation,)* $($(#[$its_doc])* $its,)* }
 
         impl Mutation {
-            /// All of them.
+            /// All mutations.
             pub const ALL: &'static [Self] = &[$(Self::$mutation,)* $(Self::$its,)*];
 
-            /// Whether it is one in dealing with replicas.
+            /// Returns whether it concerns replicas.
             #[must_use]
             pub fn is_of_replicas(self) -> bool {
                 matches!(self, $(Self::$its)|*)
@@ -25,23 +25,23 @@ macro_rules! mutations {
 
 mutations! {
     stores {
-        /// Grants a lock that somebody else holds.
+        /// Grants a lock that another owner holds.
         AlwaysGrants,
         /// Grants nothing.
         NeverGrants,
-        /// Keeps a lock for an hour, whatever lease was asked for.
+        /// Keeps a lock for an hour, whatever the lease.
         NeverExpires,
         /// Keeps a lock for a tenth of the lease.
         ShortLease,
-        /// Takes names that differ in case, or in blanks, for one.
+        /// Takes names that differ in case or blanks for the same.
         NamesCollide,
         /// Reports a held lock as a failure.
         BusyIsAFailure,
-        /// Says of a held lock that it will be so for an hour yet.
+        /// Reports a remaining lease of an hour.
         BusyExaggerates,
         /// Waits in `acquire` until the lock is free.
         AcquireWaits,
-        /// Turns down the repetition of an attempt that was granted.
+        /// Refuses the repetition of a granted attempt.
         ResendIsBusy,
         /// Gives a repeated attempt another token.
         ResendGetsNewToken,
@@ -49,13 +49,13 @@ mutations! {
         ResendKeepsOldLease,
         /// Sets the lease of a repeated attempt, also if that shortens it.
         ResendShortens,
-        /// Frees what a stranger holds.
+        /// Releases the lock of another owner.
         ReleasesForOtherOwners,
-        /// Says that it has freed a lock, and keeps it.
+        /// Reports a release, and keeps the lock.
         ReleaseForgets,
-        /// Frees a lock and says that it was gone.
+        /// Releases a lock, and reports that it was gone.
         ReleaseDenies,
-        /// Says `Freed` of whatever was not held.
+        /// Reports `Freed` for a lock that was not held.
         ReleaseAlwaysFreed,
         /// Leaves no tombstone.
         TombstoneIgnored,
@@ -63,103 +63,103 @@ mutations! {
         TombstoneOnlyIfHeld,
         /// Forgets a tombstone after a tenth of the lease.
         TombstoneFades,
-        /// Turns everybody down because of one owner's tombstone.
+        /// Refuses all owners because of one tombstone.
         TombstoneClosesAll,
-        /// Leaves the tombstone, but not the lock.
+        /// Leaves the tombstone, and does not release the lock.
         TombstoneKeepsTheLock,
-        /// Brings back what it is asked to renew.
+        /// Recreates a lock at its renewal.
         RenewalRevives,
         /// Sets the lease, also if that shortens it.
         RenewalShortens,
-        /// Says `Extended` and does nothing.
+        /// Reports `Extended`, and does nothing.
         RenewalDoesNothing,
-        /// Extends what a stranger holds.
+        /// Renews the lock of another owner.
         RenewsForOtherOwners,
-        /// Says `Extended` of what is gone.
+        /// Reports `Extended` for a lock that is gone.
         RenewalClaimsExtended,
-        /// Extends, and says that it is gone.
+        /// Renews a lock, and reports that it is gone.
         RenewalSaysGone,
-        /// Gives up a batch at the first that is gone.
+        /// Stops a batch at the first lock that is gone.
         BatchAborts,
         /// Renews the first ten of a batch.
         BatchTruncated,
-        /// Answers a batch back to front.
+        /// Answers a batch in reverse order.
         BatchOutOfOrder,
         /// Grants without a token.
         TokensMissing,
-        /// Grants with a token that nobody asked for.
+        /// Grants with a token that was not requested.
         TokensUnasked,
-        /// Gives the same token again.
+        /// Grants the same token again.
         TokenRepeats,
-        /// Counts from one again when the counter was lost.
+        /// Starts from one when the counter was lost.
         TokensFromOne,
-        /// Stores the beginning of a reserved range, not its end.
+        /// Stores the start of a reserved range, not its end.
         ReserveForgotten,
         /// Does not write back the last token used.
         WriteBackIgnored,
         /// Writes back one less than the last token used.
         WriteBackTooLow,
-        /// Writes back for an owner that holds nothing any more.
+        /// Writes back for an owner that no longer holds the lock.
         WriteBackByOtherOwners,
-        /// Says of every lock that it is free.
+        /// Reports every lock as free.
         InspectSaysFree,
-        /// Says that somebody else holds the lock.
+        /// Reports another owner.
         InspectMisnames,
-        /// Extends what it looks at.
+        /// Extends the lease of an inspected lock.
         InspectExtends,
-        /// Always says the full lease.
+        /// Always reports the full lease.
         RemainingStandsStill,
-        /// Says that it has freed a lock by force, and keeps it.
+        /// Reports a forced release, and keeps the lock.
         ForceKeeps,
-        /// Says of a free lock, too, that it was held.
+        /// Reports a free lock as held in a forced release.
         ForceAlwaysTrue,
-        /// Wakes nobody at a release.
+        /// Does not wake watchers at a release.
         ReleaseWakesNoWaiter,
-        /// Wakes nobody at a release by force.
+        /// Does not wake watchers at a forced release.
         ForceWakesNoWaiter,
-        /// Wakes only those who watch through the same client.
+        /// Wakes only watchers of the same client.
         WakesOnlyItsOwn,
-        /// Wakes only the first of those who watch.
+        /// Wakes only the first watcher.
         WakesOnlyOne,
-        /// Is deaf for a while after `watch` has returned.
+        /// Misses releases for a while after `watch` returned.
         WatchStartsLate,
-        /// Calls on after the watch was dropped.
+        /// Still wakes a dropped watch.
         WatchNeverEnds,
-        /// Is kept alive for ever by a watch.
+        /// A watch keeps the backend alive for ever.
         WatchKeepsTheBackend,
-        /// Starts a thread and forgets it.
+        /// Starts a thread that does not end with the client.
         LeaksAThread,
     }
     replicas {
-        /// Says that it has no replicas, and has some.
+        /// Reports that it has no replicas.
         ReplicasDenied,
-        /// Says that enough replicas have confirmed, and asks none.
+        /// Reports enough confirmations without asking a replica.
         ConfirmsUnasked,
-        /// Counts replicas that are connected, whatever they have.
+        /// Counts connected replicas as confirming.
         CountsConnectedReplicas,
-        /// Takes those replicas for all that confirm.
+        /// Takes the confirming replicas for all replicas.
         AllMeansConfirmingReplicas,
-        /// Asks replicas, and grants the lock whatever they say.
+        /// Grants the lock whatever the replicas confirm.
         InsufficientReplicasUnreported,
-        /// Says of a grant that too few replicas confirmed that somebody else has the lock.
+        /// Reports a grant that too few replicas confirmed as busy.
         InsufficientReplicasIsBusy,
-        /// Says that it has taken back a grant that too few replicas confirmed, and keeps it.
+        /// Reports the release of a grant that too few replicas confirmed, and keeps it.
         UnconfirmedStays,
-        /// Takes the repetition of a grant for confirmed, because it wrote nothing.
+        /// Takes the repetition of a grant, which wrote nothing, for confirmed.
         ResendNotConfirmed,
         /// Asks no replicas at renewals.
         RenewalUnconfirmed,
-        /// Takes a renewal for confirmed that wrote nothing.
+        /// Takes a renewal that wrote nothing for confirmed.
         UnchangedRenewalNotConfirmed,
-        /// Asks of each in a batch what the one asks that needs the most.
+        /// Requires of each lock in a batch the most that one of them requires.
         BatchSharesItsPolicy,
-        /// Asks replicas about a lock that somebody else has, and fails if they are too few.
+        /// Requires confirmations for a busy answer.
         BusyNeedsReplicas,
-        /// Waits for replicas also where nobody asked for them.
+        /// Waits for replicas without a policy.
         AlwaysAsksReplicas,
-        /// Counts at once who has confirmed, and gives nobody time.
+        /// Counts confirmations at once, without a wait.
         ReplicaTimeoutIgnored,
-        /// Waits for replicas beyond the end of the call.
+        /// Waits for replicas beyond the deadline of the call.
         ReplicasAwaitedBeyondDeadline,
     }
 }

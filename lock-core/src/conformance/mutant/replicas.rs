@@ -1,9 +1,9 @@
-//! The pretend replicas of a mutant: each has what the store had when it was last asked, or let go
-//! on.
+//! The simulated replicas of a mutant: each has the state of the store at the last request for
+//! confirmation.
 
+use super::backend::MutantBackend;
 use super::mutation::Mutation;
-use super::opened::Opened;
-use super::store::State;
+use super::store::MutantState;
 use crate::backend::{Answer, Attempt, Failure, Renewal, RenewalRequest};
 use crate::clock::Moment;
 use crate::conformance::fixture::ms;
@@ -11,20 +11,20 @@ use crate::error::Error;
 use crate::replication::{InsufficientReplicas, Replicas, Replication};
 use std::collections::HashMap;
 
-/// How many there are.
+/// The number of replicas.
 pub(super) const COUNT: u32 = 2;
 
-/// What the replicas have.
+/// The state of the replicas.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
-    /// So many of them, the first, take nothing in.
+pub(super) struct ReplicaCopies {
+    /// The number of paused replicas, the first ones.
     pub(super) held_back: u32,
-    /// Until when which lock is held.
+    /// The held locks, and until when.
     pub(super) held: [HashMap<String, Moment>; COUNT as usize],
 }
 
-impl State {
-    /// Those that are not held back take in what there is; says how many these are.
+impl MutantState {
+    /// Updates the replicas that are not paused, and returns their number.
     pub(super) fn replicate(&mut self) -> u32 {
         let all: HashMap<_, _> =
             self.held.iter().map(|(key, held)| (key.clone(), held.until)).collect();
@@ -36,8 +36,8 @@ impl State {
     }
 }
 
-impl Opened {
-    /// What an attempt came to when the replicas were asked.
+impl MutantBackend {
+    /// The answer to an attempt, after the confirmations.
     pub(super) fn confirm(
         &self,
         attempt: &Attempt<'_>,
@@ -49,7 +49,7 @@ impl Opened {
         let needed = self.needed(policy);
         let is_asked = matches!(answer, Answer::Granted(_)) && needed > 0;
         if !is_asked && !self.has(Mutation::BusyNeedsReplicas) {
-            self.ask_in_vain(by);
+            self.await_needlessly(by);
             return Ok(answer);
         }
         let count = self.confirmations(needed, policy, by);
@@ -73,7 +73,7 @@ impl Opened {
         }
     }
 
-    /// The same for renewals, of which `changed` says whether they wrote anything.
+    /// The answers to renewals, after the confirmations; `changed` says which wrote anything.
     pub(super) fn confirm_renewals(
         &self,
         batch: &[RenewalRequest],
@@ -85,7 +85,7 @@ impl Opened {
         let most = needs.iter().copied().max().unwrap_or(0);
         let longest = batch.iter().map(|one| one.replication).max_by_key(Replication::time);
         if most == 0 || self.has(Mutation::RenewalUnconfirmed) {
-            self.ask_in_vain(by);
+            self.await_needlessly(by);
             return renewals;
         }
         let count = self.confirmations(most, longest.unwrap_or_default(), by);
@@ -114,8 +114,7 @@ impl Opened {
         }
     }
 
-    /// How many replicas have what was written before, as soon as they are enough, or when their
-    /// time is up.
+    /// The number of confirming replicas, as soon as they are enough or their time has passed.
     fn confirmations(&self, needed: u32, policy: Replication, by: Moment) -> u32 {
         let now = self.clock.now();
         let until = match self.mutation {
@@ -134,7 +133,7 @@ impl Opened {
         }
     }
 
-    fn ask_in_vain(&self, by: Moment) {
+    fn await_needlessly(&self, by: Moment) {
         if self.has(Mutation::AlwaysAsksReplicas) {
             self.confirmations(COUNT, Replication::all().timeout(ms(1_000)), by);
         }

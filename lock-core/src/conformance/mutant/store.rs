@@ -1,6 +1,6 @@
-//! What is in a mutant.
+//! The state of a mutant.
 
-use super::replicas::Copies;
+use super::replicas::ReplicaCopies;
 use crate::backend::Wake;
 use crate::clock::Moment;
 use crate::owner::OwnerId;
@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Debug, Default)]
-pub(super) struct Store {
-    pub(super) state: Mutex<State>,
+pub(super) struct MutantStore {
+    pub(super) state: Mutex<MutantState>,
     /// Numbers for clients and watchers.
     pub(super) next: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct MutantState {
     pub(super) held: HashMap<String, Held>,
-    /// The last token that was given away.
+    /// The last granted token.
     pub(super) counters: HashMap<String, u64>,
-    /// Until when an owner is closed.
+    /// Tombstones: refused owners, and until when.
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
     pub(super) watchers: Vec<Watcher>,
-    pub(super) copies: Copies,
-    /// What was granted, and confirmed by too few replicas.
+    pub(super) copies: ReplicaCopies,
+    /// Grants that too few replicas confirmed.
     pub(super) unconfirmed: HashSet<(String, OwnerId)>,
 }
 
@@ -55,13 +55,13 @@ impl fmt::Debug for Watcher {
     }
 }
 
-/// A watcher's place in the store's list.
-pub(super) struct Registration {
-    pub(super) store: Arc<Store>,
+/// A registered watch, removed on drop.
+pub(super) struct MutantWatch {
+    pub(super) store: Arc<MutantStore>,
     pub(super) number: u64,
 }
 
-impl Drop for Registration {
+impl Drop for MutantWatch {
     fn drop(&mut self) {
         self.store.state.lock().watchers.retain(|watcher| watcher.number != self.number);
     }

@@ -14,8 +14,8 @@ fn multi_lock_takes_all_members_or_none() {
     assert_eq!(three.held(), [true; 3]);
     guard.unlock().unwrap();
     assert_eq!(three.held(), NONE);
-    for (n, stranger) in three.strangers().iter().enumerate() {
-        let busy = stranger.lock().unwrap();
+    for (n, other) in three.others_handles().iter().enumerate() {
+        let busy = other.lock().unwrap();
         assert!(lock.try_lock().unwrap().is_none());
         let mut only = NONE;
         only[n] = true;
@@ -31,7 +31,7 @@ fn try_lock_is_one_attempt_at_each_member() {
     let lock = three.all();
     lock.try_lock().unwrap().unwrap().unlock().unwrap();
     assert_eq!(three.count("acquire"), [1; 3]);
-    let busy = three.strangers()[1].lock().unwrap();
+    let busy = three.others_handles()[1].lock().unwrap();
     assert!(lock.try_lock().unwrap().is_none());
     assert_eq!(three.count("acquire"), [2, 3, 1], "after one is busy no other is asked");
     drop(busy);
@@ -40,7 +40,7 @@ fn try_lock_is_one_attempt_at_each_member() {
 #[test]
 fn waiter_for_one_member_holds_no_other() {
     let three = Three::new();
-    let busy = three.strangers()[1].lock().unwrap();
+    let busy = three.others_handles()[1].lock().unwrap();
     let lock = three.all();
     let thread = thread::spawn(move || lock.lock().unwrap().unlock().unwrap());
     // It has had the first, and found the second busy; it pauses before it waits for that.
@@ -54,7 +54,7 @@ fn waiter_for_one_member_holds_no_other() {
 #[test]
 fn wait_is_one_deadline_for_all_members() {
     let three = Three::new();
-    let [a, _, c] = three.strangers();
+    let [a, _, c] = three.others_handles();
     let (first, second) = (a.lock().unwrap(), c.lock().unwrap());
     let start = three.clock.now();
     let thread = thread::spawn({
@@ -167,7 +167,7 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
 #[test]
 fn interrupt_between_members_leaves_no_lock() {
     let three = Three::new();
-    let busy = three.strangers()[1].lock().unwrap();
+    let busy = three.others_handles()[1].lock().unwrap();
     let (lock, interrupt) = (three.all(), Interrupt::new());
     let thread = thread::spawn({
         let interrupt = interrupt.clone();
@@ -245,7 +245,7 @@ fn fixed_lease_is_full_when_the_guard_is_returned() {
         "those that have lost more than a tenth get it anew"
     );
     assert!(guard.remaining() > 9 * SECOND, "{:?}", guard.remaining());
-    let left = three.strangers()[0].time_to_live().unwrap().unwrap();
+    let left = three.others_handles()[0].time_to_live().unwrap().unwrap();
     assert!(left > 9 * SECOND && left <= 10 * SECOND, "and never more: {left:?}");
     guard.unlock().unwrap();
     assert_eq!(three.held(), NONE);
@@ -270,7 +270,7 @@ fn majority_takes_all_free_members_and_requires_half() {
     let guard = lock.lock().unwrap();
     assert_eq!(three.held(), [true; 3]);
     guard.unlock().unwrap();
-    let [a, b, c] = three.strangers();
+    let [a, b, c] = three.others_handles();
     let busy = a.lock().unwrap();
     let guard = lock.try_lock().unwrap().unwrap();
     assert_eq!(three.held(), [true; 3]);
@@ -295,17 +295,17 @@ fn majority_distinguishes_busy_from_unavailable() {
     let error = three.majority().try_lock().unwrap_err();
     assert!(error.is_unavailable() && letters(&error) == "ff-", "{error}");
     mend();
-    let busy = three.strangers()[2].lock().unwrap();
+    let busy = three.others_handles()[2].lock().unwrap();
     cut(0);
     assert!(three.majority().try_lock().unwrap().is_none(), "were it not busy, it would be ours");
     cut(1);
     assert_eq!(letters(&three.majority().try_lock().unwrap_err()), "ff-");
     mend();
     drop(busy);
-    let busy = three.strangers()[1].lock().unwrap();
+    let busy = three.others_handles()[1].lock().unwrap();
     cut(0);
     let found = three.majority().try_lock().unwrap();
-    assert!(found.is_none(), "the third must be asked, or nobody knows that it is free");
+    assert!(found.is_none(), "the third must be asked, or it is not known whether it is free");
     mend();
     drop(busy);
     three.stores[0].fail_next("acquire", Fault::Refused);
@@ -320,7 +320,7 @@ fn majority_distinguishes_busy_from_unavailable() {
 #[test]
 fn majority_waits_for_each_member_for_its_share() {
     let three = Three::new();
-    let [a, b, _] = three.strangers();
+    let [a, b, _] = three.others_handles();
     let (stuck, busy) = (a.lock().unwrap(), b.lock().unwrap());
     let lock = three.majority();
     let thread = thread::spawn(move || lock.try_lock_for(30 * SECOND).map(|guard| guard.is_some()));
@@ -346,7 +346,7 @@ fn majority_avoids_recently_unavailable_member() {
     assert_eq!(three.clock.now().since(start), 2 * SECOND, "once it costs a time-out");
     drop(lock.try_lock().unwrap().expect("two of three"));
     assert_eq!(three.count("acquire"), [1, 2, 2], "it is not asked again at once");
-    let busy = three.strangers()[1].lock().unwrap();
+    let busy = three.others_handles()[1].lock().unwrap();
     drop(lock.try_lock().unwrap().expect("it is asked where it is needed, and has recovered"));
     drop(busy);
     drop(lock.try_lock().unwrap().unwrap());
@@ -370,7 +370,7 @@ fn interrupt_reset_during_pause_ends_wait() {
     // More than once: a waiter that wakes up quickly could see that it is fired.
     for _ in 0..20 {
         let three = Three::new();
-        let busy = three.strangers()[1].lock().unwrap();
+        let busy = three.others_handles()[1].lock().unwrap();
         let interrupt = Interrupt::new();
         let waiter = interrupted_by(&three, &interrupt);
         eventually("it pauses", || sleeping(&three.clock) > three.threads());
@@ -386,7 +386,7 @@ fn interrupt_reset_during_pause_ends_wait() {
 #[test]
 fn interrupt_reset_during_release_ends_wait() {
     let three = Three::new();
-    let busy = three.strangers()[1].lock().unwrap();
+    let busy = three.others_handles()[1].lock().unwrap();
     let interrupt = Interrupt::new();
     let gate = three.stores[0].gate.lock();
     three.stores[0].fail_next("release", Fault::Hangs);

@@ -23,7 +23,7 @@ fn multi_lock_guard_is_lost_with_one_member_and_notified_once() {
     assert_eq!(guard.loss().unwrap().member().unwrap().as_str(), "b");
     let error = guard.ensure(Duration::ZERO).unwrap_err();
     assert!(error.is_lost() && letters(&error) == "dff", "{error}");
-    assert!(guard.losses().try_recv().is_ok(), "also to who asks later");
+    assert!(guard.losses().try_recv().is_ok(), "also to later listeners");
     let error = guard.unlock().unwrap_err();
     assert!(error.is_lost() && letters(&error) == "dff", "{error}");
     assert_eq!(three.held(), NONE, "the rest is free");

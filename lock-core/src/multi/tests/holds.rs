@@ -53,8 +53,8 @@ fn unlock_by_any_handle_ends_newest_detached_hold() {
     same.unlock().unwrap();
     assert_eq!((lock.hold_count(), three.held()), (1, [true; 3]));
     thread::scope(|scope| {
-        let stranger = scope.spawn(|| same.unlock().unwrap_err().is_not_held());
-        assert!(stranger.join().unwrap());
+        let other = scope.spawn(|| same.unlock().unwrap_err().is_not_held());
+        assert!(other.join().unwrap());
     });
     lock.unlock().unwrap();
     assert_eq!((lock.hold_count(), three.held()), (0, NONE));
@@ -81,7 +81,7 @@ fn members_detached_singly_are_unlocked_singly() {
 fn detached_majorities_end_with_the_members_they_took() {
     let three = Three::new();
     let lock = three.majority();
-    let [a, _, c] = three.strangers();
+    let [a, _, c] = three.others_handles();
     let busy = c.lock().unwrap();
     lock.lock().unwrap().detach(); // a, b
     three.stores[0].store.lose(three.locks[0].name());
@@ -100,7 +100,7 @@ fn detached_hold_is_released_with_the_last_handle() {
     let Three { stores, clients, locks, .. } = three;
     drop((clients, locks));
     for (store, name) in stores.iter().zip(NAMES) {
-        let stranger = store.client().mutex(name).unwrap();
-        eventually("it is free", || !stranger.is_locked().unwrap());
+        let other = store.client().mutex(name).unwrap();
+        eventually("it is free", || !other.is_locked().unwrap());
     }
 }

@@ -95,7 +95,7 @@ fn multi_lock_has_all_methods_of_dist_lock() {
 #[test]
 fn composite_is_locked_if_not_takeable_and_force_frees_it() {
     let three = Three::new();
-    let [a, b, _] = three.strangers();
+    let [a, b, _] = three.others_handles();
     let (all, majority) = (three.all(), three.majority());
     let short = a.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     assert!(all.is_locked().unwrap() && !majority.is_locked().unwrap());
@@ -110,7 +110,7 @@ fn composite_is_locked_if_not_takeable_and_force_frees_it() {
 #[test]
 fn unavailable_member_is_ignored_if_others_decide() {
     let three = Three::new();
-    let [a, b, _] = three.strangers();
+    let [a, b, _] = three.others_handles();
     let (all, majority) = (three.all(), three.majority());
     let cut = || three.stores[2].fail_next("inspect", Fault::NotSent);
     cut();

@@ -15,7 +15,7 @@ fn clients() -> [Client; 3] {
 
 /// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On
 /// the way each member's token must grow.
-fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
+fn contend(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
     let clients = clients();
     let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
     let seen: Cell<[u64; 3]> = Cell::default();
@@ -26,7 +26,7 @@ fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock>
             scope.spawn(move || {
                 for round in 0..rounds {
                     let lock = choose(locks, thread + round);
-                    let guard = lock.try_lock_for(wait).unwrap().expect("nobody waits for ever");
+                    let guard = lock.try_lock_for(wait).unwrap().expect("no thread waits for ever");
                     let mut seen = seen.try_lock_for(wait).unwrap();
                     for (name, token) in guard.fencing_tokens() {
                         let at = NAMES.iter().position(|it| *it == name.as_str()).unwrap();
@@ -48,7 +48,7 @@ fn crowd(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock>
 
 #[test]
 fn opposite_orders_do_not_deadlock() {
-    crowd(100, |[a, b, _], n| {
+    contend(100, |[a, b, _], n| {
         let both = if n % 2 == 0 { [a, b] } else { [b, a] };
         MultiLock::new(both).unwrap().into()
     });
@@ -56,7 +56,7 @@ fn opposite_orders_do_not_deadlock() {
 
 #[test]
 fn ring_of_pairs_does_not_deadlock() {
-    crowd(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
+    contend(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
 }
 
 /// Those who want one lock each keep its queue from ever being empty, so a try never finds it free.

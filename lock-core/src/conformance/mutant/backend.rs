@@ -1,8 +1,7 @@
-//! A mutant as one client has it: the backend, with a question for the mutation wherever one can go
-//! wrong.
+//! The backend of a mutant, which checks for the mutation wherever a store can fail.
 
 use super::mutation::Mutation;
-use super::store::{Held, Registration, State, Store, Watcher};
+use super::store::{Held, MutantState, MutantStore, MutantWatch, Watcher};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
     NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
@@ -18,17 +17,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The store as one client has opened it.
+/// The mutant as one client has opened it.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) store: Arc<Store>,
+pub(super) struct MutantBackend {
+    pub(super) store: Arc<MutantStore>,
     pub(super) mutation: Option<Mutation>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) number: u64,
-    pub(super) me: Weak<Opened>,
+    pub(super) me: Weak<MutantBackend>,
 }
 
-impl Opened {
+impl MutantBackend {
     pub(super) fn has(&self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)
     }
@@ -40,8 +39,8 @@ impl Opened {
         name.as_str().to_owned()
     }
 
-    /// Does `work` on the state of this moment, from which everything that has ended is gone.
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut State, Moment) -> R) -> R {
+    /// Runs `work` on the current state, without expired entries.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut MutantState, Moment) -> R) -> R {
         let mut state = self.store.state.lock();
         let now = self.clock.now();
         state.held.retain(|_, held| held.until > now);
@@ -49,7 +48,7 @@ impl Opened {
         work(&mut state, now)
     }
 
-    /// Lets a moment pass.
+    /// Waits for a moment.
     pub(super) fn pause(&self) {
         let until = self.clock.now() + Duration::from_millis(5);
         let _due = self.clock.wait(&Arc::new(Signal::new()), until);
@@ -63,7 +62,7 @@ impl Opened {
         }
     }
 
-    fn is_closed(&self, state: &State, key: &str, owner: OwnerId) -> bool {
+    fn is_closed(&self, state: &MutantState, key: &str, owner: OwnerId) -> bool {
         if self.has(Mutation::TombstoneClosesAll) {
             return state.tombstones.keys().any(|(closed, _)| closed == key);
         }
@@ -71,7 +70,7 @@ impl Opened {
     }
 
     /// The next tokens of a name.
-    fn tokens(&self, state: &mut State, key: &str, asked: Tokens) -> Option<TokenRange> {
+    fn tokens(&self, state: &mut MutantState, key: &str, asked: Tokens) -> Option<TokenRange> {
         let reserve = match asked {
             Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
             Tokens::None if self.has(Mutation::TokensUnasked) => 0,
@@ -91,7 +90,13 @@ impl Opened {
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
 
-    fn resend(&self, state: &mut State, key: &str, attempt: &Attempt<'_>, now: Moment) -> Answer {
+    fn resend(
+        &self,
+        state: &mut MutantState,
+        key: &str,
+        attempt: &Attempt<'_>,
+        now: Moment,
+    ) -> Answer {
         let lease = attempt.lease.duration();
         let full = self.end_of(lease, now);
         let fresh = self.has(Mutation::ResendGetsNewToken);
@@ -127,7 +132,7 @@ impl Opened {
                 Some(held) if !self.has(Mutation::AlwaysGrants) => match self.mutation {
                     Some(Mutation::BusyIsAFailure) => Err(Failure::Refused(Error::new(
                         ErrorKind::Unavailable,
-                        "somebody else has it",
+                        "another owner holds it",
                     ))),
                     Some(Mutation::BusyExaggerates) => {
                         Ok(Answer::Busy(Some(Duration::from_secs(3_600))))
@@ -144,13 +149,18 @@ impl Opened {
         })
     }
 
-    fn renew_one(&self, state: &mut State, acquisition: &AcquisitionId, now: Moment) -> Renewal {
+    fn renew_one(
+        &self,
+        state: &mut MutantState,
+        acquisition: &AcquisitionId,
+        now: Moment,
+    ) -> Renewal {
         let key = self.key(&acquisition.name);
         let lease = acquisition.lease.duration();
         let full = self.end_of(lease, now);
-        let strangers_too = self.has(Mutation::RenewsForOtherOwners);
+        let any_owner = self.has(Mutation::RenewsForOtherOwners);
         match state.held.get_mut(&key) {
-            Some(held) if held.owner == acquisition.owner || strangers_too => {
+            Some(held) if held.owner == acquisition.owner || any_owner => {
                 match self.mutation {
                     Some(Mutation::RenewalDoesNothing) => {}
                     Some(Mutation::RenewalShortens) => held.until = full,
@@ -168,20 +178,20 @@ impl Opened {
         }
     }
 
-    fn write_back(&self, state: &mut State, key: &str, closing: ReleaseOptions) {
+    fn write_back(&self, state: &mut MutantState, key: &str, options: ReleaseOptions) {
         let less = match self.mutation {
             Some(Mutation::WriteBackIgnored) => return,
             Some(Mutation::WriteBackTooLow) => 1,
             _ => 0,
         };
-        if let Some(last) = closing.last_used {
+        if let Some(last) = options.last_used {
             state.counters.insert(key.to_owned(), last.get() - less);
         }
     }
 
     fn leave_tombstone(
         &self,
-        state: &mut State,
+        state: &mut MutantState,
         key: &str,
         acquisition: &AcquisitionId,
         now: Moment,
@@ -197,7 +207,7 @@ impl Opened {
         state.tombstones.insert((key.to_owned(), acquisition.owner), now + life);
     }
 
-    /// Calls those who watch `key`, after the store was unlocked.
+    /// Wakes the watchers of `key`, outside the mutex.
     fn wake(&self, key: &str) {
         let mut called: Vec<_> = self.with(|state, now| {
             let wanted = |w: &&Watcher| {
@@ -216,7 +226,7 @@ impl Opened {
     }
 }
 
-impl Backend for Opened {
+impl Backend for MutantBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let key = self.key(attempt.name);
         let is_repeated = self
@@ -233,7 +243,7 @@ impl Backend for Opened {
 
     fn renew(
         &self,
-        _lane: NodeId,
+        _node: NodeId,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -241,7 +251,7 @@ impl Backend for Opened {
         self.with(|state, now| {
             for (at, renewing) in batch.iter().enumerate() {
                 let key = self.key(&renewing.acquisition.name);
-                let until = |state: &State| state.held.get(&key).map(|held| held.until);
+                let until = |state: &MutantState| state.held.get(&key).map(|held| held.until);
                 let before = until(state);
                 let gone = answers.last() == Some(&Renewal::Gone);
                 answers.push(match self.mutation {
@@ -262,22 +272,22 @@ impl Backend for Opened {
     fn release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         _by: Moment,
     ) -> Result<Release, Failure> {
         let key = self.key(&acquisition.name);
-        let doubt = closing.tombstone == Tombstone::Leave;
+        let tombstone = options.tombstone == Tombstone::Leave;
         let (answer, freed) = self.with(|state, now| {
-            if doubt {
+            if tombstone {
                 self.leave_tombstone(state, &key, acquisition, now);
             }
             match state.held.get(&key) {
                 Some(held) if held.owner == acquisition.owner => {
-                    self.write_back(state, &key, closing);
+                    self.write_back(state, &key, options);
                     let holding = (key.clone(), acquisition.owner);
                     let keeps = self.has(Mutation::ReleaseForgets)
                         || state.unconfirmed.contains(&holding)
-                        || doubt && self.has(Mutation::TombstoneKeepsTheLock);
+                        || tombstone && self.has(Mutation::TombstoneKeepsTheLock);
                     if !keeps {
                         state.held.remove(&key);
                     }
@@ -290,7 +300,7 @@ impl Backend for Opened {
                 }
                 _ => {
                     if self.has(Mutation::WriteBackByOtherOwners) {
-                        self.write_back(state, &key, closing);
+                        self.write_back(state, &key, options);
                     }
                     let lies = self.has(Mutation::ReleaseAlwaysFreed);
                     (if lies { Release::Freed } else { Release::Gone }, false)
@@ -314,7 +324,7 @@ impl Backend for Opened {
                 let left = if still { held.lease } else { held.until.since(now) };
                 let misnamed = self.has(Mutation::InspectMisnames);
                 let owner =
-                    if misnamed { "somebody else".to_owned() } else { held.owner.to_string() };
+                    if misnamed { "another owner".to_owned() } else { held.owner.to_string() };
                 LockInfo::held(HolderInfo::new(OwnerText::new(&owner), Some(left), 1))
             }
             _ => LockInfo::FREE,
@@ -340,7 +350,7 @@ impl Backend for Opened {
             let since = now + ms(300);
             state.watchers.push(Watcher { number, client, key, since, wake });
         });
-        let registration = Registration { store: Arc::clone(&self.store), number };
+        let registration = MutantWatch { store: Arc::clone(&self.store), number };
         match self.mutation {
             Some(Mutation::WatchNeverEnds) => {
                 std::mem::forget(registration);
@@ -364,7 +374,7 @@ impl Backend for Opened {
     }
 }
 
-/// "For ever" is long enough to be noticed here, and not for ever.
+/// Long enough for the case to notice it.
 fn leak_a_thread(clock: Arc<dyn Clock>) {
     let _detached = std::thread::spawn(move || {
         let until = clock.now() + ms(30_000);

@@ -1,11 +1,12 @@
-//! What a client leaves behind: nothing.
+//! Dropped clients leave no thread, no memory and no lock.
 
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::conformance::fixture::{
-    client, clock, connect, context, elsewhere, eventually, fresh_name, in_time, is_busy, join,
-    kept, let_pass, ms, mutex, mutexes, now, patience, spawn, take, take_soon, take_with, watched,
+    assert_within, client, clock, connect, context, elsewhere, eventually, fresh_name, is_busy,
+    join, kept, let_pass, ms, mutex, mutexes, now, patience, spawn, take, take_soon, take_with,
+    watched,
 };
 use crate::conformance::subject::Subject;
 use crate::event::Event;
@@ -18,34 +19,34 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// When the last handle is gone, so are the threads: the engine's, and the backend's own.
+/// The threads of the engine and of the backend end with the last handle.
 pub(crate) fn dropped_client_stops_threads(subject: &dyn Subject) {
-    let (clock, name) = (Roll::new(clock()), fresh_name());
+    let (clock, name) = (ThreadCountingClock::new(clock()), fresh_name());
     elsewhere(|| {
         let context = Context::new(Arc::new(clock.clone()), ClientId::random());
-        let signing = clock.clone();
-        let events = Arc::new(move |_: &Event| signing.sign());
+        let counting = clock.clone();
+        let events = Arc::new(move |_: &Event| counting.register());
         let client = connect(subject, subject.client(&context).events(events));
-        lead_a_life(subject, &client, &name);
-        assert!(clock.present() > 0, "the threads of a living client are seen");
+        use_all_threads(subject, &client, &name);
+        assert!(clock.live_threads() > 0, "the threads of a client in use are counted");
     });
-    eventually("its threads have ended", patience(), || clock.present() == 0);
+    eventually("its threads have ended", patience(), || clock.live_threads() == 0);
 }
 
-/// When the last handle is gone, the backend is dropped: nothing of its own keeps it alive.
+/// The backend is dropped with the last handle: it does not keep itself alive.
 pub(crate) fn dropped_client_drops_backend(subject: &dyn Subject) {
     let name = fresh_name();
     let context = context();
     let backend = subject.backend(&context);
     let alive: Weak<dyn Backend> = Arc::downgrade(&backend);
     let client = connect(subject, Client::builder().clock(context.clock).backend(backend));
-    lead_a_life(subject, &client, &name);
+    use_all_threads(subject, &client, &name);
     assert!(alive.upgrade().is_some());
     drop(client);
     eventually("the backend is dropped", patience(), || alive.upgrade().is_none());
 }
 
-/// What was left with a thread and never unlocked is given back when the client goes.
+/// A detached hold that was never unlocked is released when the client is dropped.
 pub(crate) fn dropped_client_releases_detached_hold(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     take(&one).detach();
@@ -54,19 +55,18 @@ pub(crate) fn dropped_client_releases_detached_hold(subject: &dyn Subject) {
     drop(take_soon(&other));
 }
 
-/// A thread that ends with a lock still detached does not have it renewed: it is given back when it
-/// would be.
+/// A detached hold of an ended thread is not renewed but released.
 pub(crate) fn detached_hold_of_ended_thread_is_released(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let lease = ms(3_000);
     let start = now();
     elsewhere(|| take_with(&one, &watched(lease)).detach());
     drop(take_soon(&other));
-    in_time("given back", now().since(start), lease * 2 / 3);
+    assert_within("released", now().since(start), lease * 2 / 3);
 }
 
-/// Holds, renews, waits, is woken: everything that starts a thread.
-fn lead_a_life(subject: &dyn Subject, ours: &Client, name: &LockName) {
+/// Holds, renews, waits and is woken: everything that starts a thread.
+fn use_all_threads(subject: &dyn Subject, ours: &Client, name: &LockName) {
     let (lock, other) = (mutex(ours, name), mutex(&client(subject), name));
     let held = take_with(&lock, &watched(kept()));
     let_pass(kept() / 2);
@@ -80,46 +80,45 @@ fn lead_a_life(subject: &dyn Subject, ours: &Client, name: &LockName) {
     });
 }
 
-/// A clock that keeps a roll of the threads that look at it, and strikes off those that have ended.
-/// Every thread of ours looks at its clock, so it knows them all, also among those of other tests
-/// in this process.
+/// A clock that counts the running threads that read it. All threads of this library read their
+/// clock, so it counts them even among those of other tests in this process.
 #[derive(Clone, Debug)]
-struct Roll {
+struct ThreadCountingClock {
     clock: Arc<dyn Clock>,
-    signatures: Arc<Mutex<Vec<Weak<()>>>>,
+    threads: Arc<Mutex<Vec<Weak<()>>>>,
 }
 
 thread_local! {
-    /// Which rolls this thread has signed; goes when the thread ends, and its signatures with it.
-    static SIGNED: RefCell<Vec<(usize, Arc<()>)>> = const { RefCell::new(Vec::new()) };
+    /// The clocks that count this thread. Dropped with the thread, which is then no longer counted.
+    static REGISTERED: RefCell<Vec<(usize, Arc<()>)>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Roll {
+impl ThreadCountingClock {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, signatures: Arc::default() }
+        Self { clock, threads: Arc::default() }
     }
 
-    fn sign(&self) {
-        let roll = Arc::as_ptr(&self.signatures) as usize;
-        // A thread that is ending has no place for it any more, and needs none.
-        let _ended = SIGNED.try_with(|signed| {
-            let mut signed = signed.borrow_mut();
-            if signed.iter().all(|(other, _)| *other != roll) {
-                let signature = Arc::new(());
-                self.signatures.lock().push(Arc::downgrade(&signature));
-                signed.push((roll, signature));
+    fn register(&self) {
+        let clock = Arc::as_ptr(&self.threads) as usize;
+        // Fails in a thread that is ending, which need not be counted.
+        let _ended = REGISTERED.try_with(|registered| {
+            let mut registered = registered.borrow_mut();
+            if registered.iter().all(|(other, _)| *other != clock) {
+                let thread = Arc::new(());
+                self.threads.lock().push(Arc::downgrade(&thread));
+                registered.push((clock, thread));
             }
         });
     }
 
-    fn present(&self) -> usize {
-        self.signatures.lock().iter().filter(|signature| signature.strong_count() > 0).count()
+    fn live_threads(&self) -> usize {
+        self.threads.lock().iter().filter(|thread| thread.strong_count() > 0).count()
     }
 }
 
-impl Clock for Roll {
+impl Clock for ThreadCountingClock {
     fn now(&self) -> Moment {
-        self.sign();
+        self.register();
         self.clock.now()
     }
 
@@ -128,7 +127,7 @@ impl Clock for Roll {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        self.sign();
+        self.register();
         self.clock.wait(signal, until)
     }
 }
