@@ -13,9 +13,11 @@ use std::sync::Arc;
 
 /// One standalone Redis server.
 ///
-/// Attempts and releases of all threads share one connection, and wait on it for their answers only; renewals have one
-/// of their own, so that traffic cannot starve them, and go over the shared one where that cannot be had; what cleans up after a lost answer, and what renews while another
-/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing is dialled before it is needed.
+/// Attempts and releases of all threads share one connection, and wait on it for their answers
+/// only; renewals have one of their own, so that traffic cannot starve them, and go over the shared
+/// one where that cannot be had; what cleans up after a lost answer, and what renews while another
+/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first
+/// watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct RedisBackend {
@@ -31,8 +33,8 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database number, or a setting
-    /// contradicts another.
+    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database
+    /// number, or a setting contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         Self::with_format(config, context, Format::of(config)?)
     }
@@ -101,7 +103,8 @@ impl Backend for RedisBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        // Which replicas there should be, a server on its own does not know: those that are gone it has forgotten.
+        // Which replicas there should be, a server on its own does not know: those that are gone it
+        // has forgotten.
         self.format.abilities(ReplicaSupport::Counted).independent(true)
     }
 }

@@ -58,8 +58,8 @@ impl Deployment {
 
 /// Sorts accounts by deployment, the one that most of the `configured` addresses belong to first.
 ///
-/// An address belongs to the deployment of the server that answered there; where none did, to each that
-/// lists it. Addresses that lead to the same server count once.
+/// An address belongs to the deployment of the server that answered there; where none did, to each
+/// that lists it. Addresses that lead to the same server count once.
 #[must_use]
 pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployment> {
     let mut groups: Vec<Vec<usize>> = Vec::new();

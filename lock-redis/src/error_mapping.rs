@@ -1,4 +1,5 @@
-//! What a server's errors mean. The one place that turns them into ours, each with what to do about it.
+//! What a server's errors mean. The one place that turns them into ours, each with what to do about
+//! it.
 
 use crate::connection::{Cause, Server};
 use crate::reply::ServerError;
@@ -26,7 +27,7 @@ pub(crate) enum Asked<'a> {
     Confirmation,
     /// To tell us which node of a cluster serves what.
     Cluster,
-    /// To say who it is.
+    /// To say which server it is.
     Introduction,
 }
 
@@ -49,8 +50,8 @@ pub(crate) fn is_by_a_replica(error: &Error) -> bool {
         .is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
 }
 
-/// Whether the server, or what stands before it, will not carry out this command, now or later: it is no passing state,
-/// and no word of where to ask instead.
+/// Whether the server, or what stands before it, will not carry out this command, now or later: it
+/// is no passing state, and no word of where to ask instead.
 pub(crate) fn will_not(answer: &ServerError) -> bool {
     let answer = inside_script(answer).unwrap_or_else(|| answer.clone());
     !matches!(
@@ -119,14 +120,16 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
         "NOAUTH" => (
             ErrorKind::Configuration,
             format!(
-                "{server} asks for a password: put it into the URL, as in `redis://:password@host`, or name its file with \
+                "{server} asks for a password: put it into the URL, as in \
+                 `redis://:password@host`, or name its file with \
                  `password_file`"
             ),
         ),
         "WRONGPASS" => (
             ErrorKind::Configuration,
             format!(
-                "{server} does not accept the password of the user `{}`, or the user is disabled there: check the URL, or where \
+                "{server} does not accept the password of the user `{}`, or the user is disabled \
+                 there: check the URL, or where \
                  else the password comes from",
                 server.user()
             ),
@@ -135,7 +138,8 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
         "DENIED" => (
             ErrorKind::Configuration,
             format!(
-                "{server} runs in protected mode and lets nobody in from outside: give it a password"
+                "{server} runs in protected mode and refuses connections from outside: give it a \
+                 password"
             ),
         ),
         "CROSSSLOT" if asked.list().is_some() => {
@@ -187,18 +191,20 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     if detail.starts_with("DB index is out of range") || detail.starts_with("SELECT is not allowed")
     {
         let message = format!(
-            "{server} has no database with this number: see `databases` in its configuration (Redis Cluster has only 0)"
+            "{server} has no database with this number: see `databases` in its configuration \
+             (Redis Cluster has only 0)"
         );
         return (ErrorKind::Configuration, message);
     }
     if detail.starts_with("unknown command") || detail.starts_with("Unknown Redis command") {
         let message = format!(
-            "{server} lacks a command that is needed: it was renamed or disabled there, or the server is too old: {OLDEST}"
+            "{server} lacks a command that is needed: it was renamed or disabled there, or the \
+             server is too old: {OLDEST}"
         );
         return (ErrorKind::Configuration, message);
     }
-    // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of `EXISTS` in the script that
-    // acquires, or of `AUTH`.
+    // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of
+    // `EXISTS` in the script that acquires, or of `AUTH`.
     if detail.starts_with("syntax error")
         || detail.starts_with("Wrong number of args calling Redis command")
         || detail.starts_with("wrong number of arguments for 'auth'")
@@ -218,7 +224,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     }
     if detail.starts_with("Write commands not allowed after non deterministic") {
         let message = format!(
-            "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: {OLDEST}"
+            "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: \
+             {OLDEST}"
         );
         return (ErrorKind::Configuration, message);
     }
@@ -229,7 +236,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     }
     if detail.starts_with("max number of clients") {
         let message = format!(
-            "{server} has as many connections as its `maxclients` allows: raise that, or use smaller pools"
+            "{server} has as many connections as its `maxclients` allows: raise that, or use \
+             smaller pools"
         );
         return (ErrorKind::Unavailable, message);
     }
@@ -240,7 +248,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
 fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
     let list = asked.list().unwrap_or_default();
     format!(
-        "{} under the key {list:?}, and so python-redis-lock's waiters cannot be woken; nothing was released: delete what \
+        "{} under the key {list:?}, and so python-redis-lock's waiters cannot be woken; nothing \
+         was released: delete what \
          is there, or leave out `wakes=`",
         answer.detail
     )
@@ -249,8 +258,10 @@ fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
 /// Why a lock cannot be given back on a cluster by a script that signals on this list, too.
 pub(crate) fn apart(list: &str) -> String {
     format!(
-        "python-redis-lock's waiters sleep on the list {list:?}, which on a cluster is in another hash slot than the \
-         lock: give the name a hash tag, as `{{orders}}:42` has one, or leave out `wakes=` (and a cluster's URL begins \
+        "python-redis-lock's waiters sleep on the list {list:?}, which on a cluster is in another \
+         hash slot than the \
+         lock: give the name a hash tag, as `{{orders}}:42` has one, or leave out `wakes=` (and a \
+         cluster's URL begins \
          with `redis+cluster://`)"
     )
 }
@@ -263,7 +274,8 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
         format!("what is under the key of the tokens of {key:?} is no counter that can be used")
     } else if let Some(field) = answer.detail.strip_prefix("the hash has the field ") {
         format!(
-            "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner with a count"
+            "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner \
+             with a count"
         )
     } else if let Some(size) = answer.detail.strip_prefix("the hash has ") {
         format!("under the key {key:?} is a hash of {size} that is no lock: a lock has one")
@@ -312,8 +324,8 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
     )
 }
 
-/// The command that the error names; failing that, the one that stands on the line it names; failing that, all that
-/// the script needs.
+/// The command that the error names; failing that, the one that stands on the line it names;
+/// failing that, all that the script needs.
 fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if let Some(named) = detail.split('\'').nth(1) {
         return vec![named.to_owned()];
@@ -337,8 +349,8 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if there.is_empty() { script.commands(None) } else { there }
 }
 
-/// Redis before 7 wraps the error of a command inside a script, once or twice:
-/// `ERR Error running script (call to f_..): @user_script:9: @user_script: 9: -OOM command not allowed ..`.
+/// Redis before 7 wraps the error of a command inside a script, once or twice: `ERR Error running
+/// script (call to f_..): @user_script:9: @user_script: 9: -OOM command not allowed ..`.
 fn inside_script(answer: &ServerError) -> Option<ServerError> {
     let wrapped = answer.code == "ERR" && answer.detail.starts_with("Error running script");
     if !wrapped && answer.code != "@user_script:" {
@@ -352,14 +364,15 @@ fn inside_script(answer: &ServerError) -> Option<ServerError> {
     Some(if has_code {
         inner
     } else {
-        // With the line, from which `missing_commands` knows the command: these servers do not name it.
+        // With the line, from which `missing_commands` knows the command: these servers do not name
+        // it.
         let line = place.split(':').next().unwrap_or_default().trim();
         ServerError { code: "ERR".to_owned(), detail: format!("{text} @user_script:{line}") }
     })
 }
 
-/// The error without the arguments that the server repeats of a command it does not know: one of them may be the
-/// password.
+/// The error without the arguments that the server repeats of a command it does not know: one of
+/// them may be the password.
 fn without_arguments(answer: &ServerError) -> ServerError {
     let mut answer = answer.clone();
     if let Some(at) = answer.detail.find(", with args") {
@@ -395,7 +408,8 @@ mod tests {
             assert!(error.is_configuration() && error.to_string().contains(rule), "{error:?}");
         }
         let error = said(
-            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> \
+             replica?)",
         );
         assert!(error.is_unavailable() && error.to_string().contains("a replica"), "{error:?}");
     }
@@ -413,13 +427,15 @@ mod tests {
                 "\"k\"",
             ),
             (
-                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: -OOM command not",
+                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: -OOM \
+                 command not",
                 Unavailable,
                 "maxmemory",
             ),
             ("@user_script: 9: -READONLY You can't", Unavailable, "replica"),
             (
-                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The user executing the script can't run this command",
+                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The \
+                 user executing the script can't run this command",
                 Configuration,
                 "+pexpire",
             ),
@@ -429,7 +445,8 @@ mod tests {
                 "too old",
             ),
             (
-                "ERR Error running script (call to f_0): @user_script:28: @user_script: 28: Wrong number of args calling Redis command From Lua script",
+                "ERR Error running script (call to f_0): @user_script:28: @user_script: 28: Wrong \
+                 number of args calling Redis command From Lua script",
                 Configuration,
                 "too old",
             ),
@@ -452,7 +469,8 @@ mod tests {
                 "&redisson_lock__channel:*`",
             ),
             (
-                "ERR ACL failure in script: User me has no permissions to run the 'pexpire' command",
+                "ERR ACL failure in script: User me has no permissions to run the 'pexpire' \
+                 command",
                 Configuration,
                 "me +pexpire`",
             ),
@@ -462,7 +480,8 @@ mod tests {
                 "~k ",
             ),
             (
-                "ERR The user executing the script can't publish to the channel mentioned in the command",
+                "ERR The user executing the script can't publish to the channel mentioned in the \
+                 command",
                 Configuration,
                 "&redisson_lock__channel:*`",
             ),
@@ -550,7 +569,8 @@ mod tests {
             let (line, cannot) = (at(text), "The user executing the script can't run this command");
             for wrapped in [
                 format!(
-                    "ERR Error running script (call to f_0): @user_script:{line}: @user_script: {line}: {cannot}"
+                    "ERR Error running script (call to f_0): @user_script:{line}: @user_script: \
+                     {line}: {cannot}"
                 ),
                 format!("@user_script: {line}: {cannot}"),
             ] {

@@ -1,7 +1,9 @@
-//! [`Eviction`]: whether a server may evict a lock that is held when its memory is full. Asked when a lock is first given back
-//! or renewed there, and from time to time while they are; or, where it is to be refused, before one is taken.
+//! [`Eviction`]: whether a server may evict a lock that is held when its memory is full. Asked when
+//! a lock is first given back or renewed there, and from time to time while they are; or, where it
+//! is to be refused, before one is taken.
 //!
-//! Never between a request and its answer: an answer to something else would hide that the connection is mute.
+//! Never between a request and its answer: an answer to something else would hide that the
+//! connection is mute.
 
 use crate::connection::{
     CallError, CallbackRequest, ConnectionLike, Dialer, ReplyCheck, Request, Server,
@@ -73,7 +75,8 @@ impl Eviction {
         Self { rule, dialer, state: Mutex::default() }
     }
 
-    /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and refuses.
+    /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and
+    /// refuses.
     pub(crate) fn refuse(&self, link: &mut dyn ConnectionLike, by: Moment) -> Result<(), Failure> {
         if self.rule != OnEviction::Refuse {
             return Ok(());
@@ -97,8 +100,8 @@ impl Eviction {
         state.refused.clone().map_or(Ok(()), |error| Err(Failure::Refused(error)))
     }
 
-    /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for that. One that does not say
-    /// is trusted.
+    /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for
+    /// that. One that does not say is trusted.
     pub(crate) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
         if self.rule == OnEviction::Warn && self.is_due() {
             let reply = link.call(&INFO, by).ok();
@@ -163,8 +166,10 @@ impl Memory {
     fn danger(&self, server: &Server) -> Option<Error> {
         (self.has_limit && self.policy != "noeviction").then(|| {
             Error::configuration(format!(
-                "{server} has a `maxmemory`, and its `maxmemory-policy` is `{}`: when the memory is full it may evict a lock \
-                 that is held, and grant it to another client: set `maxmemory-policy noeviction` there, or give the locks a \
+                "{server} has a `maxmemory`, and its `maxmemory-policy` is `{}`: when the memory \
+                 is full it may evict a lock \
+                 that is held, and grant it to another client: set `maxmemory-policy noeviction` \
+                 there, or give the locks a \
                  server of their own",
                 self.policy
             ))
@@ -189,7 +194,8 @@ fn untold(server: &Server, reply: &Reply) -> Error {
             .with_hint("`eviction=refuse` needs to ask for `INFO memory`");
     }
     Error::configuration(format!(
-        "{server} does not say what it does when its memory is full, which `eviction=refuse` needs to know"
+        "{server} does not say what it does when its memory is full, which `eviction=refuse` \
+         needs to know"
     ))
 }
 
@@ -209,7 +215,8 @@ mod tests {
             ("100", "allkeys-random", true),
         ] {
             let text = format!(
-                "# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_human:x\r\nmaxmemory_policy:{policy}\r\n"
+                "# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_human:x\r\n\
+                 maxmemory_policy:{policy}\r\n"
             );
             let said = said(&Reply::Bulk(text.into_bytes())).unwrap();
             let danger = said.danger(&server).map(|error| error.to_string());

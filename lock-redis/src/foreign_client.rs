@@ -1,13 +1,13 @@
-//! [`ForeignClient`]: a library that tells its own kind of a release by a signal of its own, which a release of ours can give as well
-//! (`wakes=`).
+//! [`ForeignClient`]: a library that tells its own kind of a release by a signal of its own, which
+//! a release of ours can give as well (`wakes=`).
 
 /// Whose waiters a release of ours wakes besides our own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ForeignClient {
     /// Its waiters sleep in `BLPOP` on the list `lock-signal:NAME`; the lock is `lock:NAME`.
     PythonRedisLock,
-    /// `RedisLockRegistry` in its mode `PUB_SUB_LOCK`: its waiters listen on `REGISTRY-channel:REGISTRY:NAME`; the lock is
-    /// `REGISTRY:NAME`.
+    /// `RedisLockRegistry` in its mode `PUB_SUB_LOCK`: its waiters listen on
+    /// `REGISTRY-channel:REGISTRY:NAME`; the lock is `REGISTRY:NAME`.
     SpringIntegration,
 }
 
@@ -24,7 +24,7 @@ impl ForeignClient {
         }
     }
 
-    /// The list on which whoever waits for this lock sleeps, if it is one.
+    /// The list on which the library's waiters for this lock sleep, if it is one.
     pub(crate) fn list(self, key: &str) -> Option<String> {
         match self {
             Self::PythonRedisLock => Some([LIST, key.strip_prefix(LOCK)?].concat()),

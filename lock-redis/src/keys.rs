@@ -1,8 +1,8 @@
 //! [`Keys`]: what the keys and channels of a lock are called.
 //!
-//! Redisson's rule: what belongs to the key `name` is called `prefix:{name}`, or `prefix:name` if there is a brace in
-//! the name, so that on a cluster all of it lives in one hash slot. [`LockName`] lets no name through for which that
-//! would not hold.
+//! Redisson's rule: what belongs to the key `name` is called `prefix:{name}`, or `prefix:name` if
+//! there is a brace in the name, so that on a cluster all of it lives in one hash slot.
+//! [`LockName`] lets no name through for which that would not hold.
 
 use crate::cluster_node::SLOTS;
 use crate::text::Text;
@@ -57,8 +57,9 @@ pub(crate) fn tombstone(key: &str, owner: &OwnerId) -> String {
     beside("distlock_closed", key, [":", Text::owner(*owner).as_str()])
 }
 
-/// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A): CRC16-CCITT (XModem) of
-/// what stands between the first brace and the next closing one, or of all of it, modulo 16384.
+/// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A):
+/// CRC16-CCITT (XModem) of what stands between the first brace and the next closing one, or of all
+/// of it, modulo 16384.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.find('{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -155,7 +156,8 @@ mod tests {
         let (plain, tagged) = (LockName::new("a").unwrap(), LockName::new("{a}").unwrap());
         let keys = Keys::new("");
         assert_ne!(keys.lock(&plain), keys.lock(&tagged));
-        // As in Redisson. So the counter may be moved by others while a lock is held, which close.lua minds.
+        // As in Redisson. So the counter may be moved by others while a lock is held, which
+        // close.lua minds.
         assert_eq!(token("a"), token("{a}"));
     }
 }

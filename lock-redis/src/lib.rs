@@ -1,23 +1,28 @@
-//! distlock on one Redis server, or on a master with its replicas and sentinels. The map, from the top down:
+//! distlock on one Redis server, or on a master with its replicas and sentinels.
 //!
-//! - [`RedisScheme`]: what `redis://` URLs lead to
-//! - [`SentinelScheme`] and [`SentinelBackend`]: a master that sentinels name, and whichever it will be
-//! - [`RedisBackend`]: the store as the engine sees it, one attempt at a time
+//! From the top down:
+//!
+//! - [`RedisScheme`], [`SentinelScheme`]: which URLs lead here
+//! - [`RedisBackend`]: one server as a store of locks
+//! - [`SentinelBackend`]: the master that the sentinels name, as a store of locks
+//! - `classic`: stores of locks that do not say who holds them
 //! - `node`: one server, all our connections to it, and what can be asked of it
-//! - `confirm`: a connection on which replicas are waited for after each request
+//! - `replica_ack`: a connection that waits for replicas after each request
 //! - `eviction`: whether a server may evict locks
 //! - `deployment`: which servers belong together, and which of several deployments a URL means
 //! - `watch_registry`: watches that move to another node together with their locks
-//! - `format`: what a lock looks like under its key (Format's `RLock`), and its scripts in `lua/`
-//! - `keys`: what the keys and channels are called
+//! - `format`: what stands under a lock's key, and its scripts in `lua/`
+//! - `keys`: the names of keys and channels
 //! - `cluster_node`: a server as a node of a cluster: its slots and its redirects
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
-//! - `reply`, `refusal`: what the server answers, and what its errors mean
-//! - `kind`: what a server is that does not know a command
+//! - `reply`, `error_mapping`: what a server answers, and what its errors mean
+//! - `server_kind`: what a server is that does not know a command
+//! - `foreign_client`: libraries whose waiters a release can wake as well
 //! - `pubsub`: the subscriber, one connection that receives releases for all waiters
 //! - `quorum_node`: a server as a node of a quorum: its marker and its votes
 //! - `single_flight`: concurrent identical calls share one
-//! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a deadline
+//! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
+//!   deadline
 
 #![forbid(unsafe_code)]
 
@@ -49,9 +54,8 @@ pub use backend::RedisBackend;
 pub use scheme::{RedisScheme, SentinelScheme};
 pub use sentinel::SentinelBackend;
 
-/// What `lock-cluster` is built from: nodes, and the format of what stands in them. Not for programs: these are the
-/// insides of this crate, shown to a crate of the same house and version, and change with any release. A module of its
-/// own and not a crate of its own, because everything else here would have to move there with it.
+/// What `lock-cluster` is built from: nodes, and the wire format. Not a public interface: it changes
+/// with any release.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::address::Address;

@@ -1,8 +1,9 @@
 //! [`AcknowledgedConnection`]: a link on which replicas are waited for after each request.
 //!
-//! `WAIT` says how many replicas have what *this connection* wrote, so it goes along with the write: the same link, the same
-//! write to the socket, one round trip for both. It cannot stand in the script, where Redis refuses it. The server answers
-//! nothing else on that connection meanwhile, so the link must be nobody else's.
+//! `WAIT` says how many replicas have what *this connection* wrote, so it goes along with the
+//! write: the same link, the same write to the socket, one round trip for both. It cannot stand in
+//! the script, where Redis refuses it. The server answers nothing else on that connection
+//! meanwhile, so no other request may share it.
 
 use crate::connection::{CallError, ConnectionLike, Request, Server};
 use crate::error_mapping::{self, Asked};
@@ -15,14 +16,14 @@ use std::time::Duration;
 
 /// How many replicas a node has: for the policy "all".
 ///
-/// Asked at every attempt and every batch of renewals under that policy, so it should answer from what it knows, and
-/// must be back by `by`.
+/// Asked at every attempt and every batch of renewals under that policy, so it should answer from
+/// what it knows, and must be back by `by`.
 pub trait Listing: Send + Sync {
     /// How many there are now that are not held for down.
     ///
     /// # Errors
     ///
-    /// If nobody can say. Nothing is sent then.
+    /// If that is not known. Nothing is sent then.
     fn replicas(&self, by: Moment) -> Result<u32, Error>;
 }
 
@@ -59,13 +60,15 @@ impl<'a> AcknowledgedConnection<'a> {
         Self { link, clock, most, time, heard: Acknowledgement::By(0) }
     }
 
-    /// Whether the last request, which was carried out, counts for one that needs so many: if not, what is missing.
+    /// Whether the last request, which was carried out, counts for one that needs so many: if not,
+    /// what is missing.
     pub(crate) fn weigh(&self, needed: u32) -> Result<Option<InsufficientReplicas>, Failure> {
         match &self.heard {
             Acknowledgement::By(count) if needed > 0 && *count >= needed => Ok(None),
             Acknowledgement::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
             Acknowledgement::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
-            // It was carried out, and is not to be kept like this: to whoever asked it is in doubt.
+            // It was carried out, and is not to be kept like this: the caller must take it for
+            // unknown.
             Acknowledgement::Refused(error) => {
                 let server = self.link.server();
                 Err(Failure::Unknown(error_mapping::explain(server, error, &Asked::Confirmation)))
@@ -74,8 +77,8 @@ impl<'a> AcknowledgedConnection<'a> {
         }
     }
 
-    /// How long the server may wait. Never zero, which is "for ever", and with time left for the answer: a number that is
-    /// too small says more than no answer, and the link lives on.
+    /// How long the server may wait. Never zero, which is "for ever", and with time left for the
+    /// answer: a number that is too small says more than no answer, and the link lives on.
     fn patience(&self, by: Moment) -> Duration {
         let left = by.since(self.clock.now());
         self.time.min(left / 4 * 3).max(Duration::from_millis(1))
@@ -117,8 +120,9 @@ impl ConnectionLike for AcknowledgedConnection<'_> {
         (replies, Ok(()))
     }
 
-    /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing, and the text would have
-    /// what is left of it: a short lease would end before its first renewal.
+    /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing,
+    /// and the text would have what is left of it: a short lease would end before its first
+    /// renewal.
     fn needs_script_text(&mut self, script: u32) -> bool {
         self.most > 0 && self.link.is_first_use(script)
     }

@@ -1,5 +1,5 @@
-//! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for; [`SentinelScheme`]: `redis+sentinel://`
-//! and `rediss+sentinel://`.
+//! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for; [`SentinelScheme`]:
+//! `redis+sentinel://` and `rediss+sentinel://`.
 
 use crate::backend::RedisBackend;
 use crate::classic;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// One Redis server, reached over TCP, over TLS, or over a socket in the file system.
 ///
 /// - [`new`](Self::new): `redis://[user[:password]@]host[:port][/database]`
-/// - [`tls`](Self::tls): `rediss://`, and the rest the same; needs the cargo feature `tls`, and is refused without it
+/// - [`tls`](Self::tls): `rediss://`, and the rest the same; needs the cargo feature `tls`, and is
+///   refused without it
 /// - [`unix`](Self::unix): `redis+unix://[user[:password]@]/path/of/socket[?db=database]`
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
@@ -29,8 +30,10 @@ enum Transport {
 
 /// A master that sentinels name.
 ///
-/// - [`new`](Self::new): `redis+sentinel://[user[:password]@]sentinel[:port][,..]/master[?db=database]`
-/// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels speak TLS, too; needs the cargo feature `tls`
+/// - [`new`](Self::new):
+///   `redis+sentinel://[user[:password]@]sentinel[:port][,..]/master[?db=database]`
+/// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels speak TLS, too; needs the cargo
+///   feature `tls`
 ///
 /// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
 /// answer, or those that answer list them at these addresses. User and password are for the
@@ -66,14 +69,16 @@ impl RedisScheme {
         Self(Transport::Tcp)
     }
 
-    /// `rediss://`. Who the server must be is said by options:
+    /// `rediss://`. Options say which server is expected:
     ///
-    /// - `tls_ca=FILE`: certificates of the authorities to trust, instead of those that the system trusts
-    /// - `tls_cert=FILE` and `tls_key=FILE`: our own certificate and its key, for servers that ask for one
+    /// - `tls_ca=FILE`: certificates of the authorities to trust, instead of those that the system
+    ///   trusts
+    /// - `tls_cert=FILE` and `tls_key=FILE`: our own certificate and its key, for servers that ask
+    ///   for one
     /// - `tls_name=HOST`: whom the server's certificate must be for, if not the host of the URL
     ///
-    /// The files are PEM. They are read when the client is made, and again for each new connection, so that they may be
-    /// changed while the program runs.
+    /// The files are PEM. They are read when the client is made, and again for each new connection,
+    /// so that they may be changed while the program runs.
     #[must_use]
     pub fn tls() -> Self {
         Self(Transport::Tls)
@@ -117,8 +122,8 @@ impl SentinelScheme {
         Self(SentinelTransport::Tcp)
     }
 
-    /// `rediss+sentinel://`. The options of TLS are those of [`RedisScheme::tls`], and count for all servers and
-    /// sentinels.
+    /// `rediss+sentinel://`. The options of TLS are those of [`RedisScheme::tls`], and count for
+    /// all servers and sentinels.
     #[must_use]
     pub fn tls() -> Self {
         Self(SentinelTransport::Tls)
@@ -174,7 +179,8 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     if config.hosts().is_empty() || master.is_empty() || master.contains('/') {
         return Err(Error::configuration(format!(
             "`{scheme}://` means a master by its name, and the sentinels to ask, as in \
-             `{scheme}://host1:26379,host2:26379,host3:26379/mymaster`; the URL has {} hosts and the name `{}`",
+             `{scheme}://host1:26379,host2:26379,host3:26379/mymaster`; the URL has {} hosts and \
+             the name `{}`",
             config.hosts().len(),
             master.escape_debug()
         )));
@@ -191,14 +197,15 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     })
 }
 
-/// Who we are to the sentinels, where a file or a provider says that.
+/// The credentials for the sentinels, where they come from a file or a provider.
 pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<CredentialsSource>, Error> {
     let given = option(config, "sentinel_password").map(Secret::new);
     let file = option(config, "sentinel_password_file");
     let password = match (file, given) {
         (Some(_), Some(_)) => {
             return Err(Error::configuration(
-                "there are both `sentinel_password` and `sentinel_password_file`: leave one of them out",
+                "there are both `sentinel_password` and `sentinel_password_file`: leave one of \
+                 them out",
             ));
         }
         (Some(path), None) => PasswordSource::InFile("sentinel_password_file", path.into()),
@@ -240,8 +247,10 @@ pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
 fn host(config: &Config) -> Result<(Endpoint, u32), Error> {
     let [host] = config.hosts() else {
         return Err(Error::configuration(format!(
-            "`{0}://` means one server, as in `{0}://127.0.0.1:6379`, and the URL has {1} hosts; servers that belong \
-             together have schemes of their own: `redis+sentinel://`, `redis+cluster://`, `redlock://`",
+            "`{0}://` means one server, as in `{0}://127.0.0.1:6379`, and the URL has {1} hosts; \
+             servers that belong \
+             together have schemes of their own: `redis+sentinel://`, `redis+cluster://`, \
+             `redlock://`",
             config.scheme(),
             config.hosts().len()
         )));

@@ -31,7 +31,8 @@ pub(crate) struct Run<'a> {
     pub(crate) arguments: &'a [&'a [u8]],
 }
 
-/// What a format with owners is made of: each script with the words of its [dialect](crate::format::Dialect) before it.
+/// What a format with owners is made of: each script with the words of its
+/// [dialect](crate::format::Dialect) before it.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
@@ -43,8 +44,8 @@ pub(crate) struct Scripts {
     pub(crate) propose: Script,
 }
 
-/// The scripts, numbered from here on, each with those words of this format before it that it uses; behind those that free
-/// a lock, how this one does it.
+/// The scripts, numbered from here on, each with those words of this format before it that it uses;
+/// behind those that free a lock, how this one does it.
 macro_rules! scripts {
     ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {
         $crate::script::Scripts {
@@ -113,8 +114,9 @@ impl Script {
         self.source
     }
 
-    /// Runs it by its hash, which is short; and if the server does not know it (a restart, `SCRIPT FLUSH`, the first
-    /// time ever), by its text, from which on the server knows it. `NOSCRIPT` says that nothing was carried out.
+    /// Runs it by its hash, which is short; and if the server does not know it (a restart, `SCRIPT
+    /// FLUSH`, the first time ever), by its text, from which on the server knows it. `NOSCRIPT`
+    /// says that nothing was carried out.
     pub(crate) fn run(
         &self,
         link: &mut dyn ConnectionLike,
@@ -136,8 +138,8 @@ impl Script {
         }
     }
 
-    /// Runs it several times in one go, each time with keys and arguments of its own. The answers are in the same order;
-    /// fewer, and why, if not all came.
+    /// Runs it several times in one go, each time with keys and arguments of its own. The answers
+    /// are in the same order; fewer, and why, if not all came.
     pub(crate) fn run_many(
         &self,
         link: &mut dyn ConnectionLike,
@@ -155,7 +157,8 @@ impl Script {
         }
         let unknown: Vec<_> = (0..runs.len()).filter(|run| unknown(&replies[*run])).collect();
         let again: Vec<_> = unknown.iter().map(|run| runs[*run]).collect();
-        // Each by its text: the first may be turned away before the server learns the script from it.
+        // Each by its text: the first may be turned away before the server learns the script from
+        // it.
         let (answers, outcome) =
             Self::send_many([b"EVAL", self.source.as_bytes()], link, &again, by);
         for (run, answer) in unknown.into_iter().zip(answers) {
@@ -163,8 +166,9 @@ impl Script {
         }
         match outcome {
             Ok(()) => (replies, Ok(())),
-            // What was unknown the first time was not carried out then; now it may have been. None is left out in the middle:
-            // nothing here tells one from the other, and a renewal may be repeated.
+            // What was unknown the first time was not carried out then; now it may have been. None
+            // is left out in the middle: nothing here tells one from the other, and a renewal may
+            // be repeated.
             Err(error) => (Vec::new(), Err(error)),
         }
     }
@@ -209,8 +213,8 @@ impl Script {
         self.hash.get_or_init(|| script_hash(self.source))
     }
 
-    /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted from 1) narrows that to
-    /// the one that stands there.
+    /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted
+    /// from 1) narrows that to the one that stands there.
     pub(crate) fn commands(&self, line: Option<usize>) -> Vec<String> {
         let lines = self.source.lines().enumerate();
         let mut commands = Vec::new();

@@ -1,11 +1,13 @@
-//! What kind of server it is that does not know a command: a Sentinel, perhaps, behind a URL that means a Redis server.
+//! What kind of server it is that does not know a command: a Sentinel, perhaps, behind a URL that
+//! means a Redis server.
 
 use crate::connection::{ConnectionLike, Request};
 use crate::reply::{Reply, ServerError};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 
-/// The failure; and where it is that the server does not know a command, whether that is a Sentinel, if it says so by then.
+/// The failure; and where it is that the server does not know a command, whether that is a
+/// Sentinel, if it says so by then.
 pub(crate) fn with_server_kind(
     link: &mut dyn ConnectionLike,
     failure: Failure,

@@ -20,14 +20,16 @@ impl Text {
         text
     }
 
-    /// The digits of `value`: what [`of`](Self::of) prints, without the machinery for all kinds of printing.
+    /// The digits of `value`: what [`of`](Self::of) prints, without the machinery for all kinds of
+    /// printing.
     pub(crate) fn number(value: u64) -> Self {
         let mut text = Self { bytes: [0; Self::MAX], length: 0 };
         text.push_digits(value);
         text
     }
 
-    /// An owner as it stands on the wire, likewise: there is one in every request, and a hundred in a batch of renewals.
+    /// An owner as it stands on the wire, likewise: there is one in every request, and a hundred in
+    /// a batch of renewals.
     pub(crate) fn owner(owner: OwnerId) -> Self {
         let mut text = Self { bytes: [0; Self::MAX], length: ClientId::LENGTH + 1 };
         let (client, number) = text.bytes.split_first_chunk_mut().expect("there is room for it");

@@ -34,6 +34,7 @@ use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
 use crate::notices::Notices;
+use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
 use crate::panics::call_backend;
 use crate::process::Origin;
@@ -157,6 +158,23 @@ impl Engine {
     /// In a forked child.
     pub(crate) fn local_lock(&self, name: &LockName) -> Result<Arc<LocalLock>, Error> {
         self.registry.get(name).ok_or_else(|| forked().on(name))
+    }
+
+    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
+    /// busy until the deadline.
+    pub(crate) fn acquire(
+        &self,
+        lock: &Arc<LocalLock>,
+        thread: Option<u64>,
+        options: &LockOptions,
+    ) -> Result<Option<Arc<Acquisition>>, Error> {
+        #[cfg(feature = "tracing")]
+        let span = crate::trace::acquire(&lock.name);
+        let result =
+            acquire::acquire(self, lock, thread, options).map_err(|error| error.on(&lock.name));
+        #[cfg(feature = "tracing")]
+        crate::trace::ended(&span, &result);
+        result
     }
 
     /// Verifies what is held whenever the backend asks for it.

@@ -1,5 +1,6 @@
-//! `counter`: `INCR`, and whoever gets 1 has the lock and gives it an expiry; a plain `DEL` frees it. The second form of the
-//! "Pattern: Locking with INCR" that went round, in the three ways in which it is written.
+//! `counter`: `INCR`, and the client that gets 1 has the lock and gives it an expiry; a plain `DEL`
+//! frees it. The second form of the "Pattern: Locking with INCR" that went round, in the three ways
+//! in which it is written.
 
 use super::format::CommandSequence;
 use super::plain::{held, lease};
@@ -13,7 +14,8 @@ use std::time::Duration;
 pub(super) enum Counter {
     /// By a second command of the winner's. If that never comes, the lock stays for ever.
     Commands,
-    /// In one transaction, which cannot look at what `INCR` said: whoever loses makes the winner's lease longer.
+    /// In one transaction, which cannot look at what `INCR` said: a failed attempt extends the
+    /// winner's lease.
     Transaction,
     /// In a script. What it wrote before an error stays.
     Script,
@@ -35,7 +37,8 @@ impl Counter {
                 count
             }
             Self::Transaction => {
-                // Its `EXPIRE` is carried out also where its `INCR` fails, and would end what is no lock.
+                // Its `EXPIRE` is carried out also where its `INCR` fails, and would end what is no
+                // lock.
                 if let Some(value) = commands.look()? {
                     must_count(commands, &value)?;
                 }

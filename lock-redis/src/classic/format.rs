@@ -24,7 +24,8 @@ use std::time::Duration;
 
 /// Is told of every step between two commands of an algorithm that has several.
 ///
-/// To hold a client up at a step, `at` blocks. It runs on the thread that asks, in the middle of its attempt.
+/// To hold a client up at a step, `at` blocks. It runs on the thread that asks, in the middle of
+/// its attempt.
 pub trait StepHook: fmt::Debug + Send + Sync {
     /// This client is about to take `step` with the lock `name`.
     fn at(&self, step: &'static str, name: &LockName);
@@ -74,7 +75,7 @@ impl WireFormat for ClassicFormat {
             .replication(ReplicaSupport::Never)
     }
 
-    /// A transaction: nobody else's commands may come in between.
+    /// A transaction must not have other requests in between.
     fn needs_own_link(&self) -> bool {
         matches!(self.algorithm, Algorithm::Counter(Counter::Transaction))
     }
@@ -88,7 +89,8 @@ impl WireFormat for ClassicFormat {
         let (lease, interval) = (attempt.lease.duration(), self.polls.interval);
         if interval >= lease {
             return Err(Failure::NotSent(Error::configuration(format!(
-                "who waits asks every {interval:?}, and the lease of {lease:?} is no longer than that: set `poll` in \
+                "a waiter asks every {interval:?}, and the lease of {lease:?} is no longer than \
+                 that: set `poll` in \
                  `format={}` below it",
                 self.name()
             ))));
@@ -133,8 +135,8 @@ impl WireFormat for ClassicFormat {
         })
     }
 
-    /// Only what looks like a lock of this format is deleted. It is looked at first, and may be another's by then: that is
-    /// what these formats are like.
+    /// Only what looks like a lock of this format is deleted. It is looked at first, and may be
+    /// another's by then: that is what these formats are like.
     fn force(
         &self,
         link: &mut dyn ConnectionLike,
@@ -207,7 +209,8 @@ impl CommandSequence<'_> {
         }
     }
 
-    /// The answer to the next command: what was heard where the attempt was before, or what `ask` says.
+    /// The answer to the next command: what was heard where the attempt was before, or what `ask`
+    /// says.
     fn once(
         &mut self,
         ask: impl FnOnce(&mut Self) -> Result<Reply, Failure>,
@@ -271,7 +274,8 @@ impl CommandSequence<'_> {
     }
 
     fn exec(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
-        // First, and alone: who may not do this would have the commands behind it carried out one by one.
+        // First, and alone: without the right to MULTI, the commands behind it would run one by
+        // one.
         if let Reply::Error(error) = self.link.call(&Request(&[&[b"MULTI"]]), self.by)? {
             return Err(refused(self.link, &error, &Asked::Command("MULTI", self.key)));
         }
@@ -284,7 +288,8 @@ impl CommandSequence<'_> {
             self.link.close();
             return Err(error.into());
         }
-        // An error of a command that was not even queued says more than that of `EXEC`, which comes of it.
+        // An error of a command that was not even queued says more than that of `EXEC`, which comes
+        // of it.
         for reply in replies {
             match reply {
                 Reply::Error(error) => {
@@ -307,13 +312,15 @@ impl CommandSequence<'_> {
         Err(self.unexpected("EXEC"))
     }
 
-    /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is what a failure says.
-    /// Whether it was there still: somebody may have deleted it in between, or the master that made it may be gone.
+    /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is
+    /// what a failure says. Whether it was there still: another client may have deleted it in
+    /// between, or the master that made it may be gone.
     pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Failure> {
         self.progress.wrote();
         self.step("EXPIRE");
         match self.ask("EXPIRE", &[seconds])? {
-            // If another has made it anew since, nobody can tell, here as in the programs that do this.
+            // If another client has made it anew since, that is not seen, as in the programs that
+            // do this.
             Reply::Int(set) => Ok(set != 0),
             _ => Err(self.unexpected("EXPIRE")),
         }
@@ -324,7 +331,7 @@ impl CommandSequence<'_> {
         self.progress.wrote();
     }
 
-    /// Somebody has it, for as long as the key lives.
+    /// Another client has it, for as long as the key lives.
     pub(super) fn taken(&mut self) -> Result<Answer, Failure> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
@@ -374,7 +381,7 @@ impl CommandSequence<'_> {
         }
     }
 
-    /// Deletes the key, whoever's it is.
+    /// Deletes the key, whichever client made it.
     pub(super) fn delete(&mut self) -> Result<Release, Failure> {
         self.step("DEL");
         match self.ask("DEL", &[])? {

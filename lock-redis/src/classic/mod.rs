@@ -1,4 +1,5 @@
-//! [`ClassicBackend`]: locks of the time before `SET NX EX` and Lua, which do not say who holds them.
+//! [`ClassicBackend`]: locks of the time before `SET NX EX` and Lua, which do not say who holds
+//! them.
 //!
 //! - `format`: the three algorithms as a wire format, command by command
 //! - [`plain`], [`timestamp`], [`counter`]: one algorithm each
@@ -31,7 +32,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What is said of an attempt without an answer, which nothing in the store can be matched with.
-const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease ends, or without an end where a command of its \
+const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease ends, or without \
+ an end where a command of its \
      own sets that: `inspect` tells, and `force_unlock` frees it";
 
 /// A store of locks that do not say who holds them, with what follows from that.
@@ -54,8 +56,8 @@ struct Held {
     is_released: AtomicBool,
 }
 
-/// Opens the store that `build` makes for the format that `config` names: by a
-/// [`ClassicBackend`] where that is one of this module. `hook` is told of the steps of such a format.
+/// Opens the store that `build` makes for the format that `config` names: by a [`ClassicBackend`]
+/// where that is one of this module. `hook` is told of the steps of such a format.
 ///
 /// # Errors
 ///
@@ -178,7 +180,8 @@ impl ClassicBackend {
             "because the lease is over, and the lock may be another's".to_owned()
         } else {
             format!(
-                "because it could free another's lock: that is left to the lease, of which there are {left:.1?}"
+                "because it could free another's lock: that is left to the lease, of which there \
+                 are {left:.1?}"
             )
         };
         let message = format!("the release was not confirmed: it is not sent again, {then}");
@@ -190,7 +193,8 @@ impl ClassicBackend {
 fn came_late(attempt: &Attempt<'_>, took: Duration) -> Error {
     let (lease, validity) = (attempt.lease, attempt.lease.validity());
     Error::unavailable(format!(
-        "the store granted it, but its answer took {took:.1?}, and a lease of {lease} is good for {validity:.1?} only: it is \
+        "the store granted it, but its answer took {took:.1?}, and a lease of {lease} is good for \
+         {validity:.1?} only: it is \
          left to its lease, because it may be another's by now; ask for a longer lease"
     ))
 }

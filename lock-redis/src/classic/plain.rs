@@ -1,6 +1,6 @@
-//! `plain`: `SET key value NX EX seconds`, and a plain `DEL`: the first form of a lock on the page of `SET` in the Redis
-//! documentation. Whoever holds it for longer than its lease deletes a successor's. And what was there before `SET` could do
-//! both: `SETNX` and `EXPIRE`.
+//! `plain`: `SET key value NX EX seconds`, and a plain `DEL`: the first form of a lock on the page
+//! of `SET` in the Redis documentation. A client that holds it for longer than its lease deletes
+//! its successor's. And what was there before `SET` could do both: `SETNX` and `EXPIRE`.
 
 use super::format::{CommandSequence, seconds};
 use crate::format::remaining;
@@ -10,7 +10,8 @@ use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
-/// The value is ours to choose; it says who holds the lock, for people who look, and nothing minds it.
+/// The value is ours to choose; it says who holds the lock, for people who look, and no command
+/// reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plain {
     /// In one command.
@@ -28,7 +29,7 @@ impl Plain {
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Failure> {
-        // Not as `token` writes it: who finds that would wait to be told of the release.
+        // Not as `token` writes it: a client of that format would wait to be told of the release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => {
@@ -45,7 +46,8 @@ impl Plain {
         };
         match reply {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
-            // Anything at all that is there keeps us out; what is no text is no lock of this format.
+            // Anything at all that is there keeps us out; what is no text is no lock of this
+            // format.
             Reply::Nil => match commands.ask("STRLEN", &[])? {
                 Reply::Int(_) => commands.taken(),
                 _ => Err(commands.unexpected("STRLEN")),
@@ -60,7 +62,7 @@ impl Plain {
     }
 }
 
-/// Somebody holds it; the key's TTL says for how long.
+/// It is held; the key's TTL says for how long.
 pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<LockInfo, Failure> {
     match commands.ask("PTTL", &[])? {
         Reply::Int(-2) => Ok(LockInfo::FREE), // it ended just now
@@ -72,7 +74,8 @@ pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<Lo
     }
 }
 
-/// The lease in whole seconds, which these commands count in: never shorter than what was asked for.
+/// The lease in whole seconds, which these commands count in: never shorter than what was asked
+/// for.
 pub(super) fn lease(attempt: &Attempt<'_>) -> Text {
     Text::number(seconds(attempt.lease.duration()))
 }

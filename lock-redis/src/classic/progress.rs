@@ -1,14 +1,16 @@
-//! [`Progress`]: how far an attempt of several commands has come, for where it is sent on from one node to the next.
+//! [`Progress`]: how far an attempt of several commands has come, for where it is sent on from one
+//! node to the next.
 
 use crate::reply::Reply;
 use lock_core::backend::Failure;
 
 /// What an attempt of several commands has heard so far.
 ///
-/// A slot of a cluster may move between two of them, and the next is then turned away where the first was carried out. Begun
-/// anew at the slot's next node, the attempt would find the key that it made itself, and take it for another's: nobody would
-/// have the lock, and where its `EXPIRE` is still to come, for ever. So it goes on there where it stood: what was answered is
-/// not sent again.
+/// A slot of a cluster may move between two of them, and the next is then turned away where the
+/// first was carried out. Begun anew at the slot's next node, the attempt would find the key that
+/// it made itself, and take it for another's: no client would have the lock, and where its `EXPIRE`
+/// is still to come, for ever. So it goes on there where it stood: what was answered is not sent
+/// again.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     heard: Vec<Reply>,
@@ -31,8 +33,8 @@ impl Progress {
         self.wrote = true;
     }
 
-    /// What the attempt came to, when it is sent on no more: one that has written something and failed then may have left
-    /// that behind.
+    /// What the attempt came to, when it is sent on no more: one that has written something and
+    /// failed then may have left that behind.
     pub(super) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         outcome.map_err(
             |failure| {

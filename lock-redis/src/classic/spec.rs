@@ -25,7 +25,8 @@ pub(super) fn read(
             (Algorithm::Plain(form), "`set` and `commands`, `poll=` and `jitter=`")
         }
         "timestamp" => {
-            let known = "`seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` with `delete`, \
+            let known = "`seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` \
+             with `delete`, \
                  `not-older` or `compare`, `poll=` and `jitter=`";
             (Algorithm::Timestamp(timestamp(&mut settings, context)?), known)
         }
@@ -45,7 +46,8 @@ pub(super) fn read(
     if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
         let interval = polls.interval;
         return Err(settings.refuse(&format!(
-            "who waits asks every {interval:?}, and lease={lease:?} is no longer than that: set `poll` below it"
+            "a waiter asks every {interval:?}, and lease={lease:?} is no longer than that: set \
+             `poll` below it"
         )));
     }
     settings.must_be_used_up(known)?;

@@ -1,8 +1,9 @@
-//! `timestamp`: `SETNX` with the time when the lock ends as its value, and `GETSET` by whoever finds that past: "Design pattern:
-//! Locking with SETNX" in the Redis documentation. The time is the clients' own, and the key never expires.
+//! `timestamp`: `SETNX` with the time when the lock ends as its value, and `GETSET` by the client
+//! that finds that past: "Design pattern: Locking with SETNX" in the Redis documentation. The time
+//! is the clients' own, and the key never expires.
 //!
-//! It is written in two spellings: whole seconds, with one more than the lease (that page), and as Python prints a float,
-//! without (redis-py 2 and tornado-redis).
+//! It is written in two spellings: whole seconds, with one more than the lease (that page), and as
+//! Python prints a float, without (redis-py 2 and tornado-redis).
 
 use super::format::{CommandSequence, seconds};
 use crate::reply::Reply;
@@ -38,9 +39,9 @@ pub(super) enum Rule {
 /// How a lock is taken over that was held until a time that is past.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Takeover {
-    /// Its time is changed for ours, and whoever gets the old one for it has the lock.
+    /// Its time is changed for ours, and the client that gets the old one for it has the lock.
     GetSet,
-    /// It is deleted, and then it is anybody's: what one would do first, and the page warns of.
+    /// It is deleted, and then free for any client: the obvious way, which the page warns of.
     Delete,
 }
 
@@ -88,7 +89,8 @@ impl Timestamp {
                 _ => return Err(commands.unexpected("SETNX")),
             }
             commands.step("GET");
-            // Freed in between, and perhaps another's by now: neither to be deleted nor to be overwritten.
+            // Freed in between, and perhaps another's by now: neither to be deleted nor to be
+            // overwritten.
             let Some(stored) = commands.get()? else { continue };
             return match self.left(commands, &stored)? {
                 Some(left) => Ok(busy(left)),
@@ -116,7 +118,8 @@ impl Timestamp {
         }
         commands.step("GETSET");
         let found = commands.text("GETSET", &[until.as_bytes()])?;
-        // If another was faster, its time has been overwritten with ours, a little later: so the algorithm has it.
+        // If another was faster, its time has been overwritten with ours, a little later: so the
+        // algorithm has it.
         commands.wrote();
         match found.map(|found| self.left(commands, &found)).transpose()?.flatten() {
             None => Ok(granted(until)),
@@ -161,8 +164,8 @@ impl Timestamp {
         })
     }
 
-    /// Until when a lock is held that is taken now, as it is written. In whole seconds upwards, also as a float: those who
-    /// write it so read their own clock in whole seconds.
+    /// Until when a lock is held that is taken now, as it is written. In whole seconds upwards,
+    /// also as a float: those who write it so read their own clock in whole seconds.
     fn until(&self, lease: Duration) -> String {
         let end = seconds(self.clock.unix_time().saturating_add(lease));
         let end = match self.spelling {
@@ -176,7 +179,8 @@ impl Timestamp {
         }
     }
 
-    /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None` if it is free.
+    /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None`
+    /// if it is free.
     fn left(
         &self,
         commands: &CommandSequence<'_>,
@@ -191,7 +195,8 @@ impl Timestamp {
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         let read = match self.spelling {
             Spelling::Seconds => now.as_secs_f64(),
-            // As those read it who write it so. What a finer clock finds past they still hold.
+            // As the programs read it that write it so. What a finer clock finds past they still
+            // hold.
             Spelling::Float => now.as_secs() as f64,
         };
         let left = (until - now.as_secs_f64()).max(0.0);
@@ -203,7 +208,7 @@ fn granted(until: String) -> Answer {
     Answer::Granted(Grant::new(None).receipt(Receipt::new(Until(until))))
 }
 
-/// Somebody has it, for this long yet, or for ever.
+/// Another client has it, for this long yet, or for ever.
 fn busy(left: Option<Duration>) -> Answer {
     left.map_or(Answer::BusyWithoutExpiry(None), |left| Answer::Busy(Some(left)))
 }

@@ -6,7 +6,8 @@ use crate::server_kind;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 
-/// No lock that is a text is longer, in bytes: what is, is not read. The scripts of `token` have the same number.
+/// No lock that is a text is longer, in bytes: what is, is not read. The scripts of `token` have
+/// the same number.
 pub(crate) const LONGEST_TEXT: i64 = 4096;
 
 /// The failure, with what the server says is under the key, if it says so by then.

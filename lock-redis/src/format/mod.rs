@@ -43,7 +43,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
-/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of them: `docs/INTEROP.md`.
+/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of
+/// them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
 /// What stands under a lock's key, and how it is taken, looked at and freed on one connection.
@@ -113,7 +114,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] where it names none that there is, or asks it for something that it does not know.
+    /// [`Error::is_configuration`] where it names none that there is, or asks it for something that
+    /// it does not know.
     pub fn of(config: &Config) -> Result<Self, Error> {
         Ok(Self(Arc::new(spec::read(config)?)))
     }
@@ -130,7 +132,8 @@ impl Format {
         self.woken().map(ForeignClient::name)
     }
 
-    /// Whether releases must be told on plain channels, because others listen there who know no sharded ones.
+    /// Whether releases must be told on plain channels, because foreign clients listen there that
+    /// know no sharded ones.
     #[must_use]
     pub fn needs_plain_channels(&self) -> bool {
         self.woken() == Some(ForeignClient::SpringIntegration)
@@ -140,7 +143,8 @@ impl Format {
         self.0.owned().and_then(|format| format.dialect.wakes())
     }
 
-    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
+    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
+    /// or on plain ones.
     pub fn use_sharded_channels(&self, sharded: bool) {
         if let Some(format) = self.0.owned() {
             format.use_sharded_channels(sharded);
@@ -214,8 +218,9 @@ pub(crate) fn run(
     }
 }
 
-/// The failure of a request that was answered with an error. A connection to a replica is of no use: its server may have
-/// been the master when it was made, and the server's name may stand for another one by now.
+/// The failure of a request that was answered with an error. A connection to a replica is of no
+/// use: its server may have been the master when it was made, and the server's name may stand for
+/// another one by now.
 pub(crate) fn refused(
     link: &mut dyn ConnectionLike,
     answer: &ServerError,
@@ -228,7 +233,8 @@ pub(crate) fn refused(
     failure
 }
 
-/// The server answered, but not as our script does. If questions and answers are out of step, so are the next ones.
+/// The server answered, but not as our script does. If questions and answers are out of step, so
+/// are the next ones.
 pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {
     link.close();
     strange(link.server(), &format!("the script `{}`", script.name()))
@@ -238,7 +244,8 @@ pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says, which was told to publish on this channel. So many who may wait it could not count.
+/// What a script that releases says, which was told to publish on this channel; `unseen` waiters it
+/// could not count.
 pub(crate) fn released(
     server: &Server,
     channels: ChannelKind,
@@ -278,12 +285,14 @@ pub(crate) fn unpublished(
     server.warn_of(WarningKind::NotPublished, cause, || {
         let cause = error_mapping::explain(server, why, &asked(channel));
         format!(
-            "releases on {server} are not told to those who wait, who ask again and again instead: {cause} ({why})"
+            "releases on {server} do not reach the waiters, which ask again and again instead: \
+             {cause} ({why})"
         )
     });
 }
 
-/// Without our own subscription, if that only `lingers`: nobody of this client waits there any more.
+/// Without our own subscription, if that only `lingers`: no thread of this client waits there any
+/// more.
 pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Release {
     match release {
         Release::FreedFor(told @ 1..) if lingers() => Release::FreedFor(told - 1),
@@ -294,7 +303,7 @@ pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Rel
 /// What PTTL says of a key that has no expiry.
 pub(crate) const FOR_EVER: i64 = -1;
 
-/// Somebody else has it, and this is what PTTL says of the key; -2 is what an owner hears that is closed.
+/// Another client has it, and this is what PTTL says of the key; -2 is what a closed owner hears.
 pub(crate) fn taken(pttl: i64) -> Answer {
     if pttl == FOR_EVER { Answer::BusyWithoutExpiry(None) } else { Answer::Busy(remaining(pttl)) }
 }

@@ -1,5 +1,5 @@
-//! [`OwnedFormat`]: formats in which the owner stands under the key, so that nobody frees or renews what is another's. They
-//! differ in their [`Dialect`] only; the scripts are the same.
+//! [`OwnedFormat`]: formats in which the owner stands under the key, so that no client frees or
+//! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::poll_interval::PollInterval;
 use super::wakes::Naming;
@@ -32,7 +32,8 @@ pub(crate) struct Dialect {
     pub(crate) scripts: Scripts,
     /// Whether one plain command takes it where no token is to be made.
     pub(crate) takes_plainly: bool,
-    /// Whether its scripts know by what is under the key whether the holder will tell of its release.
+    /// Whether its scripts know by what is under the key whether the holder will tell of its
+    /// release.
     pub(crate) tells_apart: bool,
 }
 
@@ -43,7 +44,7 @@ impl Dialect {
     }
 }
 
-/// How often who waits asks again although it should be told: others may write as we do.
+/// How often a waiter asks again although it should be told: foreign clients may write as we do.
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// A format, with the settings that it depends on.
@@ -55,15 +56,15 @@ pub(crate) struct OwnedFormat {
     naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
-    /// How often who waits asks again while somebody has the lock who does not tell of its release, or may not.
+    /// How often a waiter asks again while the holder does not publish its release, or may not.
     polls: Option<PollInterval>,
-    /// A tombstone lives at least this long: a request may be under way for as long as a command may take, and the
-    /// lease that it asks for may be shorter.
+    /// A tombstone lives at least this long: a request may be under way for as long as a command
+    /// may take, and the lease that it asks for may be shorter.
     shortest_tombstone: Duration,
     /// Whether keys may be in different slots, and so on different nodes.
     has_slots: bool,
-    /// Whether releases are told on sharded channels. Settled before anything is asked, and then left so: who waits and
-    /// who releases must mean the same.
+    /// Whether releases are told on sharded channels. Settled before anything is asked, and then
+    /// left so: waiters and holders must mean the same channel.
     sharded: AtomicBool,
 }
 
@@ -86,7 +87,8 @@ impl WireFormat for OwnedFormat {
     }
 
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
-        // Where the scripts tell those apart that do not tell, some may look like one of us all the same.
+        // Where the scripts tell those apart that do not tell, some may look like one of us all the
+        // same.
         let least = if self.dialect.tells_apart { SELDOM } else { Duration::ZERO };
         let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
         Abilities::full()
@@ -126,7 +128,8 @@ impl WireFormat for OwnedFormat {
             by,
         )?;
         match &reply {
-            // No token: those are never less than the server's time. Asked for one, it is not the answer to this.
+            // No token: those are never less than the server's time. Asked for one, it is not the
+            // answer to this.
             Reply::Int(1) if mode == b"0" => Ok(Answer::Granted(Grant::new(None))),
             Reply::Int(first @ 2..) if mode != b"0" => {
                 let tokens = token_range(*first, reserve);
@@ -236,7 +239,8 @@ impl OwnedFormat {
         }
     }
 
-    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of, or on plain ones.
+    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
+    /// or on plain ones.
     pub(super) fn use_sharded_channels(&self, sharded: bool) {
         self.sharded.store(sharded, Ordering::Relaxed);
     }
@@ -246,8 +250,8 @@ impl OwnedFormat {
         self.channels().publish().as_bytes()
     }
 
-    /// How many may wait whom the server does not count: a registry of Spring's listens on any node of a cluster, and each node
-    /// knows of its own. They count as one.
+    /// How many may wait whom the server does not count: a registry of Spring's listens on any node
+    /// of a cluster, and each node knows of its own. They count as one.
     fn unseen(&self) -> u32 {
         u32::from(self.has_slots && self.dialect.wakes() == Some(ForeignClient::SpringIntegration))
     }
@@ -267,8 +271,9 @@ impl OwnedFormat {
         self.dialect.wakes().and_then(|wakes| wakes.list(key))
     }
 
-    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock could not be given back:
-    /// it is not taken either. The library has the same limit, and says `CROSSSLOT`.
+    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock
+    /// could not be given back: it is not taken either. The library has the same limit, and says
+    /// `CROSSSLOT`.
     fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
         match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
             Some(list) => Err(Failure::Refused(Error::configuration(error_mapping::apart(&list)))),
@@ -276,7 +281,8 @@ impl OwnedFormat {
         }
     }
 
-    /// Somebody else has it, for this long by its TTL: when to look again, whether or not anybody tells of the release.
+    /// Another client has it, for this long by its TTL: when to look again, whether or not the
+    /// release is published.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told);
         match (taken(pttl), polls.map(PollInterval::pause)) {
@@ -286,7 +292,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Whether a free lock is taken by one command that everybody has, and not by our script.
+    /// Whether a free lock is taken by one plain command, and not by our script.
     fn takes_plainly(&self) -> bool {
         self.dialect.takes_plainly && self.policy == TokenPolicy::Off
     }
@@ -304,8 +310,8 @@ impl OwnedFormat {
         }
     }
 
-    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether our own subscription to a
-    /// channel is one that no waiter needs any more.
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether
+    /// our own subscription to a channel is one that no waiter needs any more.
     pub(crate) fn submit_release(
         &self,
         link: &SharedConnection,
@@ -341,7 +347,8 @@ impl OwnedFormat {
         });
     }
 
-    /// Puts together what is sent to end a holding: the script, the lock's key, all keys, and the arguments.
+    /// Puts together what is sent to end a holding: the script, the lock's key, all keys, and the
+    /// arguments.
     fn closing<T>(
         &self,
         acquisition: &AcquisitionId,
@@ -353,7 +360,8 @@ impl OwnedFormat {
         let told = [owner.as_bytes(), channel.as_bytes(), self.publish()];
         let list = self.list(&key);
         let signal = list.as_deref().map(str::as_bytes);
-        // Without a receipt there is no telling whether the counter is still where our grant left it.
+        // Without a receipt there is no telling whether the counter is still where our grant left
+        // it.
         let unused = closing
             .last_used
             .zip(acquisition.receipt.get::<SetAside>())
@@ -428,8 +436,9 @@ fn with<'a, 'b>(keys: &'b mut [&'a [u8]], one: Option<&'a [u8]>) -> &'b [&'a [u8
     keys
 }
 
-/// Renews each key by a script of its own, all in one write: of two keys in one script either might be in another slot, or
-/// have moved to another node already. That costs the server 0.5 ms for a hundred, where one script for all costs 0.3.
+/// Renews each key by a script of its own, all in one write: of two keys in one script either might
+/// be in another slot, or have moved to another node already. That costs the server 0.5 ms for a
+/// hundred, where one script for all costs 0.3.
 fn renew_apart(
     script: &'static Script,
     link: &mut dyn ConnectionLike,

@@ -1,8 +1,8 @@
-//! [`PollInterval`]: how often who waits asks again, where nobody tells of a release.
+//! [`PollInterval`]: how often a waiter asks again where releases are not published.
 
 use std::time::Duration;
 
-/// How often who waits asks again.
+/// How often a waiter asks again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PollInterval {
     pub(crate) interval: Duration,

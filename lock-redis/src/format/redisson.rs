@@ -1,7 +1,8 @@
 //! `redisson`: a lock as Redisson's `RLock` has it, and the tokens of its `RFencedLock`.
 //!
-//! Under the lock's name stands a hash of one field, `owner -> 1`, whose TTL is the lease; `0` on the lock's channel
-//! says that it was released. Redisson counts re-entries in the value; ours are counted locally, so it is always 1.
+//! Under the lock's name stands a hash of one field, `owner -> 1`, whose TTL is the lease; `0` on
+//! the lock's channel says that it was released. Redisson counts re-entries in the value; ours are
+//! counted locally, so it is always 1.
 
 use super::Dialect;
 use crate::script::scripts;

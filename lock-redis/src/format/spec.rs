@@ -1,4 +1,5 @@
-//! What `format=` says: the name of a format, and its own settings behind it, as in `format=token,poll=10ms`.
+//! What `format=` says: the name of a format, and its own settings behind it, as in
+//! `format=token,poll=10ms`.
 
 use super::owned::OwnedFormat;
 use super::poll_interval::PollInterval;
@@ -7,7 +8,7 @@ use crate::foreign_client::ForeignClient;
 use lock_core::{Config, Error};
 use std::time::Duration;
 
-/// Who asks less often than this does not wait, but forget.
+/// The longest interval between two attempts of a waiter.
 const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 
 /// What there is, for messages.
@@ -106,7 +107,7 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// How often who waits asks again, if anything is said of it; what is not said is as usual.
+    /// How often a waiter asks again, if anything is said of it; what is not said is as usual.
     pub(crate) fn polls(&mut self, usual: PollInterval) -> Result<Option<PollInterval>, Error> {
         let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
         if interval.is_none() && jitter.is_none() {
@@ -201,7 +202,8 @@ mod tests {
             ),
             (
                 "token,wakes=redis-py",
-                "no setting `wakes=redis-py`; there are `poll=` and `jitter=`, `wakes=` with `python-redis-lock` or `spring-integration`",
+                "no setting `wakes=redis-py`; there are `poll=` and `jitter=`, `wakes=` with \
+                 `python-redis-lock` or `spring-integration`",
             ),
             ("redisson,wakes=spring-integration", "there are `poll=` and `jitter=`"),
             ("token,wakes=python-redis-lock", "needs `prefix=lock:`"),

@@ -1,9 +1,10 @@
-//! `token`: a lock as most libraries but Redisson have it: a string that only its owner knows, and whose TTL is the lease
-//! (the Redis documentation's "Distributed Locks with Redis", and the last form on the page of its `SET`).
+//! `token`: a lock as most libraries but Redisson have it: a string that only its owner knows, and
+//! whose TTL is the lease (the Redis documentation's "Distributed Locks with Redis", and the last
+//! form on the page of its `SET`).
 //!
-//! Ours is taken with a script, which makes its fencing token along with it, in a key beside it; where those are switched
-//! off, by one plain `SET key owner NX PX lease`, as theirs. Whoever only polls sees no difference; who waits with us hears
-//! of our releases on a channel of ours.
+//! Ours is taken with a script, which makes its fencing token along with it, in a key beside it;
+//! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
+//! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
 use super::{Dialect, foreign_value, refused, strange};
 use crate::connection::{ConnectionLike, Request};
@@ -16,7 +17,7 @@ use lock_core::backend::{Attempt, Failure};
 
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
-/// The one that everybody speaks.
+/// The dialect without `wakes=`.
 pub(crate) static TOKEN: Dialect = Dialect {
     name: "token",
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
@@ -24,8 +25,9 @@ pub(crate) static TOKEN: Dialect = Dialect {
     tells_apart: true,
 };
 
-/// Takes the lock as everybody does, if it is free; otherwise nothing happens, and our script knows why: its answer to a copy
-/// of this attempt may have been lost. Unlike the script, this minds no tombstone.
+/// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
+/// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this
+/// minds no tombstone.
 pub(super) fn take_plainly(
     link: &mut dyn ConnectionLike,
     key: &str,

@@ -1,9 +1,10 @@
 //! The setting `wakes=` of `format=token`: whose waiters our releases wake besides our own.
 //!
-//! Two libraries tell their own kind of a release, by a signal of their own, and whoever waits there sleeps until it comes.
-//! With the setting a release says it as well, in the script that frees the lock. That is all that is different: each is a
-//! [`Dialect`] with another end behind the same scripts (`lua/free`). An end of its own, and not a condition in the one that
-//! all have: so what the others send, and what it costs the server, stays as it was.
+//! Two libraries tell their own waiters of a release by a signal of their own, and those sleep
+//! until it comes. With the setting a release says it as well, in the script that frees the lock.
+//! That is all that is different: each is a [`Dialect`] with another end behind the same scripts
+//! (`lua/free`). An end of its own, and not a condition in the one that all have: so what the
+//! others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
 use super::poll_interval::PollInterval;
@@ -12,8 +13,8 @@ use crate::keys;
 use crate::script::scripts;
 use std::time::Duration;
 
-/// How often who waits of ours asks beside python-redis-lock, whose release hands the lock to one of theirs and says nothing that we
-/// could hear: at ten times this interval ours had one turn of a hundred.
+/// How often a waiter of ours asks beside python-redis-lock, whose release hands the lock to one of
+/// its own and publishes nothing: at ten times this interval ours had one turn of a hundred.
 const OFTEN: Duration = Duration::from_millis(10);
 
 /// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.
@@ -52,7 +53,7 @@ impl ForeignClient {
         ("wakes=spring-integration", Self::SpringIntegration),
     ];
 
-    /// How often who waits of ours asks again where nothing is said of it.
+    /// How often a waiter of ours asks again where nothing is said of it.
     pub(super) fn usual_polls(self) -> PollInterval {
         match self {
             Self::PythonRedisLock => PollInterval::new(OFTEN, None),
@@ -71,10 +72,12 @@ impl ForeignClient {
     pub(super) fn complaint(self, prefix: &str) -> Option<&'static str> {
         match self {
             Self::PythonRedisLock => (!prefix.starts_with(LOCK)).then_some(
-                "`wakes=python-redis-lock` needs `prefix=lock:`, which that library puts before the name of a lock",
+                "`wakes=python-redis-lock` needs `prefix=lock:`, which that library puts before \
+                 the name of a lock",
             ),
             Self::SpringIntegration => (prefix.len() < 2 || !prefix.ends_with(':')).then_some(
-                "`wakes=spring-integration` needs a prefix that ends with `:`, the registry's key and that, as in `prefix=registry:`",
+                "`wakes=spring-integration` needs a prefix that ends with `:`, the registry's key \
+                 and that, as in `prefix=registry:`",
             ),
         }
     }

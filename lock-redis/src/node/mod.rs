@@ -1,8 +1,8 @@
-//! [`Node`]: one server, all our connections to it, and what can be asked of it. A standalone server is one node; where
-//! several servers make a store, each that may be written to is one.
+//! [`Node`]: one server, all our connections to it, and what can be asked of it. A standalone
+//! server is one node; where several servers make a store, each that may be written to is one.
 //!
-//! What a lock looks like in the store is not a node's matter but the format's, which every request is made by: there
-//! is one for each client, whatever the number of nodes.
+//! What a lock looks like in the store is not a node's matter but the format's, which every request
+//! is made by: there is one for each client, whatever the number of nodes.
 
 mod quorum_requests;
 mod renewals;
@@ -38,31 +38,33 @@ pub enum RequestMode {
     Asking,
 }
 
-/// What only a format can that says who holds a lock.
+/// What only a format that says who holds a lock can do.
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 
 /// One server.
 ///
-/// Attempts and releases of all threads share one connection, and wait on it for their answers only; renewals have one
-/// of their own, so that traffic cannot starve them, and go over the shared one where that cannot be had; what cleans up after a lost answer, and what renews while another
-/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing is
-/// dialled before it is needed.
+/// Attempts and releases of all threads share one connection, and wait on it for their answers
+/// only; renewals have one of their own, so that traffic cannot starve them, and go over the shared
+/// one where that cannot be had; what cleans up after a lost answer, and what renews while another
+/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first
+/// watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct Node {
-    /// The way of all requests but the renewals: one for all threads, so that the requests of a lock keep their order. Two
-    /// were no faster, neither with 8 threads nor with 128.
+    /// The way of all requests but the renewals: one for all threads, so that the requests of a
+    /// lock keep their order. Two were no faster, neither with 8 threads nor with 128.
     link: SharedConnection,
     /// For what must not stand behind a request that takes too long.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
-    /// The link of the lane. Whoever finds it taken, because the renewal before hangs, borrows one of the pool.
+    /// The connection for renewals. A renewal that finds it taken, because the one before hangs,
+    /// borrows one of the pool.
     renewals: Mutex<PoolSlot>,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
-    /// Who knows how many replicas there are.
+    /// Knows how many replicas there are.
     listing: Option<Arc<dyn Listing>>,
 }
 
@@ -85,7 +87,7 @@ impl Node {
         })
     }
 
-    /// The same with somebody who knows how many replicas it has: without, the policy "all" is refused.
+    /// The same with a source of the number of its replicas: without, the policy "all" is refused.
     #[must_use]
     pub fn with_listing(mut self, listing: Arc<dyn Listing>) -> Self {
         self.listing = Some(listing);
@@ -140,7 +142,8 @@ impl Node {
     ) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
         let time = attempt.replication.time();
-        // On another connection than the releases, it must not come before one that has left already.
+        // On another connection than the releases, it must not come before one that has left
+        // already.
         self.link.wait_for_callbacks(by)?;
         self.on_pooled(mode, by, |link| {
             self.eviction.refuse(link, by)?;
@@ -200,7 +203,10 @@ impl Node {
             (Replicas::All, Some(listing)) => listing.replicas(by).map_err(Failure::NotSent),
             (count, _) => Err(Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
-                format!("replicas={count}: nobody knows how many replicas this server should have"),
+                format!(
+                    "replicas={count}: it is not known how many replicas this server should \
+                 have"
+                ),
             ))),
         }
     }
@@ -290,8 +296,8 @@ impl Node {
         self.subscriber.watch(kind, &channel, format.0.polls(), wake, by).map_err(on(name))
     }
 
-    /// The same without waiting for the server, for a watch that comes from another node: `wake` is called when it
-    /// stands, too, because releases may have been missed until then.
+    /// The same without waiting for the server, for a watch that comes from another node: `wake` is
+    /// called when it stands, too, because releases may have been missed until then.
     pub fn follow(
         &self,
         format: &Format,
@@ -303,8 +309,8 @@ impl Node {
         following.map_err(on(name))
     }
 
-    /// From now on `tell`, which must be short, is called whenever the connection that hears of releases was lost, or there
-    /// was none to be had.
+    /// From now on `tell`, which must be short, is called whenever the connection that hears of
+    /// releases was lost, or there was none to be had.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         self.subscriber.on_trouble(tell);
     }
@@ -319,8 +325,8 @@ impl Node {
         self.pool.exchange(by, |link| cluster_node::ask(link, host, port, by))
     }
 
-    /// This server is a master no longer: whoever waits for its answer is told so now, and nobody is connected to it
-    /// any more. The rest goes when the last user has left.
+    /// This server is a master no longer: requests under way fail now, and all connections to it
+    /// end. The rest goes when the last user has left.
     pub fn retire(&self) {
         self.dialer.retire();
         self.link.end(&self.dialer.retired());

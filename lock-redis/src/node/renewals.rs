@@ -1,4 +1,5 @@
-//! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for where they are to be.
+//! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for
+//! where they are to be.
 
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::ConnectionLike;
@@ -28,7 +29,8 @@ impl Node {
         renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
     }
 
-    /// Where replicas are waited for: those of `batch` that do not need them go first, and do not wait along.
+    /// Where replicas are waited for: those of `batch` that do not need them go first, and do not
+    /// wait along.
     fn renew_confirmed(
         &self,
         mode: RequestMode,
@@ -58,9 +60,9 @@ impl Node {
         self.on_lane_or_shared(mode, by, |link| format.owned(RENEWED)?.renew(link, chunk, by))
     }
 
-    /// Where no connection for renewals is to be had, because the server takes no more, the password is another one by now
-    /// or no descriptor is left, the one that all share may stand: what is held is worth more than the wait of those who ask
-    /// behind it.
+    /// Where no connection for renewals is to be had, because the server takes no more, the
+    /// password is another one by now or no descriptor is left, the one that all share may stand:
+    /// what is held is worth more than the wait of the requests behind it.
     pub(super) fn on_lane_or_shared<T>(
         &self,
         mode: RequestMode,
@@ -84,7 +86,8 @@ impl Node {
         }
     }
 
-    /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its order.
+    /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its
+    /// order.
     fn renew_with_replicas(
         &self,
         mode: RequestMode,
@@ -123,8 +126,8 @@ impl Node {
         batch.chunks(RENEW_BATCH).flat_map(answers).collect()
     }
 
-    /// On the link of the lane, or a borrowed one where the renewal before hangs. Fails where there is none to be had until
-    /// `by`.
+    /// On the link of the lane, or a borrowed one where the renewal before hangs. Fails where there
+    /// is none to be had until `by`.
     fn on_lane<T>(
         &self,
         mode: RequestMode,

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct NodeSettings {
     login: Login,
-    /// Who gives the sentinels' password, where it is not simply given.
+    /// Where the sentinels' password comes from, where it is not simply given.
     sentinel: Option<CredentialsSource>,
     tls: Option<TlsSettings>,
     bounds: Timeouts,
@@ -31,7 +31,8 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// Those in `config`, with the database of this number. Reads the files of TLS and of passwords, if there are any.
+    /// Those in `config`, with the database of this number. Reads the files of TLS and of
+    /// passwords, if there are any.
     ///
     /// # Errors
     ///
@@ -98,9 +99,10 @@ impl NodeSettings {
         Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
-    /// The same, where the server is a master for as long as others hold it for one: each connection begins with the
-    /// questions which server answers and whether it is a master, and [`Node::retire`] ends them all. It is refused
-    /// unless its `run_id` is this one, or that of the first that answered.
+    /// The same, where the server is a master for as long as others hold it for one: each
+    /// connection begins with the questions which server answers and whether it is a master, and
+    /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
+    /// the first that answered.
     ///
     /// # Errors
     ///
@@ -129,7 +131,8 @@ impl NodeSettings {
         )
     }
 
-    /// The same servers for another user, in the first database: the sentinels have users of their own.
+    /// The same servers for another user, in the first database: the sentinels have users of their
+    /// own.
     pub(crate) fn dialer_for(
         &self,
         place: Endpoint,

@@ -1,4 +1,5 @@
-//! [`SentinelBackend`]: a master with replicas, as a store of locks: every request goes to the present master.
+//! [`SentinelBackend`]: a master with replicas, as a store of locks: every request goes to the
+//! present master.
 
 use super::failover_watcher::WatcherSignal;
 use super::master_tracker::{Master, MasterTracker};
@@ -16,15 +17,16 @@ use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
 use std::sync::Arc;
 
-/// The master of a name, as the sentinels say which one it is, and whichever it will be.
+/// The master that the sentinels name, now and after each failover.
 ///
-/// The sentinels are asked when the master is first needed, when one of them tells of a failover, and when a request
-/// fails. Each master is a *generation* with connections of its own. What a generation has answered that is over by then
-/// is not believed: a grant or a renewal there may be lost with it, so its outcome is unknown, and the engine asks the
-/// new master. WatchRegistry move there, whoever waits looks again, and what was given back lately is given back there, too.
+/// The sentinels are asked when the master is first needed, when one of them tells of a failover,
+/// and when a request fails. Each master has connections of its own. What a master answers after it
+/// was replaced is not believed: a grant or a renewal there may be lost with it, so its outcome is
+/// unknown, and the engine asks the new master. Watches move there, waiters look again, and recent
+/// releases are repeated there.
 ///
-/// Whoever inspects a lock has the sentinels asked each time, when the master has answered: for half a second at most, so
-/// that what they do not answer costs little; the master's word stands then.
+/// `inspect` and `verify` also ask the sentinels, after the master has answered: for half a second
+/// at most. If they do not answer, the master's reply stands.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct SentinelBackend {
@@ -46,7 +48,8 @@ impl SentinelBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting contradicts another.
+    /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting
+    /// contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         Self::with_format(config, context, Format::of(config)?)
     }
@@ -72,49 +75,49 @@ impl SentinelBackend {
         Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, format, signal_to_watcher) })
     }
 
-    /// How many replicas must acknowledge now if all are to: those that the sentinels know and do not all hold for down.
-    /// `None` as long as no sentinel has been heard.
+    /// How many replicas must acknowledge now if all are to: those that the sentinels know and do
+    /// not all hold for down. `None` as long as no sentinel has been heard.
     ///
-    /// Never waits: it is what they said last, and they are asked once a second while this is called, and whenever one
-    /// of them tells of a change.
+    /// Never waits: it is what they said last, and they are asked once a second while this is
+    /// called, and whenever one of them tells of a change.
     #[must_use]
     pub fn replicas(&self) -> Option<u32> {
         self.tracker.replicas()
     }
 
-    /// Asks the present master. If there is another one by then, or, after a failure, is found to be, and nothing has
-    /// happened in the store, asks that one.
+    /// Asks the present master. If there is another one by then, or, after a failure, is found to
+    /// be, and nothing has happened in the store, asks that one.
     fn ask<T>(
         &self,
         by: Moment,
         mut request: impl FnMut(&Arc<Node>) -> Result<T, Failure>,
         effect: impl Fn(&T) -> Effect,
     ) -> Result<T, Failure> {
-        let mut generation = self.tracker.present(by)?;
+        let mut master = self.tracker.present(by)?;
         for _ in 0..=Self::MOVES {
-            let outcome = request(&generation.node);
+            let outcome = request(&master.node);
             if outcome.is_ok() {
                 self.tracker.note_heard();
             }
-            let is_present = self.tracker.is_present(&generation);
+            let is_present = self.tracker.is_present(&master);
             match outcome {
                 Ok(answer) if is_present => return Ok(answer),
                 Ok(answer) if effect(&answer) == Effect::Nothing => {}
                 Err(Failure::Refused(_) | Failure::NotSent(_)) if !is_present => {}
                 Err(failure @ (Failure::Refused(_) | Failure::NotSent(_))) => {
-                    if !may_be_over(&failure) || !self.tracker.is_over(&generation, by) {
+                    if !may_be_over(&failure) || !self.tracker.is_over(&master, by) {
                         return Err(failure);
                     }
                 }
-                outcome => return self.believe(&generation, outcome),
+                outcome => return self.believe(&master, outcome),
             }
-            generation = self.tracker.present(by)?;
+            master = self.tracker.present(by)?;
         }
         Err(Failure::NotSent(Error::unavailable("the master changes faster than it can be asked")))
     }
 
-    fn believe<T>(&self, generation: &Master, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        believe(&self.tracker, generation, outcome)
+    fn believe<T>(&self, master: &Master, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        believe(&self.tracker, master, outcome)
     }
 }
 
@@ -142,9 +145,10 @@ impl Backend for SentinelBackend {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        // Once, and not on to the next master: what hangs here shall not hang there, too. The engine comes again.
-        let generation = match self.tracker.present(by) {
-            Ok(generation) => generation,
+        // Once, and not on to the next master: what hangs here shall not hang there, too. The
+        // engine comes again.
+        let master = match self.tracker.present(by) {
+            Ok(master) => master,
             Err(failure) => {
                 let each = batch.iter().map(|one| Err(on(&one.acquisition.name)(failure.clone())));
                 return each.collect();
@@ -152,13 +156,13 @@ impl Backend for SentinelBackend {
         };
         let sent = self.tracker.now();
         let renewals =
-            generation.node.renew(RequestMode::Direct, &self.tracker.format, batch, by).into_iter();
+            master.node.renew(RequestMode::Direct, &self.tracker.format, batch, by).into_iter();
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
                 self.tracker.note_heard();
                 self.tracker.granted.note(sent, one.acquisition.lease);
             }
-            self.believe(&generation, renewal)
+            self.believe(&master, renewal)
         });
         noted.collect()
     }
@@ -189,18 +193,18 @@ impl Backend for SentinelBackend {
         by: Moment,
         done: OnReleased,
     ) {
-        let generation = match self.tracker.present(by) {
-            Ok(generation) => generation,
+        let master = match self.tracker.present(by) {
+            Ok(master) => master,
             Err(failure) => return done(Err(on(&acquisition.name)(failure))),
         };
-        let (tracker, node) = (Arc::downgrade(&self.tracker), Arc::clone(&generation.node));
+        let (tracker, node) = (Arc::downgrade(&self.tracker), Arc::clone(&master.node));
         let id = acquisition.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
-            // If they are gone, so is the client, and nobody will ask another master.
+            // If it is gone, so is the client, and no request goes to another master.
             let Some(tracker) = tracker.upgrade() else { return done(outcome) };
-            let outcome = believe(&tracker, &generation, outcome);
+            let outcome = believe(&tracker, &master, outcome);
             if outcome.as_ref().is_ok_and(is_freed) {
-                tracker.note_release(&id, generation.number);
+                tracker.note_release(&id, master.number);
             }
             done(outcome);
         });
@@ -210,8 +214,8 @@ impl Backend for SentinelBackend {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let look = |node: &Arc<Node>| {
             let info = node.inspect(RequestMode::Direct, &self.tracker.format, name, by)?;
-            // A master that was replaced, and has not been told so, says what was; and its clients may not have heard of it
-            // yet either, because they were paused as well. Whoever looks wants to know what is.
+            // A master that was replaced, and has not been told so, says what was; and its clients
+            // may not have heard of it yet either, because they were paused as well.
             self.tracker.confirm(by);
             Ok(info)
         };
@@ -244,7 +248,7 @@ impl Backend for SentinelBackend {
         Ok(Watch::new(moving))
     }
 
-    /// One for each generation: a master that hangs must not delay what is renewed on the next.
+    /// One for each master: a master that hangs must not delay what is renewed on the next.
     fn renewal_node(&self, _: &LockName) -> NodeId {
         NodeId::new(self.tracker.number())
     }
@@ -269,7 +273,8 @@ fn may_be_over(failure: &Failure) -> bool {
     let error = failure.error();
     match (failure, ServerError::behind(error)) {
         (Failure::Refused(_), Some(answer)) => {
-            // The last: it has too few replicas left, because it is cut off from them, or has been replaced.
+            // The last: it has too few replicas left, because it is cut off from them, or has been
+            // replaced.
             matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN" | "LOADING" | "NOREPLICAS")
         }
         (Failure::Refused(_), None) => false,
@@ -277,29 +282,27 @@ fn may_be_over(failure: &Failure) -> bool {
     }
 }
 
-/// What came of a request, if it is to be believed: what a master has said that is over by now, whatever it is, does not
-/// count. Also "gone": gone there, where it does not matter any more.
+/// What came of a request, if it is to be believed: what a master has said that is over by now,
+/// whatever it is, does not count. Also "gone": gone there, where it does not matter any more.
 fn believe<T>(
     tracker: &MasterTracker,
-    generation: &Master,
+    master: &Master,
     outcome: Result<T, Failure>,
 ) -> Result<T, Failure> {
     if outcome.as_ref().is_err_and(may_be_over) {
         tracker.doubt();
     }
     match outcome {
-        Ok(_) | Err(Failure::Refused(_)) if !tracker.is_present(generation) => {
-            Err(over(generation))
-        }
+        Ok(_) | Err(Failure::Refused(_)) if !tracker.is_present(master) => Err(over(master)),
         outcome => outcome,
     }
 }
 
 /// What was done there may be lost with it.
-fn over(generation: &Master) -> Failure {
+fn over(master: &Master) -> Failure {
     Failure::Unknown(Error::unavailable(format!(
         "{} answered, and was not the master any more by then",
-        generation.node.server()
+        master.node.server()
     )))
 }
 
@@ -310,7 +313,7 @@ mod tests {
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
-    /// A store whose master is the one on this port, by what nobody has said: no sentinel is there.
+    /// A store whose master is the one on this port, without any sentinel.
     fn named(port: u16, epoch: u64) -> SentinelBackend {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
@@ -340,7 +343,8 @@ mod tests {
         Failure::Refused(Error::configuration("no"))
     }
 
-    /// Asks with a request that the master changes under, the first time; returns what came of it and how many were asked.
+    /// Asks with a request that the master changes under, the first time; returns what came of it
+    /// and how many were asked.
     fn ask_during_a_switch(
         outcome: &Result<u8, Failure>,
         effect: Effect,

@@ -1,7 +1,9 @@
-//! The watcher: a thread that hears of failovers, and of requests that fail, and then has the sentinels asked.
+//! The watcher: a thread that hears of failovers, and of requests that fail, and then has the
+//! sentinels asked.
 //!
-//! The sentinels are listened to all at once, each on a connection of its own: very often the one on the machine of the
-//! master is silent when the master is, and the first that hears of a failover tells it.
+//! The sentinels are listened to all at once, each on a connection of its own: very often the one
+//! on the machine of the master is silent when the master is, and the first that hears of a
+//! failover tells it.
 
 use super::master_tracker::MasterTracker;
 use lock_core::backend::Wake;
@@ -15,17 +17,19 @@ use std::time::Duration;
 /// How often they are asked after news: not all have heard of a failover at the same moment.
 const LOOKS: u32 = 4;
 
-/// How long after they were asked last comes the first look; each of the next ones takes twice as long.
+/// How long after they were asked last comes the first look; each of the next ones takes twice as
+/// long.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How often they are asked how many replicas there are, while somebody wants to know.
+/// How often they are asked how many replicas there are, while a request needs the number.
 const RECOUNT: Duration = Duration::from_secs(1);
 
 /// Rouses the watcher.
 #[derive(Debug, Default)]
 pub(super) struct WatcherSignal {
     signal: Arc<Signal>,
-    /// How often the sentinels are to be asked yet. Set by whoever has news, counted down by the thread.
+    /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
+    /// thread.
     looks: AtomicU32,
     /// Whether a request failed since they were asked.
     doubt: AtomicBool,
@@ -74,7 +78,7 @@ struct FailoverWatcher {
 }
 
 impl FailoverWatcher {
-    /// Does what is due, and says when to look again; `None`: nobody needs it any more.
+    /// Does what is due, and says when to look again; `None`: the tracker is gone.
     fn turn(&self, clock: &dyn Clock) -> Option<Moment> {
         // Kept for as long as this turn takes: asking the sentinels has a bound.
         let tracker = self.tracker.upgrade()?;
@@ -118,7 +122,7 @@ mod tests {
 
     /// An answer that comes late keeps all of it for a moment, and may be the last to let go.
     #[test]
-    fn the_lookout_goes_with_the_last_user_whoever_that_is() {
+    fn watcher_ends_with_the_last_user_of_the_tracker() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
         let settings = NodeSettings::new(&config, 0, &context).unwrap();
@@ -142,7 +146,7 @@ mod tests {
             }
         };
         tracker.start_watcher().unwrap();
-        // When it has asked nobody who is master, it sleeps.
+        // After a question that no sentinel answered, it sleeps.
         tracker.doubt();
         wait_while(&|| tracker.last_asked() == Moment::from_nanos(0));
         wait_while(&|| Arc::strong_count(&tracker) > 1);

@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct MasterReport {
     pub(super) master: Address,
-    /// Counts the failovers. Whoever has the larger number has heard of the later one.
+    /// Counts the failovers. The larger number belongs to the later one.
     pub(super) epoch: u64,
     /// The `run_id` of the master, if it has heard one there.
     pub(super) run_id: Option<String>,
@@ -44,9 +44,9 @@ pub(super) struct SentinelInstance {
     /// Whether it stands in the URL.
     pub(super) is_given: bool,
     dialer: Arc<Dialer>,
-    /// Locked by whoever asks.
+    /// Locked while a question is under way.
     slot: Mutex<PoolSlot>,
-    /// Who it is: the same sentinel may be known by several addresses. Written by whoever asks, read by all.
+    /// Its ID: the same sentinel may be known by several addresses.
     id: Mutex<Option<String>>,
     /// Whether it gave no answer the last time.
     silent: AtomicBool,
@@ -55,7 +55,8 @@ pub(super) struct SentinelInstance {
     watches: Mutex<Vec<Watch>>,
 }
 
-/// On which of a sentinel's channels it is told that the master is another one, or that the replicas are others.
+/// On which of a sentinel's channels it is told that the master is another one, or that the
+/// replicas are others.
 const CHANNELS: [&str; 6] = ["+switch-master", "+sdown", "-sdown", "+slave", "+sentinel", "-odown"];
 
 impl SentinelInstance {
@@ -78,11 +79,13 @@ impl SentinelInstance {
         }
     }
 
-    /// Listens to its news from now on: also after each new connection, because some may have been missed.
+    /// Listens to its news from now on: also after each new connection, because some may have been
+    /// missed.
     pub(super) fn listen(&self, signal_to_watcher: &Arc<WatcherSignal>) {
         let mut watches = self.watches.lock();
         if watches.is_empty() {
-            // Without a thread for it there is no news, and every request that fails asks all the same.
+            // Without a thread for it there is no news, and every request that fails asks all the
+            // same.
             let follow = |channel| {
                 self.subscriber
                     .follow(ChannelKind::Plain, channel, Arc::clone(signal_to_watcher) as _)
@@ -103,7 +106,8 @@ impl SentinelInstance {
 
     /// Asks for its report on the master of this name.
     pub(super) fn ask(&self, master: &str, by: Moment) -> SentinelReply {
-        // One that hangs is not asked once more until it has answered, or the deadline of that has come.
+        // One that hangs is not asked once more until it has answered, or the deadline of that has
+        // come.
         let Some(mut slot) = self.slot.try_lock() else {
             let message = format!("{} has not answered the question before", self.dialer.server());
             return SentinelReply::Failed(Failure::NotSent(Error::unavailable(message)));
@@ -123,8 +127,8 @@ impl SentinelInstance {
     ) -> Result<SentinelReply, Failure> {
         const SENTINEL: &[u8] = b"SENTINEL";
         let name = master.as_bytes();
-        // The epoch before the address, so that of the two the address is the newer one if there is a failover between:
-        // taken for an older one, it is asked for once more.
+        // The epoch before the address, so that of the two the address is the newer one if there is
+        // a failover between: taken for an older one, it is asked for once more.
         let questions: [&[&[u8]]; 5] = [
             &[SENTINEL, b"MASTER", name],
             &[SENTINEL, b"GET-MASTER-ADDR-BY-NAME", name],
@@ -191,24 +195,29 @@ impl SentinelInstance {
         let Some(answer) = answer else { return failure };
         let message = match answer.code.as_str() {
             "NOAUTH" => format!(
-                "{server}, a sentinel, asks for a password: give it as `sentinel_password=..`, it has nothing to do \
+                "{server}, a sentinel, asks for a password: give it as `sentinel_password=..`, it \
+                 has nothing to do \
                  with the servers' in the URL"
             ),
             "WRONGPASS" => format!(
-                "{server}, a sentinel, does not accept the password of the user `{}`: check `sentinel_user` and \
+                "{server}, a sentinel, does not accept the password of the user `{}`: check \
+                 `sentinel_user` and \
                  `sentinel_password`",
                 server.user()
             ),
             "NOPERM" => format!(
-                "the user `{0}` may not ask {server}, a sentinel: allow it with `ACL SETUSER {0} +sentinel +subscribe \
+                "the user `{0}` may not ask {server}, a sentinel: allow it with `ACL SETUSER {0} \
+                 +sentinel +subscribe \
                  &*` there",
                 server.user()
             ),
             "ERR" if answer.detail.contains("without any password configured") => format!(
-                "{server}, a sentinel, has no password, and `sentinel_password` gives one: leave that out"
+                "{server}, a sentinel, has no password, and `sentinel_password` gives one: leave \
+                 that out"
             ),
             "ERR" if answer.detail.starts_with("unknown command") => format!(
-                "{server} is no Sentinel: if it is a Redis server on its own, the URL is `{}`; Sentinels listen on 26379 where \
+                "{server} is no Sentinel: if it is a Redis server on its own, the URL is `{}`; \
+                 Sentinels listen on 26379 where \
                  nothing else is said",
                 server.url("redis")
             ),
@@ -248,9 +257,9 @@ fn master_address(reply: &Reply) -> Option<Address> {
     named(text(host), text(port))
 }
 
-/// A replica, if it is not held for down. One that cannot be reached at the moment counts until it is, because it may be
-/// back and promoted before that; one that has not said yet whom it follows does not: after a failover the old master is
-/// listed as a replica, dead or not.
+/// A replica, if it is not held for down. One that cannot be reached at the moment counts until it
+/// is, because it may be back and promoted before that; one that has not said yet whom it follows
+/// does not: after a failover the old master is listed as a replica, dead or not.
 fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     let field = |name| fields.get(name).map(String::as_str);
     let is_down = field("flags")?.split(',').any(|flag| matches!(flag, "s_down" | "o_down"));

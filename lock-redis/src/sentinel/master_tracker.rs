@@ -1,8 +1,8 @@
 //! [`MasterTracker`]: which server is master now, and what follows when it is another one.
 //!
-//! Each master is a generation, with a number and a [`Node`] of its own. When the sentinels say that there is another
-//! one, everything new goes there, whoever waits on the old node's connections is told at once, and those who wait for
-//! locks are subscribed there and woken. What an old generation has answered is not believed: see
+//! Each master has a number and a [`Node`] of its own. When the sentinels name another one, new
+//! requests go there, requests under way on the old node fail at once, and waiters are subscribed
+//! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
 use super::failover_watcher::{self, WatcherSignal};
@@ -23,12 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a request that failed waits for the sentinels, where a master is known: it may be that they are down, and
-/// the master is not.
+/// How long a request that failed waits for the sentinels, where a master is known: it may be that
+/// they are down, and the master is not.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How soon after the last time requests that fail have the sentinels asked again; it doubles as long as these say the
-/// same.
+/// How soon after the last time requests that fail have the sentinels asked again; it doubles as
+/// long as these say the same.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,17 +51,18 @@ pub(super) struct MasterTracker {
     pub(super) format: Format,
     pub(super) watches: WatchRegistry,
     recent: RecentReleases,
-    /// The last generation that was told what had been given back before. Written by the watcher; 0, by anybody: it is to be
-    /// told once more.
+    /// The number of the last master on which recent releases were repeated. Written by the
+    /// watcher; 0, written by any thread: they are to be repeated once more.
     released_on: AtomicU64,
     state: Mutex<State>,
-    /// The number of the present generation; 0 before the first. Written under the lock of the state, read by all.
+    /// The number of the present master; 0 before the first. Written under the lock of the
+    /// state, read by all.
     number: AtomicU64,
-    /// Who needs the sentinels asked.
+    /// Concurrent questions to the sentinels share one.
     asking: SingleFlight,
     signal_to_watcher: Arc<WatcherSignal>,
     pace: Mutex<Pace>,
-    /// When somebody last wanted the number of replicas, in nanoseconds; 0: never.
+    /// When a request last needed the number of replicas, in nanoseconds; 0: never.
     counted: AtomicU64,
     /// When a master last answered, in nanoseconds.
     heard: AtomicU64,
@@ -117,14 +118,14 @@ impl MasterTracker {
         self.heard.fetch_max(self.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// The number of the present generation.
+    /// The number of the present master.
     pub(super) fn number(&self) -> u64 {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Whether this generation is still the present one.
-    pub(super) fn is_present(&self, generation: &Master) -> bool {
-        self.number() == generation.number
+    /// Whether this master is still the present one.
+    pub(super) fn is_present(&self, master: &Master) -> bool {
+        self.number() == master.number
     }
 
     /// The master, if one is known.
@@ -135,8 +136,8 @@ impl MasterTracker {
     /// The master. Has the sentinels asked if none is known yet, until `by`.
     pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Master>, Failure> {
         loop {
-            if let Some(generation) = self.known() {
-                return Ok(generation);
+            if let Some(master) = self.known() {
+                return Ok(master);
             }
             self.start_watcher()?;
             match self.asking.join(&**self.settings.clock(), by) {
@@ -156,19 +157,20 @@ impl MasterTracker {
         }
     }
 
-    /// A request to this generation failed in a way that may mean that it is over: whether there is a newer one. Has the
-    /// sentinels asked; one who fails does so for all.
-    pub(super) fn is_over(&self, generation: &Master, by: Moment) -> bool {
+    /// A request to this master failed in a way that may mean that it is over: whether there is
+    /// a newer one. Has the sentinels asked; one who fails does so for all.
+    pub(super) fn is_over(&self, master: &Master, by: Moment) -> bool {
         let now = self.now();
-        if self.is_present(generation) {
+        if self.is_present(master) {
             let have_answered =
                 now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
             if !have_answered {
-                // Also who has no time left, because it took all of it to connect, say: so does the next one, perhaps.
+                // Also without time left, because connecting took all of it: the next request may
+                // meet the same.
                 self.doubt();
             }
         }
-        !self.is_present(generation)
+        !self.is_present(master)
     }
 
     /// Something went wrong with the master: the watcher shall see whether there is another one.
@@ -178,17 +180,18 @@ impl MasterTracker {
 
     /// Has the sentinels asked.
     pub(super) fn ask_now(&self) {
-        let _whoever_answers = self.ask_until(self.now() + self.settings.bounds().connect);
+        let _answered = self.ask_until(self.now() + self.settings.bounds().connect);
     }
 
-    /// Has the sentinels asked whether the present generation is still the last one: by a question that begins from now
-    /// on. If none of them answers, it stays what it is.
+    /// Has the sentinels asked whether the present master is still the last one: by a question
+    /// that begins from now on. If none of them answers, it stays what it is.
     ///
-    /// It does not count among those that failing requests have them asked by, which are spaced: who looks often must not
-    /// keep these from being asked.
+    /// It does not count among the questions of failing requests, which are spaced: frequent looks
+    /// must not keep these from being asked.
     pub(super) fn confirm(&self, by: Moment) {
         let by = by.min(self.now() + PATIENCE);
-        // What is under way may have been answered before now; not what has begun when that has ended.
+        // What is under way may have been answered before now; not what has begun when that has
+        // ended.
         for _ in 0..2 {
             match self.asking.join(&**self.settings.clock(), by) {
                 Flight::Lead(doing) => {
@@ -219,7 +222,7 @@ impl MasterTracker {
         pace.asked + pace.pause
     }
 
-    /// How many replicas must acknowledge now if all are to; `None` as long as nobody knows.
+    /// How many replicas must acknowledge now if all are to; `None` as long as that is not known.
     pub(super) fn replicas(&self) -> Option<u32> {
         let (now, before) = (self.now().as_nanos(), self.counted.load(Ordering::Relaxed));
         self.counted.store(now, Ordering::Relaxed);
@@ -249,7 +252,7 @@ impl MasterTracker {
         let now = self.now();
         let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
         let present = PresentMaster {
-            run_id: self.known().and_then(|generation| generation.node.identity()),
+            run_id: self.known().and_then(|master| master.node.identity()),
             is_gone: now.since(heard) >= self.settings.lease() && self.granted.are_over(now),
         };
         let agreement = self.sentinel_set.ask(&self.settings, by, &present);
@@ -279,20 +282,20 @@ impl MasterTracker {
         let run_id = agreement.run_id.as_deref();
         let node = self.settings.master_on(host, *port, run_id).map_err(Failure::Refused)?;
         let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
-        // Whoever only waits asks for nothing that could fail.
+        // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.doubt()));
-        let generation = Arc::new(Master {
+        let master = Arc::new(Master {
             number: self.number() + 1,
             node: Arc::new(node),
             address: agreement.master.clone(),
             epoch: agreement.epoch,
         });
-        let old = state.present.replace(Arc::clone(&generation));
+        let old = state.present.replace(Arc::clone(&master));
         state.replicas = Some(agreement.replicas);
-        self.number.store(generation.number, Ordering::SeqCst);
+        self.number.store(master.number, Ordering::SeqCst);
         drop(state);
-        // Only now: whoever wakes up finds the new one.
+        // Only now: a waiter that wakes up finds the new one.
         if let Some(old) = old {
             old.node.retire();
             // It has something to give back there.
@@ -302,29 +305,31 @@ impl MasterTracker {
         Ok(())
     }
 
-    /// This was given back: it was asked for when the present generation had this `number`.
+    /// This was given back: it was asked for when the present master had this `number`.
     ///
-    /// Not noted before that is sure: what is still being given back would be given back twice on a new master, and the second
-    /// answer would be "gone".
+    /// Not noted before that is sure: what is still being given back would be given back twice on a
+    /// new master, and the second answer would be "gone".
     ///
-    /// Not noted at all where the format does not say whose a lock is: on the new master it may be another's by then.
+    /// Not noted at all where the format does not say whose a lock is: on the new master it may be
+    /// another's by then.
     pub(super) fn note_release(&self, acquisition: &AcquisitionId, number: u64) {
         if !self.format.knows_owners() {
             return;
         }
         self.recent.note(acquisition, self.now());
         if self.number() != number {
-            // There is a new one since. If that has been told what to give back, this was not among it.
+            // There is a new one since. If that has been told what to give back, this was not among
+            // it.
             self.released_on.store(0, Ordering::SeqCst);
             self.signal_to_watcher.nudge();
         }
     }
 
-    /// Gives back on a new master what was given back on the ones before: see [`RecentReleases`]. Waits for a connection, no longer
-    /// than a request may take, and for no answers.
+    /// Gives back on a new master what was given back on the ones before: see [`RecentReleases`].
+    /// Waits for a connection, no longer than a request may take, and for no answers.
     pub(super) fn release_again(&self) {
-        let Some(generation) = self.known() else { return };
-        let number = generation.number;
+        let Some(master) = self.known() else { return };
+        let number = master.number;
         if self.released_on.swap(number, Ordering::SeqCst) == number || number == 1 {
             return;
         }
@@ -332,14 +337,14 @@ impl MasterTracker {
         let by = now + self.settings.bounds().command;
         for acquisition in self.recent.lately(now) {
             // Whatever comes of it: what is not freed now ends with its lease.
-            let nobody_asks = Box::new(|_| ());
-            let node = &generation.node;
+            let ignored = Box::new(|_| ());
+            let node = &master.node;
             node.submit_release(
                 &self.format,
                 &acquisition,
                 ReleaseOptions::WITHOUT_TOMBSTONE,
                 by,
-                nobody_asks,
+                ignored,
             );
         }
     }
@@ -362,8 +367,8 @@ impl MasterTracker {
     }
 }
 
-/// The last user is gone, perhaps somebody to whom an answer came late: so is the watcher. Told any earlier, it would find
-/// that user there still, and sleep on for ever.
+/// With the last user the watcher ends. Woken any earlier, it would find that user there still, and
+/// sleep on for ever.
 impl Drop for MasterTracker {
     fn drop(&mut self) {
         self.signal_to_watcher.nudge();
@@ -394,12 +399,12 @@ impl Pace {
 }
 
 impl Master {
-    /// Whether there is a new generation, by what the sentinels say.
+    /// Whether there is a new master, by what the sentinels say.
     ///
-    /// The epoch counts the failovers: so the same server with a larger one was replaced and is back, and may have lost
-    /// something. One with a smaller epoch is what a sentinel says that was cut off from the others, and another address
-    /// with the same epoch one that calls the servers by other names; unless most of them say so: then somebody has set
-    /// them up anew.
+    /// The epoch counts the failovers: so the same server with a larger one was replaced and is
+    /// back, and may have lost something. One with a smaller epoch is what a sentinel says that was
+    /// cut off from the others, and another address with the same epoch one that calls the servers
+    /// by other names; unless most of them say so: then they were set up anew.
     ///
     /// Another `run_id` at the same address is another server, or the same one that was started
     /// again.

@@ -1,9 +1,10 @@
 //! [`RecentReleases`]: what was given back lately, for a master that has not heard of it.
 //!
-//! A replica that is promoted while the old master is well hears of nothing from then on, and clients go on giving locks
-//! back on the old one until they are told: for seconds, at a failover on demand. On the new master these locks have a
-//! holder that will never give them back, and nobody else could take them until the lease ends. So whoever gave them
-//! back does it there once more. An owner that was closed is never used again: at worst it is for nothing.
+//! A replica that is promoted while the old master is well hears of nothing from then on, and
+//! clients go on giving locks back on the old one until they are told: for seconds, at a failover
+//! on demand. On the new master these locks have a holder that will never give them back, and no
+//! other client could take them until the lease ends. So the client that gave them back does it
+//! there once more. An owner that was closed is never used again: at worst it is for nothing.
 
 use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Receipt};
@@ -11,7 +12,8 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// For how long it is remembered: for longer than it takes from the promotion until clients are told.
+/// For how long it is remembered: for longer than it takes from the promotion until clients are
+/// told.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// The most that is remembered, the latest ones.

@@ -21,11 +21,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The most sentinels that are known at a time, those of the URL not counted: each has a connection.
+/// The most sentinels that are known at a time, those of the URL not counted: each has a
+/// connection.
 const MOST: usize = 7;
 
-/// How long the others have once the first has answered: one that hangs costs no more, and one that has heard of a
-/// failover answers as fast as one that has not.
+/// How long the others have once the first has answered: one that hangs costs no more, and one that
+/// has heard of a failover answers as fast as one that has not.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The sentinels of a master.
@@ -59,7 +60,7 @@ pub(super) struct PresentMaster {
     pub(super) is_gone: bool,
 }
 
-/// Who we are to the sentinels.
+/// The credentials for the sentinels.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credentials {
     pub(super) user: Option<String>,
@@ -236,7 +237,7 @@ impl SentinelSet {
         let (asked, answers) = (Arc::clone(member), Arc::clone(replies));
         let master = self.master.clone();
         let ask = move || {
-            // Also if it panics nobody waits for longer than the deadline.
+            // If it panics, the wait still ends at the deadline.
             let said = asked.ask(&master, by);
             answers.put(at, said);
         };
@@ -246,8 +247,8 @@ impl SentinelSet {
         }
     }
 
-    /// Takes in the sentinels that those we know have told us of, and lets go of such that they tell of no more and that
-    /// do not answer.
+    /// Takes in the sentinels that those we know have told us of, and lets go of such that they
+    /// tell of no more and that do not answer.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
         let told: Vec<_> =
             counted.iter().flat_map(|report| report.account.listed.iter().cloned()).collect();
@@ -272,7 +273,7 @@ impl SentinelSet {
             if is_known || !room {
                 continue;
             }
-            // An address that cannot be had is no loss: somebody told us of it who can.
+            // An address that cannot be used is no loss: the sentinel that named it can be asked.
             if let Ok(member) = self.member(address, false, settings) {
                 let member = Arc::new(member);
                 members.push(Arc::clone(&member));
@@ -301,7 +302,8 @@ impl SentinelSet {
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
         let replicas: HashSet<_> = supporting()
             .flat_map(|report| &report.replicas)
-            // Whoever leads the failover names the new one already, and lists it as a replica of the old one.
+            // The leader of the failover names the new one already, and lists it as a replica of
+            // the old one.
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
@@ -309,8 +311,9 @@ impl SentinelSet {
         Agreement { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
     }
 
-    /// None of them says who is master: what each says, and what may be done about it. If more than half have answered
-    /// so that they will answer the same again, it is our settings that are wrong.
+    /// None of them names the master: what each says, and what may be done about it. If more than
+    /// half have answered so that they will answer the same again, it is our settings that are
+    /// wrong.
     fn no_agreement(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -373,7 +376,8 @@ impl SentinelSet {
         let (name, known) = (self.name(), self.ours.lock().listed());
         let message = if known == NONE {
             format!(
-                "most of {name} in the URL must be of one deployment, and know each other, and they are not: {each}"
+                "most of {name} in the URL must be of one deployment, and know each other, and \
+                 they are not: {each}"
             )
         } else {
             format!("none of {name} that were known ({known}) has answered: {each}")
@@ -466,8 +470,8 @@ impl Replies {
         self.signal.raise();
     }
 
-    /// Waits until all have answered; for those who were silent before, only until the others have; and for nobody much
-    /// longer than for the first.
+    /// Waits until all have answered; for those that were silent before, only until the others
+    /// have; and for none much longer than for the first.
     fn wait(
         &self,
         members: &[Arc<SentinelInstance>],

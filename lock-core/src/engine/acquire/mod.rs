@@ -53,6 +53,34 @@ struct Plan {
 }
 
 impl Plan {
+    fn new(engine: &Engine, options: &LockOptions) -> Result<Self, Error> {
+        let lease = options.lease.unwrap_or(engine.settings.lease);
+        let time = match options.lease {
+            Some(lease) => lease.time()?,
+            None => engine.settings.lease_time,
+        };
+        if !engine.abilities.renewable && matches!(lease, Lease::Watched { .. }) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not know who holds a lock, so the watchdog cannot keep it: \
+                 ask for a fixed lease",
+            ));
+        }
+        let replication = match options.replication {
+            Some(asked) => {
+                refuse_unsupported(&asked, &engine.abilities)?;
+                asked.within(time)
+            }
+            None if engine.settings.replication.is_off() => Replication::off(),
+            None => engine.settings.replication.within(time),
+        };
+        let start = engine.clock.now();
+        let deadline = options.wait.map(|wait| start + wait);
+        let asked_replication = options.replication;
+        let is_lease_asked = options.lease.is_some();
+        Ok(Self { start, deadline, lease, is_lease_asked, time, replication, asked_replication })
+    }
+
     fn waits(&self) -> bool {
         self.deadline != Some(self.start)
     }
@@ -81,98 +109,53 @@ impl Plan {
     }
 }
 
-impl Engine {
-    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
-    /// busy until the deadline.
-    pub(crate) fn acquire(
-        &self,
-        lock: &Arc<LocalLock>,
-        thread: Option<u64>,
-        options: &LockOptions,
-    ) -> Result<Option<Arc<Acquisition>>, Error> {
-        #[cfg(feature = "tracing")]
-        let span = crate::trace::acquire(&lock.name);
-        let result = self.try_acquire(lock, thread, options).map_err(|error| error.on(&lock.name));
-        #[cfg(feature = "tracing")]
-        crate::trace::ended(&span, &result);
-        result
+/// Takes the lock, without telling `tracing` of it.
+pub(super) fn acquire(
+    engine: &Engine,
+    lock: &Arc<LocalLock>,
+    thread: Option<u64>,
+    options: &LockOptions,
+) -> Result<Option<Arc<Acquisition>>, Error> {
+    let plan = Plan::new(engine, options)?;
+    if engine.origin.seems_elsewhere() {
+        return Err(forked());
     }
-
-    fn try_acquire(
-        &self,
-        lock: &Arc<LocalLock>,
-        thread: Option<u64>,
-        options: &LockOptions,
-    ) -> Result<Option<Arc<Acquisition>>, Error> {
-        let plan = self.plan(options)?;
-        if self.origin.seems_elsewhere() {
-            return Err(forked());
-        }
-        let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
-        let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
-        if let Some(interrupt) = &interrupt {
-            interrupt.check()?;
-        }
-        let holder = LazyCell::new(|| Holder::of(thread));
-        let mut waiter =
-            match lock.enter(self, thread, plan.waits(), || plan.request(&holder, &signal)) {
-                Entered::Nested(acquisition) => {
-                    return nested::nest(self, lock, acquisition, &plan).map(Some);
-                }
-                Entered::TooDeep => {
-                    return Err(Error::misuse(format!(
-                        "this thread holds it {MOST_HOLDS} times already, which is the limit"
-                    )));
-                }
-                Entered::Lost(acquisition) => return Err(acquisition.lost_error()),
-                Entered::Busy => {
-                    self.events.emit(|| Event::Contended { lock: lock.name.clone() });
-                    return Ok(None);
-                }
-                Entered::Unavailable(error) => return Err(error),
-                Entered::Queued(waiter) => waiter,
-            };
-        let mut wait = Wait::new(self, lock, &plan, &signal, interrupt.as_ref());
-        match wait.queue(&mut waiter, &holder)? {
-            Queued::Mine => {}
-            Queued::Handed(acquisition) => return Ok(Some(acquisition)),
-            Queued::Late => return Ok(None),
-        }
-        match wait.contend(&waiter) {
-            Ok(Some((grant, sent))) => wait.take(waiter, holder.clone(), grant, sent).map(Some),
-            refused => {
-                wait.close();
-                refused.map(|_| None)
-            }
-        }
+    let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
+    let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+    if let Some(interrupt) = &interrupt {
+        interrupt.check()?;
     }
-
-    fn plan(&self, options: &LockOptions) -> Result<Plan, Error> {
-        let lease = options.lease.unwrap_or(self.settings.lease);
-        let time = match options.lease {
-            Some(lease) => lease.time()?,
-            None => self.settings.lease_time,
-        };
-        if !self.abilities.renewable && matches!(lease, Lease::Watched { .. }) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "this wire format does not know who holds a lock, so the watchdog cannot keep it: \
-                 ask for a fixed lease",
-            ));
-        }
-        let replication = match options.replication {
-            Some(asked) => {
-                refuse_unsupported(&asked, &self.abilities)?;
-                asked.within(time)
+    let holder = LazyCell::new(|| Holder::of(thread));
+    let mut waiter =
+        match lock.enter(engine, thread, plan.waits(), || plan.request(&holder, &signal)) {
+            Entered::Nested(acquisition) => {
+                return nested::nest(engine, lock, acquisition, &plan).map(Some);
             }
-            None if self.settings.replication.is_off() => Replication::off(),
-            None => self.settings.replication.within(time),
+            Entered::TooDeep => {
+                return Err(Error::misuse(format!(
+                    "this thread holds it {MOST_HOLDS} times already, which is the limit"
+                )));
+            }
+            Entered::Lost(acquisition) => return Err(acquisition.lost_error()),
+            Entered::Busy => {
+                engine.events.emit(|| Event::Contended { lock: lock.name.clone() });
+                return Ok(None);
+            }
+            Entered::Unavailable(error) => return Err(error),
+            Entered::Queued(waiter) => waiter,
         };
-        let start = self.clock.now();
-        let deadline = options.wait.map(|wait| start + wait);
-        let asked_replication = options.replication;
-        let is_lease_asked = options.lease.is_some();
-        Ok(Plan { start, deadline, lease, is_lease_asked, time, replication, asked_replication })
+    let mut wait = Wait::new(engine, lock, &plan, &signal, interrupt.as_ref());
+    match wait.queue(&mut waiter, &holder)? {
+        Queued::Mine => {}
+        Queued::Handed(acquisition) => return Ok(Some(acquisition)),
+        Queued::Late => return Ok(None),
+    }
+    match wait.contend(&waiter) {
+        Ok(Some((grant, sent))) => wait.take(waiter, holder.clone(), grant, sent).map(Some),
+        refused => {
+            wait.close();
+            refused.map(|_| None)
+        }
     }
 }
 

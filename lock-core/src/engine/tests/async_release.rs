@@ -1,8 +1,8 @@
-//! Guards that are dropped: the release has left, and nobody waits for what the store says to it.
+//! Guards that are dropped: the release has left, and no caller waits for its answer.
 
 use super::*;
 
-/// A store that answers late to whoever does not wait, a client of it, and what its events were
+/// A store that answers late to callers that do not wait, a client of it, and what its events were
 /// called.
 fn lazy() -> (Recorded, Client, Arc<Mutex<Vec<String>>>) {
     let (store, _clock) = Recorded::new();
@@ -122,15 +122,15 @@ fn a_backend_that_panics_is_cleaned_up_after() {
 }
 
 #[test]
-fn whoever_hears_an_answer_asks_the_backend_nothing() {
+fn thread_that_reads_an_answer_asks_the_backend_nothing() {
     let (store, client, _told) = lazy();
     store.fail_next("release", Fault::Vanished);
     drop(client.mutex("x").unwrap().lock().unwrap());
-    // Not for a lane either: the backend may be in the middle of something when it tells.
-    let before = store.count("lane");
-    store.lane_panics.store(true, Ordering::SeqCst);
+    // Not for a node either: the backend may be in the middle of something when it tells.
+    let before = store.count("node");
+    store.node_panics.store(true, Ordering::SeqCst);
     store.read();
-    store.lane_panics.store(false, Ordering::SeqCst);
-    assert_eq!(store.count("lane"), before);
+    store.node_panics.store(false, Ordering::SeqCst);
+    assert_eq!(store.count("node"), before);
     eventually("it is cleaned up all the same", || store.count("release") == 2);
 }

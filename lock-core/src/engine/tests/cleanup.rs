@@ -94,7 +94,7 @@ fn when_the_client_goes_it_is_tried_once_more_before_that_returns() {
     eventually("it waits for its next try", || sleeping(&clock) >= 1);
     let start = crate::SystemClock.now();
     drop(client);
-    assert!(crate::SystemClock.now().since(start) < SECOND, "nobody waits for a refusal");
+    assert!(crate::SystemClock.now().since(start) < SECOND, "a refusal is not waited for");
     assert!(store.count("close") >= 2);
     assert!(free.is_locked().unwrap(), "the store could not be asked");
     // The same with a store that can be asked: free when the drop has returned, without a pause.
@@ -165,15 +165,15 @@ fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
 }
 
 #[test]
-fn whoever_drops_the_last_handle_waits_also_while_the_watchdog_works() {
+fn dropping_the_last_handle_waits_while_the_timer_works() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     client.mutex("x").unwrap().lock().unwrap().detach();
     let closed = store.gate.lock();
-    store.fail_next("lane", Fault::Hangs);
+    store.fail_next("node", Fault::Hangs);
     parked(&clock, 1);
     clock.advance(11 * SECOND);
-    eventually("the watchdog is about to renew it", || store.count("lane") == 1);
+    eventually("the watchdog is about to renew it", || store.count("node") == 1);
     let goes = thread::spawn(move || drop(client));
     eventually("the client is gone", || goes.is_finished());
     let name = LockName::new("x").unwrap();

@@ -1,4 +1,4 @@
-//! Where it is not known what happened in the store, or somebody there or here misbehaves.
+//! Requests with unknown outcome, and stores and callbacks that misbehave.
 
 use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, parked, sleeping};
 use crate::backend::{Answer, Attempt, Backend};
@@ -71,7 +71,7 @@ fn a_renewal_that_is_confirmed_right_after_the_deadline_leaves_no_lock_behind() 
     parked(&clock, 1);
     clock.advance(end.since(clock.now()) + Duration::from_millis(1));
     drop(closed);
-    // Nobody looks at the guard: it is the answer itself that finds it over.
+    // No thread looks at the guard: it is the answer itself that finds it over.
     assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Expired);
     advance(&client, &clock, SECOND);
     eventually("what it extended is given back", || !lock.is_locked().unwrap());
@@ -132,22 +132,22 @@ fn a_backend_that_panics_neither_panics_in_drop_nor_wedges_the_name() {
     let lock = store.client().mutex("x").unwrap();
     let guard = lock.lock().unwrap();
     store.fail_next("release", Fault::Refused);
-    store.lane_panics.store(true, Ordering::SeqCst);
+    store.node_panics.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(guard))).is_ok());
-    store.lane_panics.store(false, Ordering::SeqCst);
+    store.node_panics.store(false, Ordering::SeqCst);
     store.store.lose(lock.name());
     assert!(thread::spawn(move || lock.try_lock().unwrap().is_some()).join().unwrap());
 }
 
 #[test]
-fn a_lane_that_is_not_known_for_a_while_costs_a_renewal_and_no_lock() {
+fn node_unknown_for_a_while_costs_a_renewal_and_no_lock() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
-    store.lane_panics.store(true, Ordering::SeqCst);
+    store.node_panics.store(true, Ordering::SeqCst);
     advance(&client, &clock, 11 * SECOND);
     assert_eq!(store.count("renew"), 0);
-    store.lane_panics.store(false, Ordering::SeqCst);
+    store.node_panics.store(false, Ordering::SeqCst);
     advance(&client, &clock, 60 * SECOND);
     assert!(guard.is_valid() && store.count("renew") >= 5);
 }
@@ -167,7 +167,7 @@ fn a_clean_up_that_hangs_delays_no_renewal() {
     for renewals in 1..=5 {
         clock.advance(10 * SECOND + SECOND / 10);
         // Told when the next renewal is due. To go on before that would make it due in the past: it
-        // would come with the wheel's next tick, and this clock stands still until somebody moves
+        // would come with the wheel's next tick, and this clock stands still until a test moves
         // it.
         eventually("it is renewed all the same", || renewed() == renewals);
         assert_eq!(store.count("renew"), renewals);

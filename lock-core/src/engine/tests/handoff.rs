@@ -22,7 +22,7 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
         thread::spawn(move || lock.lock().unwrap())
     };
     head_sleeps(store);
-    // Somebody who leaves again: the tokens are set aside all the same.
+    // A waiter that leaves again: the tokens are set aside all the same.
     let interrupt = Interrupt::new();
     let follower = waits(&client, LockOptions::new().interrupt(&interrupt));
     then();
@@ -35,7 +35,7 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
 
 /// Waits until the head of a queue sleeps, for as long as another client's lease may last. Not only
 /// until it watches: it looks once more then, and that look may be granted with as many tokens as
-/// were needed before somebody queued.
+/// were needed before a thread queued.
 fn head_sleeps(store: &Recorded) {
     let long =
         || store.clock.sleepers().iter().any(|until| *until > store.clock.now() + 20 * SECOND);
@@ -87,7 +87,7 @@ fn a_thousand_waiters_are_served_in_order_on_two_grants() {
     let client = store.client();
     let order = serve(&client, 1_000, |_| LockOptions::new());
     assert_eq!(order, (0..1_000).collect::<Vec<_>>());
-    // Nobody waited when the first one was granted, so it had no tokens to hand on.
+    // No thread waited when the first one was granted, so it had no tokens to hand on.
     assert_eq!(asked(&store), (2, 2));
 }
 
@@ -109,7 +109,7 @@ fn the_next_thread_gets_it_with_a_token_of_its_own_and_without_a_request() {
 }
 
 #[test]
-fn tokens_that_nobody_used_are_given_back() {
+fn unused_tokens_are_given_back() {
     let (store, _clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new());
@@ -131,7 +131,7 @@ fn after_its_time_is_used_up_it_goes_back_to_the_store() {
     let before = asked(&store);
     clock.advance(BUDGET);
     guard.unlock().unwrap();
-    // And whoever waits here leaves it to others first.
+    // And a waiter here leaves it to others first.
     eventually("it stands back", || {
         let soon = clock.now() + SECOND / 20;
         clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
@@ -139,7 +139,7 @@ fn after_its_time_is_used_up_it_goes_back_to_the_store() {
     assert_eq!(asked(&store), (before.0, before.1 + 1));
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
     let other = store.client().owned_mutex("x").unwrap();
-    let theirs = other.try_lock().unwrap().expect("nobody of the other client is in its way");
+    let theirs = other.try_lock().unwrap().expect("no thread of the other client is in its way");
     clock.advance(SECOND / 10);
     eventually("it asks, and waits for the release", || asked(&store).0 > before.0 + 1);
     theirs.unlock().unwrap();
@@ -147,7 +147,7 @@ fn after_its_time_is_used_up_it_goes_back_to_the_store() {
 }
 
 #[test]
-fn a_lock_that_nobody_else_waits_for_is_not_left_to_others() {
+fn lock_without_other_waiters_is_not_left_to_others() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new());
@@ -165,7 +165,7 @@ fn the_time_begins_anew_after_another_client_had_it() {
     let unequal = || LockOptions::new().watched(60 * SECOND);
     let next = waits(&client, unequal());
     let last = waits(&client, unequal());
-    // The next one asks, but somebody else is faster.
+    // The next one asks, but another client is faster.
     store.fail_next("acquire", Fault::Hangs);
     let gate = store.gate.lock();
     let before = store.count("acquire");
@@ -190,7 +190,7 @@ fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
     let earlier = client.owned_mutex("x").unwrap().lock().unwrap();
     let before = token(&earlier);
     earlier.unlock().unwrap();
-    // Granted twice, and both answers are lost; then somebody queues behind it.
+    // Granted twice, and both answers are lost; then a thread queues behind it.
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     let first = waits(&client, LockOptions::new());
@@ -275,11 +275,11 @@ fn a_stretch_is_over_when_the_last_who_waits_gives_up() {
     interrupt.fire();
     assert!(gives_up.join().unwrap().unwrap_err().is_interrupted());
     clock.advance(60 * SECOND);
-    // Nobody of this client had the lock meanwhile, so its time has only begun.
+    // No thread of this client had the lock meanwhile, so its time has only begun.
     let guard = lock.lock().unwrap();
     let next = waits(&client, LockOptions::new());
     guard.unlock().unwrap();
-    eventually("the next one stands back for nobody", || next.is_finished());
+    eventually("the next one does not stand back", || next.is_finished());
     drop(next.join().unwrap().unwrap().unwrap());
 }
 
@@ -441,7 +441,7 @@ fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
     assert_eq!(lost, Some((3, Some(tokens), Some(last))));
 }
 
-/// A manual clock on which the thread called [`LATE`] wakes up late: not while somebody holds the
+/// A manual clock on which the thread called [`LATE`] wakes up late: not while a thread holds the
 /// gate.
 #[derive(Debug)]
 struct Sluggish(ManualClock, Mutex<()>);
@@ -517,7 +517,7 @@ fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
     eventually("the late one queues", || late.is_finished() || queues());
     assert_eq!(asked(&store).0, before + 1, "one of a client asks");
     drop(store_gate);
-    // Whoever asks the store looks for the lock there, and would not find it handed to itself.
+    // A waiter that asks the store would not find the lock that is handed to it here.
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
     late.join().unwrap().unwrap().unwrap().unlock().unwrap();
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
@@ -544,7 +544,7 @@ fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns(
 }
 
 #[test]
-fn whoever_is_handed_it_is_told_of_in_full_also_if_it_leaves_it() {
+fn hand_off_is_told_in_full_also_to_a_waiter_that_left() {
     for is_lost in [false, true] {
         let (store, clock) = Recorded::new();
         let clock = Arc::new(Sluggish(clock, Mutex::default()));
@@ -593,7 +593,7 @@ fn nested_holds_are_ended_before_it_goes_on() {
 }
 
 #[test]
-fn where_it_is_switched_off_everybody_asks_the_store() {
+fn without_hand_off_each_waiter_asks_the_store() {
     let (store, _clock) = Recorded::new();
     let configure = |config: crate::Config| config.with_hand_off(Duration::ZERO);
     let client = store.builder().configure(configure).connect().unwrap();
@@ -602,7 +602,7 @@ fn where_it_is_switched_off_everybody_asks_the_store() {
         (0..3).map(|_| waits(&client, LockOptions::new())).collect()
     };
     for thread in threads {
-        // Nobody stands back, so the clock need not move.
+        // No waiter stands back, so the clock need not move.
         drop(thread.join().unwrap().unwrap());
     }
     assert_eq!(asked(&store), (4, 4));

@@ -39,7 +39,7 @@ fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
                 "{error}"
             );
             assert!(error.to_string().contains("given back"), "{error}");
-            assert!(is_free(&client), "before anybody is told");
+            assert!(is_free(&client), "before the caller is told");
             let after = (store.count("acquire"), store.count("release"));
             assert_eq!(after, (before.0 + 1, before.1 + 1), "one attempt, and one release");
         }
@@ -325,7 +325,7 @@ fn tokens_of_grants_that_were_taken_back_are_never_given_again_below_one_that_wa
 }
 
 #[test]
-fn a_lock_passes_to_nobody_who_asks_for_other_replicas() {
+fn hand_off_needs_the_same_replicas() {
     let (store, _clock) = replicated();
     let client = client(&store, Replication::replicas(1));
     for (asked, attempts) in [(Replication::replicas(1), 0), (Replication::replicas(2), 1)] {

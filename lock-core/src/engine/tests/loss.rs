@@ -12,7 +12,7 @@ fn who_listens_after_the_loss_is_told_at_once() {
 }
 
 #[test]
-fn a_verify_that_finds_something_else_or_somebody_else_is_a_loss() {
+fn verify_that_finds_another_value_or_owner_is_a_loss() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let guard = lock.lock().unwrap();
@@ -30,7 +30,7 @@ fn a_verify_that_finds_something_else_or_somebody_else_is_a_loss() {
 }
 
 #[test]
-fn nobody_nests_in_a_lease_that_is_over() {
+fn ended_lease_admits_no_nested_hold() {
     for _ in 0..20 {
         let (store, clock) = Recorded::new();
         let lock = store.client().mutex("x").unwrap();
@@ -123,7 +123,7 @@ fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
     let guard =
         client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     let rival = store.client().mutex("x").unwrap();
-    // Nobody else gets to run between the jump and the look: `is_valid` is a look at the clock.
+    // No other thread runs between the jump and the look: `is_valid` is a look at the clock.
     clock.advance(60 * SECOND);
     assert!(!guard.is_valid());
     let successor = rival.try_lock().unwrap().unwrap();

@@ -51,9 +51,10 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Advances by small steps, and lets whoever wakes do its work before the next.
+/// Advances by small steps, and lets each thread that wakes do its work before the next.
 fn advance(client: &Client, clock: &ManualClock, by: Duration) {
-    let rest = || eventually("everybody is at rest", || client.0.is_at_rest(|| clock.sleepers()));
+    let rest =
+        || eventually("all threads are at rest", || client.0.is_at_rest(|| clock.sleepers()));
     let end = clock.now() + by;
     rest();
     while clock.now() < end {
@@ -64,7 +65,7 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
 
 /// Waits until that many threads sleep on the clock, and none whose time has come.
 pub(crate) fn parked(clock: &ManualClock, threads: usize) {
-    eventually("everybody sleeps", || sleeping(clock) >= threads);
+    eventually("all threads sleep", || sleeping(clock) >= threads);
 }
 
 /// How many threads sleep on the clock; none if the time of one has come.

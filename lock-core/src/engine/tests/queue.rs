@@ -1,4 +1,4 @@
-//! Who waits: the local queue, interrupts, stores that wake nobody, and stores that cannot be
+//! Who waits: the local queue, interrupts, stores that do not publish, and stores that cannot be
 //! asked.
 
 use super::*;
@@ -69,7 +69,7 @@ fn an_interrupt_also_ends_a_wait_in_the_local_queue() {
 }
 
 #[test]
-fn a_store_that_tells_nobody_is_polled() {
+fn store_that_does_not_publish_is_polled() {
     let (store, clock) = Recorded::new();
     let waking = Waking::Polls { interval: SECOND / 10, jitter: SECOND / 10 };
     let holder = store.client();

@@ -14,12 +14,12 @@ pub(crate) struct Recorded {
     /// Who asked for a lock last.
     pub(crate) owner: Arc<Mutex<Option<OwnerId>>>,
     /// While it is up, the backend does not know its workers.
-    pub(crate) lane_panics: Arc<AtomicBool>,
-    /// While somebody holds it, requests that are to hang do.
+    pub(crate) node_panics: Arc<AtomicBool>,
+    /// While a test holds it, requests that are to hang do.
     pub(crate) gate: Arc<Mutex<()>>,
     /// One for each watch; alive for as long as that is.
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
-    /// Whether answers that nobody waits for stay unread until somebody asks something.
+    /// Whether answers that no caller waits for stay unread until the next request.
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// Those answers, and who is to hear them.
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
@@ -65,7 +65,7 @@ pub(crate) enum Fault {
     Final,
     /// Never left.
     NotSent,
-    /// It left, and nobody knows more: it may arrive yet.
+    /// It left, and no more is known: it may arrive yet.
     Vanished,
     /// The store will not do it, now or later.
     Refused,
@@ -94,7 +94,7 @@ impl Recorded {
             faults: Arc::default(),
             abilities: Abilities::full().counts_waiters(true),
             owner: Arc::default(),
-            lane_panics: Arc::default(),
+            node_panics: Arc::default(),
             gate: Arc::default(),
             watches: Arc::default(),
             is_lazy: Arc::default(),
@@ -184,7 +184,7 @@ impl Recorded {
         }
     }
 
-    /// Reads the answers that nobody waits for.
+    /// Reads the answers that no caller waits for.
     pub(crate) fn read(&self) {
         let unread = std::mem::take(&mut *self.unread.lock());
         for Unread(done, answer) in unread {
@@ -270,11 +270,11 @@ impl Backend for Recorded {
     }
     fn renew(
         &self,
-        lane: NodeId,
+        node: NodeId,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        match self.asked("renew", by, || Ok(self.store.renew(lane, batch, by))) {
+        match self.asked("renew", by, || Ok(self.store.renew(node, batch, by))) {
             Ok(answers) => {
                 let unconfirmed = match self.unreplicated.load(Ordering::SeqCst) {
                     true => Renewal::Unreplicated,
@@ -333,8 +333,8 @@ impl Backend for Recorded {
         })
     }
     fn renewal_node(&self, name: &LockName) -> NodeId {
-        assert!(!self.lane_panics.load(Ordering::SeqCst), "on purpose");
-        let _asked = self.asked("lane", Moment::NEVER, || Ok(()));
+        assert!(!self.node_panics.load(Ordering::SeqCst), "on purpose");
+        let _asked = self.asked("node", Moment::NEVER, || Ok(()));
         self.store.renewal_node(name)
     }
     fn abilities(&self) -> Abilities {

@@ -30,7 +30,7 @@ fn nothing_is_renewed_once_the_release_is_on_its_way() {
 }
 
 #[test]
-fn nobody_of_the_client_asks_while_the_release_is_on_its_way() {
+fn no_thread_asks_while_the_release_is_under_way() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let (gate, unlocks) = releasing(&store, &client);

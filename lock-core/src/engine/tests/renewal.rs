@@ -81,7 +81,7 @@ fn what_was_released_is_not_sent_for_renewal_any_more() {
     eventually("the second is behind it", || client.0.workers.threads().1);
     late.unlock().unwrap();
     drop(gate);
-    eventually("the lane has no work", || !client.0.workers.threads().1);
+    eventually("the worker has no work", || !client.0.workers.threads().1);
     advance(&client, &clock, SECOND);
     assert_eq!(store.count("renew"), 1);
     assert!(early.is_valid());
@@ -154,9 +154,9 @@ fn a_backend_that_panics_at_one_lock_does_not_end_the_watchdog_of_the_others() {
     let _one = one.lock().unwrap();
     clock.advance(SECOND);
     let other = other.lock().unwrap();
-    store.lane_panics.store(true, Ordering::SeqCst);
+    store.node_panics.store(true, Ordering::SeqCst);
     advance(&client, &clock, 9 * SECOND + SECOND / 2);
-    store.lane_panics.store(false, Ordering::SeqCst);
+    store.node_panics.store(false, Ordering::SeqCst);
     advance(&client, &clock, 90 * SECOND);
     assert!(other.is_valid());
 }
@@ -305,7 +305,7 @@ fn renewals_that_are_used_up_leave_time_to_roll_back() {
 }
 
 #[test]
-fn a_lane_without_work_ends_and_leaves_no_queue_behind() {
+fn idle_worker_ends_and_leaves_no_queue_behind() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     for round in 1..=2 {

@@ -47,11 +47,11 @@ impl Backend for Scripted {
 
     fn renew(
         &self,
-        lane: NodeId,
+        node: NodeId,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        self.store.renew(lane, batch, by)
+        self.store.renew(node, batch, by)
     }
 
     fn release(
@@ -108,7 +108,7 @@ fn a_try_that_was_divided_is_busy_and_one_that_failed_is_not() {
 }
 
 #[test]
-fn a_store_that_turns_down_what_nobody_proposed_is_unavailable() {
+fn stale_answer_without_a_proposal_is_unavailable() {
     let answer = Answer::Stale(FencingToken::new(7));
     let (store, client) = Scripted::new([answer.clone(), answer]);
     let lock = client.mutex("x").unwrap();

@@ -25,7 +25,7 @@ fn stuck(store: &Recorded, client: &Client) -> LockGuard {
     slow
 }
 
-/// Waits until only the lane's own thread is left.
+/// Waits until only the main worker is left.
 fn leave(client: &Client, clock: &ManualClock) {
     eventually("the spares have left", || {
         // One may stand by until it sees that the last request was quick.
@@ -66,8 +66,7 @@ fn what_is_behind_a_renewal_that_gets_stuck_is_taken_up_without_anything_new() {
     }
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    // The lane's own, and then a spare of a spare: each finds that nobody was answered for too
-    // long.
+    // The main worker, and then one spare after another: each finds that none was answered.
     for stuck in 1..=3 {
         eventually("it hangs", || store.count("renew") == stuck);
         parked(&clock, 2);
@@ -93,7 +92,7 @@ fn four_that_hang_are_all_that_are_sent() {
     clock.advance(10 * SECOND);
     for stuck in 1..=4 {
         eventually("it hangs", || store.count("renew") == stuck);
-        eventually("whoever looks next sleeps", || stuck == 4 || sleeping(&clock) >= 2);
+        eventually("the next worker sleeps", || stuck == 4 || sleeping(&clock) >= 2);
         clock.advance(TOO_LONG);
     }
     parked(&clock, 1);
@@ -125,7 +124,7 @@ fn a_lock_that_is_taken_while_a_renewal_hangs_is_kept() {
 }
 
 #[test]
-fn a_relief_whose_backend_panics_goes_on() {
+fn spare_worker_survives_a_panic_of_the_backend() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
@@ -142,7 +141,7 @@ fn a_relief_whose_backend_panics_goes_on() {
 }
 
 #[test]
-fn a_relief_ends_with_the_client_and_does_not_wait_for_what_hangs() {
+fn spare_worker_ends_with_the_client_while_a_call_hangs() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
@@ -155,7 +154,7 @@ fn a_relief_ends_with_the_client_and_does_not_wait_for_what_hangs() {
     slow.unlock().unwrap();
     guard.unlock().unwrap();
     drop(client);
-    eventually("nobody sleeps any more", || clock.sleepers().is_empty());
+    eventually("no thread sleeps any more", || clock.sleepers().is_empty());
     drop(gate);
-    eventually("nobody has the store any more", || Arc::strong_count(&store.log) == 1);
+    eventually("the store is not used any more", || Arc::strong_count(&store.log) == 1);
 }

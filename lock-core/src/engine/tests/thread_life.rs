@@ -11,8 +11,8 @@ fn they_end_with_the_client() {
     guard.unlock().unwrap();
     parked(&clock, 2);
     drop(client);
-    eventually("nobody sleeps any more", || clock.sleepers().is_empty());
-    eventually("nobody has the store any more", || Arc::strong_count(&store.log) == 1);
+    eventually("no thread sleeps any more", || clock.sleepers().is_empty());
+    eventually("the store is not used any more", || Arc::strong_count(&store.log) == 1);
 }
 
 #[test]

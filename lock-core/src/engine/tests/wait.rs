@@ -51,7 +51,7 @@ fn a_release_wakes_the_waiter_of_another_client_at_once() {
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
-    assert_eq!((store.count("acquire"), store.watches()), (4, 0), "nobody queues: no watch");
+    assert_eq!((store.count("acquire"), store.watches()), (4, 0), "no thread queues: no watch");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_lock_that_is_freed_at_the_deadline_is_taken() {
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new().wait(SECOND / 2));
-    store.store.lose(held.name()); // and nobody is told
+    store.store.lose(held.name()); // and no client is told
     clock.advance(SECOND / 2);
     assert!(is_done(waiter).unwrap());
 }
@@ -119,7 +119,7 @@ fn a_waiter_sleeps_no_longer_than_the_lease_that_is_in_its_way() {
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     clock.advance(5 * SECOND);
-    assert!(is_done(waiter).unwrap(), "nobody told it that the lease was over");
+    assert!(is_done(waiter).unwrap(), "it was not told that the lease was over");
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
@@ -130,7 +130,7 @@ fn a_waiter_looks_again_within_a_lease_of_its_own_however_long_the_holders_is() 
     let fixed = LockOptions::new().lease(60 * 60 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
-    store.store.lose(held.name()); // and nobody is told
+    store.store.lose(held.name()); // and no client is told
     clock.advance(30 * SECOND);
     assert!(is_done(waiter).unwrap());
 }
@@ -254,7 +254,7 @@ fn a_renewal_of_a_long_lease_is_given_no_longer_than_the_short_ones_can_wait_for
     assert_eq!(extend(60), SECOND / 10, "the short one is due any moment");
     short.unlock().unwrap();
     advance(&client, &clock, SECOND / 2);
-    assert_eq!(extend(120), 2 * SECOND, "nobody has a short lease any more");
+    assert_eq!(extend(120), 2 * SECOND, "no short lease is in use any more");
 }
 
 #[test]

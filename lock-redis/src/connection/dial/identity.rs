@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_was_left_is_not_followed_before_its_leases_are_over() {
+    fn server_that_was_left_is_not_followed_until_its_leases_end() {
         let identity = Identity::followed(REST);
         admit(&identity, "aaa", 0).unwrap();
         let second = admit(&identity, "bbb", 1).unwrap();

@@ -112,9 +112,8 @@ pub(super) struct PendingRequests {
 
 impl PendingRequests {
     /// Unsent bytes may wait while they are less than this part of those under way. With 128
-    /// threads a quarter or an eighth gave 0.93 of the server's throughput, a half a little less,
-    /// the whole 0.86, and waiting for the reader in any case 0.83. With 8 threads it does not
-    /// matter.
+    /// threads a quarter gave 0.93 of the server's throughput, the whole 0.86, and leaving all
+    /// writes to the reader 0.83. With 8 threads it does not matter.
     const WRITE_SHARE: u64 = 4;
 
     pub(super) fn new(now: Moment, failures: u64) -> Self {

@@ -1,3 +1,5 @@
+//! Tests of the multiplexed connection, with a peer on a local socket.
+
 #[cfg(feature = "tls")]
 mod last_word;
 mod storm;
