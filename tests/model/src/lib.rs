@@ -15,7 +15,8 @@
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
     missing_docs,
-    reason = "it is never published: made for the tests of this workspace, and what needs words has them"
+    reason = "it is never published: made for the tests of this workspace, and what needs words \
+    has them"
 )]
 
 pub mod choice;
