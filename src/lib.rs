@@ -65,7 +65,8 @@ struct Recipes;
 /// | `redlocks://..` | the same over TLS |
 ///
 /// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
-/// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS `tls`.
+/// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS
+/// `tls`.
 ///
 /// A TLS server is trusted if its certificate names the host of the URL and is signed by an
 /// authority that the system trusts. Options override this: `tls_ca=FILE` (the authorities to trust

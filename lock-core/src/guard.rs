@@ -124,8 +124,8 @@ impl Hold {
         self.current_state().unwrap_or(GuardState::Lost)
     }
 
-    /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in a
-    /// forked child, which must not lock a mutex that a thread of the parent may hold.
+    /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in
+    /// a forked child, which must not lock a mutex that a thread of the parent may hold.
     fn current_state(&self) -> Option<GuardState> {
         match self.engine.must_hold(&self.local, &self.acquisition) {
             Err(error) if error.is_misuse() => None,

@@ -47,8 +47,14 @@ struct CurrentThread {
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
+impl CurrentThread {
+    fn new() -> Self {
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
+    }
+}
+
 crate::sync::thread_local! {
-    static CURRENT: CurrentThread = CurrentThread { id: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) };
+    static CURRENT: CurrentThread = CurrentThread::new();
 }
 
 /// This thread's number; 0 in a thread that is ending, which cannot hold a lock.

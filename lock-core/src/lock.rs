@@ -30,10 +30,10 @@ pub(crate) mod sealed {
 /// | `lock()` | [`lock()`](Self::lock) |
 /// | `lock(lease, unit)` | [`lock_with(&LockOptions::new().lease(l))`](Self::lock_with) |
 /// | `lockInterruptibly()` | [`lock_interruptibly(&interrupt)`](Self::lock_interruptibly) |
-/// | `lockInterruptibly(lease, unit)` | [`lock_with`](Self::lock_with) with a lease and an interrupt |
+/// | `lockInterruptibly(lease, unit)` | [`lock_with`](Self::lock_with), lease and interrupt |
 /// | `tryLock()` | [`try_lock()`](Self::try_lock) |
 /// | `tryLock(wait, unit)` | [`try_lock_for(w)`](Self::try_lock_for) |
-/// | `tryLock(wait, lease, unit)` | [`try_lock_with`](Self::try_lock_with) with a wait and a lease |
+/// | `tryLock(wait, lease, unit)` | [`try_lock_with`](Self::try_lock_with), wait and lease |
 /// | `unlock()` | [`LockGuard::unlock`], or [`unlock()`](Self::unlock) of a detached hold |
 /// | `forceUnlock()` | [`force_unlock()`](Self::force_unlock) |
 /// | `isLocked()` | [`is_locked()`](Self::is_locked) |

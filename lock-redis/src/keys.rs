@@ -4,7 +4,7 @@
 //! there is a brace in the name, so that on a cluster all of it lives in one hash slot.
 //! [`LockName`] lets no name through for which that would not hold.
 
-use crate::shards::SLOTS;
+use crate::cluster_node::SLOTS;
 use crate::text::Text;
 use lock_core::{LockName, OwnerId};
 use std::borrow::Cow;

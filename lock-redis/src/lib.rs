@@ -13,13 +13,13 @@
 //! - `watch_registry`: watches that move to another node together with their locks
 //! - `format`: what stands under a lock's key, and its scripts in `lua/`
 //! - `keys`: the names of keys and channels
-//! - `redirect`, `shards`: what the nodes of a cluster say of each other
+//! - `cluster_node`: a server as a node of a cluster: its slots and its redirects
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `error_mapping`: what a server answers, and what its errors mean
 //! - `server_kind`: what a server is that does not know a command
 //! - `foreign_client`: libraries whose waiters a release can wake as well
 //! - `pubsub`: the subscriber, one connection that receives releases for all waiters
-//! - `propose`, `marker`, `voter`: a server as one of a quorum's nodes
+//! - `quorum_node`: a server as a node of a quorum: its marker and its votes
 //! - `single_flight`: concurrent identical calls share one
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
 //!   deadline
@@ -29,6 +29,7 @@
 mod address;
 mod backend;
 mod classic;
+mod cluster_node;
 mod connection;
 mod deployment;
 mod error_mapping;
@@ -36,21 +37,17 @@ mod eviction;
 mod foreign_client;
 mod format;
 mod keys;
-mod marker;
 mod node;
-mod propose;
 mod pubsub;
-mod redirect;
+mod quorum_node;
 mod replica_ack;
 mod reply;
 mod scheme;
 mod script;
 mod sentinel;
 mod server_kind;
-mod shards;
 mod single_flight;
 mod text;
-mod voter;
 mod watch_registry;
 
 pub use backend::RedisBackend;
@@ -63,14 +60,15 @@ pub use sentinel::SentinelBackend;
 pub mod parts {
     pub use crate::address::Address;
     pub use crate::classic::{StepHook, bare_format, open};
+    pub use crate::cluster_node::{Redirect, SLOTS, Shard, Shards};
     pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;
     pub use crate::format::{Format, OPTION as FORMAT};
-    pub use crate::marker::{Admission, Agreed, Member, Members, Sight, Standing, Step};
-    pub use crate::node::{Node, NodeSettings, RequestMode};
-    pub use crate::redirect::Redirect;
+    pub use crate::node::{Node, NodeSettings, RequestMode, WithView};
+    pub use crate::quorum_node::{
+        Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, ServerInfo,
+        ServerState, VoteTerms,
+    };
     pub use crate::replica_ack::Listing;
-    pub use crate::shards::{SLOTS, Shard, Shards};
-    pub use crate::voter::{Answered, Terms, Vote, Voter};
     pub use crate::watch_registry::{RelocatableWatch, WatchRegistry};
 }

@@ -1,4 +1,5 @@
-//! Nodes that left the cluster, and a client that is gone, leave no thread and no connection behind.
+//! Nodes that left the cluster, and a client that is gone, leave no thread and no connection
+//! behind.
 
 use crate::scene::{LONG, client_with, take, turn};
 use distlock::Client;
@@ -20,7 +21,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("this is Linux").count()
 }
 
-/// Has all that a node can be used for used: attempts, renewals, releases that nobody waits for, a watch.
+/// Has all that a node can be used for used: attempts, renewals, asynchronous releases, a watch.
 fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
     let held = take(one, name);
     thread::scope(|scope| {
@@ -79,8 +80,8 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         let threads = own_threads().into_iter().filter(|name| !ends(name)).count();
         (threads, descriptors())
     };
-    // Of the nodes that stay each is asked for the cluster for the first time at some time, which takes a connection. So what
-    // there is grows, but not with every visit.
+    // Of the nodes that stay each is asked for the cluster for the first time at some time, which
+    // takes a connection. So what there is grows, but not with every visit.
     let mut counts = Vec::new();
     while counts.len() < 15 {
         counts.push(visit());
@@ -100,7 +101,8 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
     }
 }
 
-/// A node that hangs is left as soon as there is a successor: nobody waits for it any longer, and nothing is kept of it.
+/// A node that hangs is left as soon as there is a successor: no request waits for it any longer,
+/// and nothing is kept of it.
 #[test]
 fn hanging_node_is_left_when_it_is_replaced() {
     alone("departure::hanging_node_is_left_when_it_is_replaced", nothing_waits_for_one_that_hangs);
@@ -128,15 +130,15 @@ fn nothing_waits_for_one_that_hangs() {
     cluster.node(frozen).resume();
     cluster.wait_until_agreed(6);
     // But perhaps to ask it for the cluster, as a replica like any other.
-    eventually("nobody else is connected to it", LONG, || {
+    eventually("no other client is connected to it", LONG, || {
         let clients = cluster.node(frozen).probe().clients();
         let ours = clients.iter().filter(|client| client.contains("name=distlock"));
         ours.filter(|client| !client.contains("cmd=cluster|shards")).count() == 0
     });
 }
 
-/// As to one server: attempts and releases of all threads share one, renewals have one, and one hears of releases. Who is
-/// asked for the cluster now and then has one for that.
+/// As to one server: attempts and releases of all threads share one, renewals have one, and one
+/// hears of releases. Who is asked for the cluster now and then has one for that.
 #[test]
 fn client_has_three_connections_per_node_once_needed() {
     let cluster = Cluster::steady();

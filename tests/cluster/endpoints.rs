@@ -10,7 +10,8 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-/// Locks on all nodes, one that is held and waited for while its slot moves, and then its node gives way.
+/// Locks on all nodes, one that is held and waited for while its slot moves, and then its node
+/// gives way.
 fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
     let settings = format!("watchdog=10s&command_timeout=1s{more}");
     let [one, other] = [(); 2].map(|()| client_with(url, &settings));
@@ -35,7 +36,8 @@ fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
     });
 }
 
-/// All speak TLS, the nodes with each other, too, and are called by names, which their certificate is for.
+/// All speak TLS, the nodes with each other, too, and are called by names, which their certificate
+/// is for.
 #[test]
 fn cluster_over_tls_keeps_locks() {
     let authority = Authority::new();
@@ -56,7 +58,7 @@ fn cluster_over_tls_keeps_locks() {
     let url = format!("rediss+cluster://{login}@localhost:{},localhost:{}", ports[0], ports[1]);
     let ca = authority.file("ca.crt");
     locks_live_on(&cluster, &url, &format!("&tls_ca={ca}"));
-    // Nobody of ours has come without.
+    // No connection of the client is without.
     for node in 0..cluster.len() {
         let port = format!("laddr=127.0.0.1:{} ", cluster.node(node).port());
         let clients = plain(node).clients();

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Far longer than a waiter takes that hears of a release, or of a successor.
 const LEASE: Duration = Duration::from_secs(120);
 
-/// The `redis` crate's cluster client never recovers from this: it goes on asking the dead node for ever.
+/// The `redis` crate's cluster client never recovers from this: it goes on asking the dead node for
+/// ever.
 #[test]
 fn locks_of_a_dead_master_are_kept_by_its_successor() {
     let mut cluster = Cluster::start();
@@ -44,7 +45,8 @@ fn locks_of_a_dead_master_are_kept_by_its_successor() {
     elsewhere.unlock().unwrap();
 }
 
-/// What the dead node knew and its successor does not is lost. Who waits hears of the successor, and need not wait for a lease.
+/// What the dead node knew and its successor does not is lost. Who waits hears of the successor,
+/// and need not wait for a lease.
 #[test]
 fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     let mut cluster = Cluster::start();
@@ -74,8 +76,9 @@ fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     drop(held);
 }
 
-/// Masters give way, are made to, or are just replaced: locks that are held stay, and no two are inside. The forced ways may
-/// lose what was not replicated yet; here nothing is written at that moment but renewals.
+/// Masters give way, are made to, or are just replaced: locks that are held stay, and no two are
+/// inside. The forced ways may lose what was not replicated yet; here nothing is written at that
+/// moment but renewals.
 #[test]
 fn graceful_failover_loses_no_lock() {
     let cluster = Cluster::steady();
@@ -133,7 +136,7 @@ fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let replica = cluster.replica_of(frozen);
     cluster.node(frozen).pause();
     cluster.wait_for_owner(slot, replica);
-    // Whoever finds out that its node does not answer has waited for it.
+    // A client that finds that its node does not answer has waited for it.
     eventually("the successor is found", LONG, || held.verify().is_ok());
     // What others hold is renewed as if nothing were.
     assert!(elsewhere.verify().unwrap() > Duration::ZERO);
@@ -175,7 +178,8 @@ fn added_node_serves_and_removed_node_is_forgotten() {
     take(&one, &name).unlock().unwrap();
 }
 
-/// With the whole of a shard gone, its locks cannot be had, and that is never "busy"; all others can, if the cluster is told so.
+/// With the whole of a shard gone, its locks cannot be had, and that is never "busy"; all others
+/// can, if the cluster is told so.
 #[test]
 fn slots_without_a_node_are_unavailable_and_others_served() {
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
@@ -200,7 +204,8 @@ fn slots_without_a_node_are_unavailable_and_others_served() {
     take(&client, &mine).unlock().unwrap();
 }
 
-/// The same where the cluster serves nothing any more then: its nodes say so, and that is an answer.
+/// The same where the cluster serves nothing any more then: its nodes say so, and that is an
+/// answer.
 #[test]
 fn cluster_that_is_down_is_unavailable_until_it_is_up() {
     let mut cluster = Cluster::start();
@@ -236,10 +241,11 @@ fn cluster_that_is_down_is_unavailable_until_it_is_up() {
     always("it stays up", ms(300), || lock.is_locked().is_ok());
 }
 
-/// A master that reads its data says so, and that is no answer: its successor may serve by now, so the others are asked.
+/// A master that reads its data says so, and that is no answer: its successor may serve by now, so
+/// the others are asked.
 #[test]
 fn loading_master_is_unavailable_and_keeps_held_locks() {
-    // Long enough that nobody takes its place meanwhile.
+    // Long enough that no replica takes its place meanwhile.
     let patient = ["--cluster-node-timeout", "60000", "--rdbcompression", "no"];
     let cluster =
         Cluster::start_with(&[&patient[..], &["--enable-debug-command", "local"]].concat());
@@ -276,7 +282,7 @@ fn loading_master_is_unavailable_and_keeps_held_locks() {
         let mut probe = cluster.node(0).probe();
         assert_eq!(probe.command(&["CONFIG", "SET", "key-load-delay", "0"]).text(), "OK");
     });
-    free.try_lock_for(LONG).unwrap().expect("nobody has it").unlock().unwrap();
+    free.try_lock_for(LONG).unwrap().expect("it is free").unlock().unwrap();
     assert!(held.verify().unwrap() > Duration::ZERO);
     held.unlock().unwrap();
 }

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::thread;
 
-/// Keeps answers of locks back while somebody holds it.
+/// Keeps answers of locks back while the test holds it.
 #[derive(Default)]
 struct Answers(RwLock<()>);
 
@@ -30,8 +30,8 @@ impl Plan for Answers {
     }
 }
 
-/// What a master did may be lost with it, so nobody believes its word when it has a successor: who asked asks again, and that
-/// one will say. A release that nobody waits for is sent to it.
+/// What a master did may be lost with it, so its reply does not count when it has a successor: the
+/// client asks again, and that one will say. An asynchronous release is sent to it.
 #[test]
 fn late_reply_of_a_replaced_master_is_not_believed() {
     let cluster = Cluster::steady();
@@ -96,7 +96,8 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         eventually("it is looked at", LONG, || probe.command_calls("hkeys") > looks);
         eventually("it is renewed", LONG, || probe.command_calls("pexpire") > before + 1);
 
-        // Nobody tells the client of anything until the old master is a replica, as which it need not be left at once.
+        // The client is told of nothing until the old master is a replica, as which it need not be
+        // left at once.
         walls.iter().for_each(|wall| wall.keep_out(None));
         assert_eq!(
             cluster.node(new).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).text(),
@@ -109,7 +110,7 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         for (field, value) in &submitted {
             probe.command(&["HSET", name("submitted").as_str(), field, value]);
         }
-        // As if somebody had made it free since.
+        // As if it had been freed since.
         probe.command(&["DEL", name("renewed").as_str()]);
         walls.iter().for_each(Wall::open);
         eventually("the map has learnt it", LONG, || backend.renewal_node(&name("free")) != lane);

@@ -1,4 +1,5 @@
-//! Redis Cluster: real nodes, killed, paused, cut off, failed over, and slots on their way between them.
+//! Redis Cluster: real nodes, killed, paused, cut off, failed over, and slots on their way between
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 

@@ -20,7 +20,7 @@ fn ok(probe: &mut Probe, words: &[&str]) {
     assert_eq!(probe.command(words), Value::Text("OK".to_owned()), "{words:?}");
 }
 
-/// A cluster with one node, perhaps with clients of it, and nobody else on one side.
+/// A cluster with one node, perhaps with clients of it, and nothing else on one side.
 struct SplitVote {
     cluster: Cluster,
     minority: usize,
@@ -84,7 +84,8 @@ impl SplitVote {
         self.clients.iter().for_each(|wall| wall.keep_out(None));
     }
 
-    /// Nothing gets through to other nodes, and nobody is missed; but the others have this node for the master of this name.
+    /// Nothing gets through to other nodes, and no node is missed; but the others have this node
+    /// for the master of this name.
     fn divide_unnoticed(&mut self, new: usize, name: &str) {
         let slot = self.cluster.slot(name);
         for node in 0..self.cluster.len() {
@@ -104,9 +105,10 @@ impl SplitVote {
     }
 }
 
-/// The others elect a successor, and a client of theirs takes the lock there; on this side the old master grants it, too, as
-/// long as it has not noticed. Both are told apart by their tokens; a policy grants nothing on this side; and when the two
-/// sides see each other again, what the old one granted is told as lost.
+/// The others elect a successor, and a client of theirs takes the lock there; on this side the old
+/// master grants it, too, as long as it has not noticed. Both are told apart by their tokens; a
+/// policy grants nothing on this side; and when the two sides see each other again, what the old
+/// one granted is told as lost.
 #[test]
 fn isolated_master_grants_nothing_under_a_replica_policy() {
     let mut divided = SplitVote::start(0);
@@ -148,7 +150,7 @@ fn isolated_master_grants_nothing_under_a_replica_policy() {
     let lock = here.mutex(&free).unwrap();
     eventually("it is down", LONG, || lock.try_lock().is_err_and(|error| error.is_unavailable()));
     let loss = first.losses().recv_timeout(LONG).unwrap();
-    assert_eq!(loss.cause(), LossCause::Expired, "by our own clock: nobody could be asked");
+    assert_eq!(loss.cause(), LossCause::Expired, "by our own clock: no node could be asked");
 
     divided.unite();
     divided.cluster.wait_for_owner(slot, new);
@@ -160,8 +162,9 @@ fn isolated_master_grants_nothing_under_a_replica_policy() {
     turn(&careful, &free);
 }
 
-/// What it granted meanwhile its successor does not know: two hold the lock. The later one has the larger token, and the
-/// earlier one is told at its next renewal. Nobody goes back to the old master.
+/// What it granted meanwhile its successor does not know: two hold the lock. The later one has the
+/// larger token, and the earlier one is told at its next renewal. No client goes back to the old
+/// master.
 #[test]
 fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     let mut divided = SplitVote::start(0);
@@ -189,17 +192,17 @@ fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     assert_eq!(loss.cause(), LossCause::Gone, "by the successor's word");
     assert_eq!(cluster.owner(cluster.slot(&name)), new);
     assert!(first.unlock().unwrap_err().is_lost());
-    // It sends on whoever asks it.
+    // It redirects every client.
     let mut asked = || divided.probe.info_field("errorstats", "errorstat_MOVED");
     let before = asked();
     assert!(second.verify().unwrap() > Duration::ZERO);
     second.unlock().unwrap();
     turn(&one, &name);
-    assert_eq!(asked(), before, "nobody asks the old one");
+    assert_eq!(asked(), before, "no client asks the old one");
 }
 
-/// A node that has not heard of an election tells of a cluster that is over. Who knows better does not go back, also if
-/// nobody else can be asked any more.
+/// A node that has not heard of an election tells of a cluster that is over. Who knows better does
+/// not go back, also if no other node can be asked any more.
 #[test]
 fn slot_map_of_an_isolated_node_does_not_replace_a_newer_one() {
     let behind = 1;
@@ -245,7 +248,7 @@ fn slot_map_of_an_isolated_node_does_not_replace_a_newer_one() {
     divided.divide_clients();
     let mut asked = || divided.probe.command_calls("cluster|shards");
     let before = asked();
-    eventually("it is asked when nobody else can be", LONG, || {
+    eventually("it is asked when no other node can be", LONG, || {
         has_asked_for(ms(300)).unwrap_err();
         assert_eq!(lane(), known, "nor then");
         asked() >= before + 3

@@ -1,4 +1,5 @@
-//! The examples by their URL alone, and many locks at once: what a program sees of a cluster on its bad days.
+//! The examples by their URL alone, and many locks at once: what a program sees of a cluster on its
+//! bad days.
 
 use crate::scene::{LONG, client_with};
 use distlock::{DistLock, Event, EventHandler, LossCause};
@@ -12,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// `batch_workers` sells and `hold` holds while the slots of both go to another node with 2,000 others, and come back, and
-/// then their node gives way to its replica.
+/// `batch_workers` sells and `hold` holds while the slots of both go to another node with 2,000
+/// others, and come back, and then their node gives way to its replica.
 #[test]
 fn batch_workers_are_exact_during_resharding_and_a_failover() {
     let cluster = Cluster::steady();
@@ -95,8 +96,9 @@ impl EventHandler for Rhythm {
     }
 }
 
-/// Ten thousand locks on three masters, and one of those freezes until its replica has taken over: the others keep their
-/// rhythm, and its own are renewed by the successor, or declared lost at their deadline.
+/// Ten thousand locks on three masters, and one of those freezes until its replica has taken over:
+/// the others keep their rhythm, and its own are renewed by the successor, or declared lost at
+/// their deadline.
 #[test]
 fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
     const MANY: usize = 10_000;
@@ -182,7 +184,8 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
     tolerance.must_cover(overdue, lease / 4, &what);
 }
 
-/// A lock and an unlock are two requests, and none of them goes to the wrong node as long as nothing moves.
+/// A lock and an unlock are two requests, and none of them goes to the wrong node as long as
+/// nothing moves.
 #[test]
 fn cycle_on_a_cluster_is_two_requests_without_redirect() {
     let cluster = Cluster::steady();

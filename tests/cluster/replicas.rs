@@ -14,8 +14,9 @@ fn client(cluster: &Cluster, replicas: &str) -> Client {
     client_with(&cluster.url(), &format!("{settings}&replicas={replicas}"))
 }
 
-/// With one replica to each master there is nobody left to confirm when that one has become the master: the next attempt waits
-/// until the dead node is back, and what was held is good as long as its lease.
+/// With one replica to each master no replica is left to confirm when that one has become the
+/// master: the next attempt waits until the dead node is back, and what was held is good as long as
+/// its lease.
 #[test]
 fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let mut cluster = Cluster::start();
@@ -30,18 +31,18 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     eventually("the successor has it", LONG, || held.verify().is_ok());
     let plain = client(&cluster, "off");
     let answer = eventually("it is told", LONG, || plain.mutex(&name).unwrap().try_lock().ok());
-    assert!(answer.is_none(), "nobody else gets it");
+    assert!(answer.is_none(), "no other client gets it");
     held.unlock().unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &name));
-        always("nobody could confirm it", ms(1_000), || !waits.is_finished());
+        always("no replica could confirm it", ms(1_000), || !waits.is_finished());
         cluster.node_mut(1).restart();
         assert!(waits.join().unwrap().is_some());
     });
 }
 
-/// The same without waiting for replicas: what the successor never heard of it grants again, and the judge that finds nothing
-/// in `judged` sees it.
+/// The same without waiting for replicas: what the successor never heard of it grants again, and
+/// the judge that finds nothing in `judged` sees it.
 #[test]
 fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     let mut cluster = Cluster::start();
@@ -55,7 +56,7 @@ fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     assert!(error.to_string().contains("replica"), "not without the replica: {error}");
     let asked = SystemClock.now();
     let held = take(&one, &name);
-    // A guard that is valid has been so since it was got, whenever somebody looks.
+    // A guard that is valid has been so since it was got, whenever it is read.
     let from = SystemClock.now();
     let others = Contenders::start(&format!("{}?watchdog=5s", cluster.url()), &name, 2, 2);
     cluster.node_mut(2).kill();

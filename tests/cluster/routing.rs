@@ -23,7 +23,8 @@ fn lock_is_on_the_node_of_its_slot() {
     }
 }
 
-/// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old map.
+/// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old
+/// map.
 #[test]
 fn outdated_slot_map_costs_one_redirect() {
     let cluster = Cluster::steady();
@@ -86,8 +87,9 @@ fn lock_of_a_moving_slot_is_renewed_released_and_taken_after() {
     });
 }
 
-/// The list on which those of python-redis-lock sleep is in the same slot, and mostly not there: a script that needs both keys is not
-/// carried out before the slot has moved. Until then the lock is held, and what frees it then wakes them.
+/// The list on which those of python-redis-lock sleep is in the same slot, and mostly not there: a
+/// script that needs both keys is not carried out before the slot has moved. Until then the lock is
+/// held, and what frees it then wakes them.
 #[test]
 fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
     let cluster = Cluster::steady();
@@ -134,8 +136,9 @@ fn waiter_is_woken_on_the_new_node_of_its_slot() {
     }
 }
 
-/// A registry of Spring's listens on any node, and each node knows of its own listeners: ours reckon with one that they cannot see,
-/// or they would take the lock again each time before it has asked.
+/// A registry of Spring's listens on any node, and each node knows of its own listeners: ours
+/// reckon with one that they cannot see, or they would take the lock again each time before it has
+/// asked.
 #[test]
 fn registry_that_listens_on_another_node_is_counted() {
     let cluster = Cluster::shared();
@@ -154,7 +157,8 @@ fn registry_that_listens_on_another_node_is_counted() {
     }
 }
 
-/// Slots go to and fro under those who take and hold locks in them: nobody loses one, and no two are inside.
+/// Slots go to and fro under those who take and hold locks in them: no holder loses one, and no two
+/// are inside.
 #[test]
 fn slots_that_move_repeatedly_lose_no_lock() {
     let cluster = Cluster::steady();
@@ -176,12 +180,13 @@ fn slots_that_move_repeatedly_lose_no_lock() {
         for _ in 0..3 {
             for (from, to) in [(from, to), (to, from)] {
                 slots.iter().for_each(|slot| cluster.move_slot(*slot, from, to));
-                // Moved back before all have heard, the two nodes may be in the same epoch, and the slot be either's.
+                // Moved back before all have heard, the two nodes may be in the same epoch, and the
+                // slot be either's.
                 slots.iter().for_each(|slot| cluster.wait_for_owner(*slot, to));
             }
         }
         let enough = || loads.iter().all(|load| load.room.visits() > 50);
-        eventually("everybody had turns enough", LONG, enough);
+        eventually("all had turns enough", LONG, enough);
     });
     for load in &loads {
         assert_eq!(load.room.collisions(), 0);
@@ -196,7 +201,8 @@ fn slots_that_move_repeatedly_lose_no_lock() {
     }
 }
 
-/// The `redis` crate's cluster client sends a command again when its answer is late, and has it carried out many times.
+/// The `redis` crate's cluster client sends a command again when its answer is late, and has it
+/// carried out many times.
 #[test]
 fn attempt_without_a_reply_is_sent_once() {
     let cluster = Cluster::steady();
@@ -255,7 +261,8 @@ fn wrong_password_is_reported() {
     assert!(error.is_configuration() && error.to_string().contains("password"), "{error}");
 }
 
-/// Names instead of addresses, names that mean something to the cluster only, and no word of where its nodes are.
+/// Names instead of addresses, names that mean something to the cluster only, and no word of where
+/// its nodes are.
 #[test]
 fn nodes_are_found_by_every_kind_of_announcement() {
     let cluster = Cluster::steady();
@@ -286,7 +293,8 @@ fn nodes_are_found_by_every_kind_of_announcement() {
     works("");
     announce("hostname", "node.invalid");
     works("address_map=node.invalid=127.0.0.1");
-    // Who sends elsewhere leaves the host open, too, or says that it does not know it; and nobody else may be asked.
+    // Who sends elsewhere leaves the host open, too, or says that it does not know it; and no other
+    // node may be asked.
     for (kind, sent_on) in [("unknown-endpoint", 1), ("hostname", 2)] {
         announce(kind, "");
         works("");
@@ -300,7 +308,7 @@ fn nodes_are_found_by_every_kind_of_announcement() {
         assert_eq!(cluster.errors("MOVED"), sent_on);
         held.unlock().unwrap();
     }
-    // A replica, asked first, tells of the others; nobody writes to it.
+    // A replica, asked first, tells of the others; no client writes to it.
     let client = distlock::connect(&cluster.url_of(&[3])).unwrap();
     let writes = cluster.node(3).probe().command_calls("evalsha");
     for node in 0..3 {

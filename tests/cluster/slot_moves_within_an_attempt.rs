@@ -1,4 +1,5 @@
-//! Slots that move between two commands of one attempt: the algorithms of the past, which need several.
+//! Slots that move between two commands of one attempt: the algorithms of the past, which need
+//! several.
 
 use crate::stage::{Client, Hold};
 use distlock::backend::{Answer, Failure};
@@ -17,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// How far the slot has come when the attempt goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Its keys are there: whoever asks for one is told to `ASK` there.
+    /// Its keys are there: a client that asks for one is told to `ASK` there.
     Keys,
     /// All nodes say so.
     All,
@@ -199,8 +200,8 @@ fn failed_counter_is_not_counted_again_on_the_new_node() {
     }
 }
 
-/// Where the slot is on its way before the attempt begins, every command of it goes to the next node, which wants to be told
-/// that each time: a transaction is one of them.
+/// Where the slot is on its way before the attempt begins, every command of it goes to the next
+/// node, which wants to be told that each time: a transaction is one of them.
 #[test]
 fn transaction_in_a_moving_slot_is_executed_once() {
     let cluster = Cluster::steady();
@@ -218,7 +219,7 @@ fn transaction_in_a_moving_slot_is_executed_once() {
     }
 }
 
-/// What the master has made may be lost with it; then nobody has it, and nothing is left behind.
+/// What the master has made may be lost with it; then no client has it, and nothing is left behind.
 #[test]
 fn expire_without_a_key_on_the_new_master_grants_nothing() {
     thread::scope(|scope| {
@@ -258,7 +259,8 @@ fn expire_on_the_next_master(format: &str, replicated: bool) {
     assert_eq!(probe.exists(&place.key()), replicated, "{format}");
 }
 
-/// It has made the key, and could not give it an end: that is what the algorithm leaves behind, and the caller is told so.
+/// It has made the key, and could not give it an end: that is what the algorithm leaves behind, and
+/// the caller is told so.
 #[test]
 fn attempt_that_cannot_continue_has_an_unknown_outcome() {
     let cluster = Cluster::steady();

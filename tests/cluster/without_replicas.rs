@@ -80,7 +80,8 @@ fn listed_replica_counts_while_it_is_down() {
     eventually("that is told", LONG, || *told.lock() == ["lost"]);
 }
 
-/// The other setting, and what it risks: the replica was away while the lock was renewed, and by its word the lock is over.
+/// The other setting, and what it risks: the replica was away while the lock was renewed, and by
+/// its word the lock is over.
 #[test]
 fn unconfirmed_renewals_let_a_promotion_grant_the_lock_twice() {
     let mut cluster = Cluster::start();

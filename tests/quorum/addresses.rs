@@ -183,7 +183,8 @@ fn concurrent_clients_begin_one_quorum() {
         });
     };
     work(&servers, 1);
-    // Two are emptied at once, and all clients find that out at once: each takes its own place, one after the other.
+    // Two are emptied at once, and all clients find that out at once: each takes its own place, one
+    // after the other.
     for server in &mut servers[1..3] {
         server.restart();
         admit(server);

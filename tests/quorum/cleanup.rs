@@ -1,5 +1,5 @@
-//! What a client has left on nodes that did not answer in time, and nobody waits for any more. The leases here are longer
-//! than every test: what is gone was given back.
+//! Cleanup of what a client has left on nodes that did not answer in time. The leases here are
+//! longer than every test: what is gone was given back.
 
 use distlock::{Client, DistLock};
 use distlock_tests::probe::Probe;
@@ -87,8 +87,9 @@ fn async_release_that_one_node_missed_is_repeated() {
 /// How long a client that goes waits for a node.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Drops a client that has left `a` on the node behind this probe, which gets its request or its answer 50 ms late. Whether
-/// that says anything: on a busy machine the lock may be gone before, or the node be later than the client waits.
+/// Drops a client that has left `a` on the node behind this probe, which gets its request or its
+/// answer 50 ms late. Whether that says anything: on a busy machine the lock may be gone before, or
+/// the node be later than the client waits.
 fn leaves_nothing(client: Client, probe: &mut Probe) -> bool {
     let was_there = probe.exists("a");
     let watch = Stopwatch::start();
@@ -132,7 +133,8 @@ fn dropped_client_rolls_back_late_grants() {
         for _ in 0..2 {
             eventually("nothing is left of the last one", SOON, || !probe.exists("a"));
             assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none(), "two say no");
-            // Until it has been told that it is not wanted, which on a busy machine may be over between two looks.
+            // Until it has been told that it is not wanted, which on a busy machine may be over
+            // between two looks.
             let (asked, mut is_there) = (Stopwatch::start(), false);
             while !is_there && asked.elapsed() < GRACE * 10 {
                 is_there = probe.exists("a");

@@ -127,7 +127,7 @@ fn master_watched_by_a_sentinel_is_refused() {
     // Set up before a sentinel came.
     group.sentinels.clear();
     let mut probe = group.servers[0].probe();
-    eventually("nobody listens", Duration::from_secs(10), || {
+    eventually("no sentinel listens", Duration::from_secs(10), || {
         let listeners = probe.command(&["PUBSUB", "NUMSUB", "__sentinel__:hello"]);
         matches!(listeners, Value::List(pair) if pair[1] == Value::Int(0))
     });

@@ -1,4 +1,5 @@
-//! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by hand.
+//! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by
+//! hand.
 
 use distlock::{DistLock, connect};
 use distlock_tests::probe::Value;
@@ -7,16 +8,18 @@ use distlock_tests::quorum::Servers;
 use distlock_tests::time::{always, eventually};
 use std::time::Duration;
 
-/// Nothing here waits for a node that does not answer, so each has all the time that a busy machine needs.
+/// Nothing here waits for a node that does not answer, so each has all the time that a busy machine
+/// needs.
 const PATIENT: &str = "max_lease=10m&node_timeout=20s&command_timeout=40s";
 
-/// How long what nobody waits for may take.
+/// The bound of background work.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Both are theirs on the wire; with tokens, ours have a key more beside it.
 const OPTIONS: [&str; 2] = ["format=token", "format=token&tokens=off"];
 
-/// On how many of these servers a neighbour with this value gets the key, which it asks for on each.
+/// On how many of these servers a neighbour with this value gets the key, which it asks for on
+/// each.
 fn taken(servers: &[RedisServer], value: &str) -> usize {
     let take = ["SET", "shared", value, "NX", "PX", "60000"];
     let asked = servers.iter().map(|server| server.probe().command(&take));

@@ -1,4 +1,5 @@
-//! The quorum: the exam that every store sits, servers in every kind of trouble, and what its promises rest on.
+//! The quorum: the exam that every store sits, servers in every kind of trouble, and what its
+//! promises rest on.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
@@ -17,7 +18,7 @@ mod encrypted;
 // Ways through the model, on real nodes.
 mod replay;
 
-// What nobody waits for any more, and what becomes of it.
+// Requests with unknown outcome, and their cleanup.
 mod cleanup;
 
 // Others who lock with plain keys on the same servers.

@@ -14,7 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// A node's time for an answer, and a lease: short enough for tests that wait for one, long enough for a busy machine.
+/// A node's time for an answer, and a lease: short enough for tests that wait for one, long enough
+/// for a busy machine.
 const QUICK: &str =
     "max_lease=10m&node_timeout=1s&watchdog=6s&command_timeout=2s&outage_limit=500ms";
 /// The same with a lease that ends nothing during a test: what is gone was given back.
@@ -262,7 +263,8 @@ fn slow_node_delays_no_client_and_counts_where_needed() {
     for server in &quorum.servers {
         eventually("nothing is left", SOON, || !server.probe().exists("a"));
     }
-    // Its answer comes late, and within the lease: it is a vote like any other, and the lease counts from before.
+    // Its answer comes late, and within the lease: it is a vote like any other, and the lease
+    // counts from before.
     quorum.servers[0].kill();
     let watch = Stopwatch::start();
     let guard = lock.lock().unwrap();
@@ -277,12 +279,14 @@ fn node_back_from_the_dead_is_watched_by_present_waiters() {
     let mut quorum = Servers::with(3, 0, STEADY);
     let holder = quorum.client();
     let guard = holder.mutex("a").unwrap().lock().unwrap();
-    // With two votes, of which one dies with its server, there is no holder: the waiter would vote, and not listen.
+    // With two votes, of which one dies with its server, there is no holder: the waiter would vote,
+    // and not listen.
     for server in &quorum.servers {
         eventually("each node has it", SOON, || server.probe().exists("a"));
     }
     quorum.servers[2].kill();
-    // As the server's default user: the other one's rights are given after each start, and a waiter asks at once.
+    // As the server's default user: the other one's rights are given after each start, and a waiter
+    // asks at once.
     let waiter = distlock::connect(&quorum.url.replace(&format!("{LOGIN}@"), "")).unwrap();
     let listeners = |server: &RedisServer| match server.probe().command(&[
         "PUBSUB",
@@ -315,8 +319,8 @@ fn node_that_refuses_the_password_counts_as_dead() {
         [&strict, &servers[0], &servers[1]].map(|server| place(server.port())).into();
     // Both others are needed each time.
     let patient = "max_lease=10m&node_timeout=2s&watchdog=10s&command_timeout=4s";
-    let as_anybody = url(&places, patient).replace(&format!("{LOGIN}@"), "");
-    distlock::set_up_quorum(&Config::from_url(&as_anybody).unwrap()).unwrap();
+    let as_default_user = url(&places, patient).replace(&format!("{LOGIN}@"), "");
+    distlock::set_up_quorum(&Config::from_url(&as_default_user).unwrap()).unwrap();
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
     // Its refusal has come by the time of some of them.
@@ -357,8 +361,9 @@ fn clients_with_different_majorities_exclude_each_other() {
     next.unlock().unwrap();
 }
 
-/// A lock that is on its way from one holder to another is one's here and another's there. Where only a majority of the nodes is left, no
-/// other can tell: whoever asks then asks again, and does not wait for those that say nothing.
+/// A lock that is on its way from one holder to another is one's here and another's there. Where
+/// only a majority of the nodes is left, no other can tell: a client that asks then asks again, and
+/// does not wait for those that say nothing.
 #[test]
 fn holder_is_reported_with_a_bare_majority_of_nodes() {
     // What one that says nothing would cost, far beyond what a busy machine does.
@@ -418,7 +423,8 @@ fn refused_server_is_asked_again() {
         let text = error.to_string();
         let says = if is_replica { "is a replica" } else { "is watched by a Sentinel" };
         assert!(error.is_unavailable() && text.contains(says), "{text}");
-        // A replica of another server has lost what it was: it becomes a node again, with the others' word.
+        // A replica of another server has lost what it was: it becomes a node again, with the
+        // others' word.
         quorum.servers[0].resume();
         drop(listener);
         if is_replica {

@@ -137,7 +137,8 @@ fn five_far_nodes() {
     far[3].silent.store(true, Ordering::SeqCst);
     let with_two_silent = median(|| lock.lock().unwrap());
     println!(
-        "five nodes, {DISTANCE:?} away: {together:.2?} together, {with_two_silent:.2?} with two of them silent, \
+        "five nodes, {DISTANCE:?} away: {together:.2?} together, {with_two_silent:.2?} with two \
+         of them silent, \
          {in_sequence:.2?} one after the other; {used:.0?} of processor for a lock and unlock"
     );
     println!("{} threads: {}", threads().len(), threads().join(", "));
@@ -147,7 +148,8 @@ fn five_far_nodes() {
     }
 }
 
-/// A holder on nodes 0, 1 and 2, of which 2 is then started again, empty; and a rival that cannot reach the first two.
+/// A holder on nodes 0, 1 and 2, of which 2 is then started again, empty; and a rival that cannot
+/// reach the first two.
 fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), String> {
     let mut quorum = Servers::with(5, 0, options);
     let places: Vec<_> = quorum.servers.iter().map(|server| place(server.port())).collect();
@@ -214,7 +216,7 @@ fn child_process_of_the_test() {
             scope.spawn(move || {
                 let mut claims = String::new();
                 while SystemClock.now() < end {
-                    // While nodes are away it may be that nobody can be asked.
+                    // While nodes are away no majority may be available.
                     if let Ok(Some(guard)) = lock.try_lock_for(Duration::from_secs(5)) {
                         claim(guard, &mut claims);
                     }
@@ -260,7 +262,8 @@ fn crowd(seconds: u64) {
             .env(ROLE, &format!("{} {seconds} {url}", file.display()))
             .spawn()
     };
-    // As the server's default user: the other one's rights are given after each start, and the crowd does not wait for it.
+    // As the server's default user: the other one's rights are given after each start, and the
+    // crowd does not wait for it.
     let url = quorum.url.replace(&format!("{}@", distlock_tests::rights::LOGIN), "");
     let mut children: Vec<_> = files.iter().map(|file| start(file, &url)).collect();
     let end = SystemClock.now() + Duration::from_secs(seconds);
@@ -292,7 +295,8 @@ fn crowd(seconds: u64) {
         assert!(token < next, "tokens must grow: {pair:?}");
     }
     println!(
-        "{} claims in {seconds} s by {PROCESSES} processes of {THREADS} threads, {restarts} restarts of two of five nodes, \
+        "{} claims in {seconds} s by {PROCESSES} processes of {THREADS} threads, {restarts} \
+         restarts of two of five nodes, \
          empty: one valid guard at a time, tokens grow",
         claims.len()
     );
@@ -331,8 +335,9 @@ fn batch_workers_are_exact_with_one_dead_and_one_frozen_node() {
     batch_workers(&quorum, "all", "2000");
     let left: Vec<_> = quorum.servers.iter().map(|server| server.probe().exists("all")).collect();
     println!("on these nodes something is left of it: {left:?}");
-    // A process that ends right behind its last release has perhaps not sent it to all of them. What is left on one of three may then be
-    // all that can be seen of somebody who has the other two, if those are gone: so the next ones have a lock of their own.
+    // A process that ends right behind its last release has perhaps not sent it to all of them.
+    // What is left on one of three may then be all that can be seen of a holder with the other two,
+    // if those are gone: so the next ones have a lock of their own.
     quorum.servers[0].kill();
     quorum.servers[2].pause();
     let_pass(ms(10));

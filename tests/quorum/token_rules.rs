@@ -1,5 +1,5 @@
-//! The rules of proposed tokens, asked of one node directly: the one in memory, and the script. What both must say is
-//! written down here a third time, as plainly as it can be.
+//! The rules of proposed tokens, asked of one node directly: the one in memory, and the script.
+//! What both must say is written down here a third time, as plainly as it can be.
 
 use distlock::backend::{AcquisitionId, Answer, Attempt, ReleaseOptions, Tokens};
 use distlock::{
@@ -128,7 +128,8 @@ fn proposal_of_a_closed_owner_is_refused() {
     });
 }
 
-/// Asks a server to do something with its marker; whether it did, and the choice that it has accepted.
+/// Asks a server to do something with its marker; whether it did, and the choice that it has
+/// accepted.
 fn mark(probe: &mut Probe, run_id: &str, told: &[&str]) -> (bool, Option<String>) {
     let script = include_str!("../../lock-redis/src/lua/mark.lua");
     let words = [&["EVAL", script, "1", "distlock_quorum", run_id], told].concat();
@@ -153,7 +154,7 @@ fn ballot_is_promised_once_and_smaller_ones_are_refused() {
     assert_eq!(ask(&promise("5")), (false, None), "to one client only");
     assert_eq!(ask(&accept("4", "x")), (false, None), "it has promised not to");
     assert_eq!(ask(&accept("5", "y")), (true, Some("y".to_owned())));
-    // Whoever comes later hears of it.
+    // A later proposer is told of it.
     assert_eq!(ask(&promise("6")), (true, Some("y".to_owned())));
     assert_eq!(ask(&accept("5", "z")), (false, Some("y".to_owned())));
     // A choice of another epoch, or of another quorum, is none of its.

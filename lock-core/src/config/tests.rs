@@ -44,8 +44,8 @@ fn invalid_value_is_refused_by_name() {
 #[test]
 fn each_option_is_set_by_url_and_by_setter() {
     let by_url = Config::from_url(
-        "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s&command_timeout=13s&pool=14\
-         &client_name=me&prefix=p:&tokens=off&token_retention=15m",
+        "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s\
+         &command_timeout=13s&pool=14&client_name=me&prefix=p:&tokens=off&token_retention=15m",
     )
     .unwrap();
     let by_setter = Config::default()

@@ -2,9 +2,10 @@
 //! it.
 //!
 //! A test of times runs once more only if it fails by [`Late`], and only if a thread of this
-//! process, or a server that it uses, was ready to run meanwhile and got no processor: at one go for
-//! longer than the excuse and than a twentieth of the bound that passed, or for half of that bound
-//! in all. Any other panic is final, and so is a [`Violation`](super::Violation) on any thread.
+//! process, or a server that it uses, was ready to run meanwhile and got no processor: at one go
+//! for longer than the excuse and than a twentieth of the bound that passed, or for half of that
+//! bound in all. Any other panic is final, and so is a [`Violation`](super::Violation) on any
+//! thread.
 
 use super::{matrix, violation};
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 
 /// What a test panics with when it sees a wrong answer about safety: two holders at once, a token
-/// that does not grow, a loss that is not told. Raised by [`violated`] and [`violated_unless`] only.
+/// that does not grow, a loss that is not told. Raised by [`violated`] and [`violated_unless`]
+/// only.
 ///
 /// No lateness excuses it, not even if the panic itself is lost: [`retry_if_late`] never runs a
 /// test again during which a violation was raised, on whatever thread.

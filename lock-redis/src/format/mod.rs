@@ -188,7 +188,8 @@ impl Format {
     }
 
     /// The key of a quorum node's marker.
-    pub(crate) fn marker_key(&self) -> String {
+    #[must_use]
+    pub fn marker_key(&self) -> String {
         self.0.keys().marker()
     }
 

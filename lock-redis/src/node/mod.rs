@@ -4,20 +4,20 @@
 //! What a lock looks like in the store is not a node's matter but the format's, which every request
 //! is made by: there is one for each client, whatever the number of nodes.
 
+mod quorum_requests;
 mod renewals;
 mod settings;
 
+pub use quorum_requests::WithView;
 pub use settings::NodeSettings;
 
+use crate::cluster_node::{self, Port, Shards};
 use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
 use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
 use crate::eviction::{Eviction, OnEviction};
 use crate::format::{Format, less_ours};
-use crate::marker::{Sight, Step};
-use crate::propose::{self, Introduction, Vote, Voting};
 use crate::pubsub::Subscriber;
 use crate::replica_ack::{AcknowledgedConnection, Listing};
-use crate::shards::{self, Port, Shards};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
     Tombstone, Wake, Watch,
@@ -211,70 +211,9 @@ impl Node {
         }
     }
 
-    /// An attempt as one of a quorum's nodes.
-    pub(crate) fn propose(
-        &self,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        voting: &Voting<'_>,
-        by: Moment,
-    ) -> Result<Vote, Failure> {
-        let vote = self
-            .link
-            .exchange(by, |link| format.owned(QUORUM)?.propose(link, attempt, Some(voting), by));
-        vote.map_err(on(attempt.name))
-    }
-
-    /// What the server says of itself.
-    pub(crate) fn introduction(&self, by: Moment) -> Result<Introduction, Failure> {
-        self.link.exchange(by, |link| propose::introduction(link, by))
-    }
-
-    /// What the server is to a quorum, and what of that is changed.
-    pub(crate) fn mark(
-        &self,
-        format: &Format,
-        run_id: &str,
-        step: &Step<'_>,
-        by: Moment,
-    ) -> Result<Sight, Failure> {
-        self.link.exchange(by, |link| format.owned(QUORUM)?.mark(link, run_id, step, by))
-    }
-
-    /// Who holds a lock, and what the server that said so is to a quorum: by one connection.
-    pub(crate) fn inspect_and_look(
-        &self,
-        format: &Format,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<(LockInfo, Sight), Failure> {
-        let said = self.link.exchange(by, |link| {
-            let info = format.0.inspect(link, name, by)?;
-            Ok((info, format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?))
-        });
-        said.map_err(on(name))
-    }
-
-    /// What the server is to a quorum; and if it is a node of this one, frees a lock, whichever
-    /// owner has it: by one connection.
-    pub(crate) fn look_and_force(
-        &self,
-        format: &Format,
-        name: &LockName,
-        quorum: Option<&str>,
-        by: Moment,
-    ) -> Result<(bool, Sight), Failure> {
-        let freed = self.link.exchange(by, |link| {
-            let sight = format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?;
-            let its = sight.marker.as_ref().map(|(agreed, _)| &*agreed.quorum);
-            let is_ours = its.is_some() && its == quorum;
-            Ok((is_ours && format.0.force(link, name, by)?, sight))
-        });
-        freed.map_err(on(name))
-    }
-
-    /// The clock that deadlines are on.
-    pub(crate) fn clock(&self) -> &dyn Clock {
+    /// The clock of all deadlines.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
         self.dialer.clock().as_ref()
     }
 
@@ -383,7 +322,7 @@ impl Node {
     /// See [`Failure`]. A server that is no node of a cluster refuses.
     pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
         let port = if tls { Port::Tls } else { Port::Plain };
-        self.pool.exchange(by, |link| shards::ask(link, host, port, by))
+        self.pool.exchange(by, |link| cluster_node::ask(link, host, port, by))
     }
 
     /// This server is a master no longer: requests under way fail now, and all connections to it

@@ -1,14 +1,12 @@
 //! Renewals: many at a time, in batches, on a connection of their own, with replicas waited for
 //! where they are to be.
 
-use super::{Node, QUORUM, RENEWED, RequestMode, on};
+use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::ConnectionLike;
 use crate::format::Format;
-use crate::marker::{Sight, Step};
 use crate::replica_ack::AcknowledgedConnection;
 use lock_core::Moment;
 use lock_core::backend::{Failure, RENEW_BATCH, Renewal, RenewalRequest};
-use std::sync::Arc;
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -27,26 +25,6 @@ impl Node {
         if renewals.iter().any(Result::is_ok) {
             self.look_for_eviction();
         }
-        let renewals = renewals.into_iter().zip(batch);
-        renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
-    }
-
-    /// The same, and behind each batch the server says, by the same connection, what it is to a
-    /// quorum: what it extended it has extended as that.
-    pub(crate) fn renew_and_look(
-        &self,
-        format: &Format,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<(Renewal, Arc<Sight>), Failure>> {
-        let renewals = self.renew_in_chunks(batch, |chunk| {
-            self.on_lane_or_shared(RequestMode::Direct, by, |link| {
-                let renewals = format.owned(RENEWED)?.renew(link, chunk, by)?;
-                let sight = Arc::new(format.owned(QUORUM)?.mark(link, "", &Step::Look, by)?);
-                let with_sight = |renewal: Result<_, _>| renewal.map(|it| (it, Arc::clone(&sight)));
-                Ok(renewals.into_iter().map(with_sight).collect())
-            })
-        });
         let renewals = renewals.into_iter().zip(batch);
         renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
     }
@@ -85,7 +63,7 @@ impl Node {
     /// Where no connection for renewals is to be had, because the server takes no more, the
     /// password is another one by now or no descriptor is left, the one that all share may stand:
     /// what is held is worth more than the wait of the requests behind it.
-    fn on_lane_or_shared<T>(
+    pub(super) fn on_lane_or_shared<T>(
         &self,
         mode: RequestMode,
         by: Moment,
@@ -136,7 +114,7 @@ impl Node {
         renewed?
     }
 
-    fn renew_in_chunks<T>(
+    pub(super) fn renew_in_chunks<T>(
         &self,
         batch: &[RenewalRequest],
         renew: impl Fn(&[RenewalRequest]) -> Result<Vec<Result<T, Failure>>, Failure>,

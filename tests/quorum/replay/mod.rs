@@ -1,5 +1,6 @@
-//! Ways through the model of the protocol, taken again by real nodes: the scripts on a server, and the store in memory.
-//! They must answer what the model's node answers, step by step, and have stored the same.
+//! Ways through the model of the protocol, taken again by real nodes: the scripts on a server, and
+//! the store in memory. They must answer what the model's node answers, step by step, and have
+//! stored the same.
 
 use distlock_model::node::{Answer, Node, Request, Rules, View};
 use distlock_model::quorum::{Event, Quorum, SERVERS};

@@ -149,7 +149,8 @@ impl Real for Scripted {
         self.note_run();
         let run = self.run(0);
         let unix = i64::try_from(SystemClock.unix_time().as_micros()).unwrap();
-        // It is in the middle of the first unit now, so that nothing hangs on how long the test takes.
+        // It is in the middle of the first unit now, so that nothing hangs on how long the test
+        // takes.
         self.base = unix - self.unit() * 500;
         self.save();
         if is_node {

@@ -1,0 +1,392 @@
+//! [`ClusterBackend`]: a Redis Cluster as a store of locks.
+
+use super::address_map::AddressMap;
+use super::redirect::{Router, superseded};
+use super::redirect_queue::{RedirectQueue, RedirectedRelease};
+use super::slot_map::{ClusterNode, NodeFactory, RefreshHook};
+use super::topology::{Channels, RefreshState, Topology};
+use lock_core::backend::{
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+};
+use lock_core::{Backend, Config, Context, Error, LockName, Moment};
+use lock_redis::parts::{Address, Format, NodeSettings, Redirect, RequestMode};
+use std::fmt;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+/// The default port.
+const PORT: u16 = 6379;
+
+/// A Redis Cluster. Each request goes to the master of its lock's slot, and never to a replica.
+///
+/// `MOVED` updates the slot map, `ASK` is followed with `ASKING` in the same write, and `TRYAGAIN`
+/// is repeated until the deadline, so an attempt on a free lock of a moving slot may wait until it
+/// has moved. Renewals and plain releases name one key only, and succeed meanwhile. A request
+/// without an answer is not sent again: its outcome is unknown.
+///
+/// Each master has as many connections as the server of a
+/// [`RedisBackend`](lock_redis::RedisBackend), each made when it is needed; one more asks a node
+/// for the slot map.
+///
+/// Dropping it ends its threads and connections, without waiting for them.
+pub struct ClusterBackend {
+    format: Arc<Format>,
+    topology: Topology,
+    router: Router,
+    redirect_queue: RedirectQueue,
+}
+
+/// The number of redirects that a renewal follows within one call.
+const HOPS: usize = 3;
+
+impl ClusterBackend {
+    /// The cluster of which `config` names some nodes. Connects to none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a
+    /// setting contradicts another.
+    pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
+        Self::with_format(config, context, Format::of(config)?)
+    }
+
+    /// The same with a format that was read already.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    #[doc(hidden)]
+    pub fn with_format(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
+        config.check()?;
+        let seeds = seeds(config)?;
+        let option = |name| config.scheme_option(name);
+        let channels = match option("channels") {
+            None | Some("auto") => Channels::Auto,
+            Some("plain") => Channels::Plain,
+            Some("sharded") => Channels::Sharded,
+            Some(other) => {
+                return Err(Error::configuration(format!(
+                    "`channels={}` is not one of `auto`, `plain` and `sharded`",
+                    other.escape_debug()
+                )));
+            }
+        };
+        let addresses =
+            option("address_map").map(AddressMap::read).transpose()?.unwrap_or_default();
+        let refresh_state = Arc::<RefreshState>::default();
+        let trouble = Arc::clone(&refresh_state);
+        let factory = NodeFactory {
+            settings: NodeSettings::new(config, 0, context)?,
+            addresses,
+            trouble: RefreshHook(Arc::new(move || trouble.ask())),
+        };
+        let channels = match (channels, format.needs_plain_channels()) {
+            (Channels::Sharded, true) => {
+                return Err(Error::configuration(
+                    "`channels=sharded`: whom `wakes=` in `format=` names listens on plain \
+                     channels; leave `channels=` out",
+                ));
+            }
+            (_, true) => Channels::Plain,
+            (channels, false) => channels,
+        };
+        let format = Arc::new(format);
+        let bound = config.connect_timeout();
+        let topology =
+            Topology::new(factory, refresh_state, seeds, bound, Arc::clone(&format), channels);
+        let router = Router(Arc::clone(topology.state()));
+        Ok(Self { format, redirect_queue: RedirectQueue::default(), router, topology })
+    }
+
+    /// Renews the part of a batch that belongs to one node.
+    fn renew_on(
+        &self,
+        group: &RenewalGroup,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let own: Vec<RenewalRequest>;
+        let mine = if group.places.len() == batch.len() {
+            batch
+        } else {
+            own = group.places.iter().map(|place| batch[*place].clone()).collect();
+            &own
+        };
+        group.node.node.renew(group.mode, &self.format, mine, by)
+    }
+
+    /// Missing acknowledgements of a master without replicas are no loss.
+    fn accept_without_replicas(
+        &self,
+        group: &RenewalGroup,
+        outcomes: &mut [Result<Renewal, Failure>],
+        by: Moment,
+    ) {
+        let mut short: Vec<_> =
+            outcomes.iter_mut().filter(|it| matches!(it, Ok(Renewal::Unacknowledged(_)))).collect();
+        if short.is_empty() || !self.router.0.has_no_replica(&group.node, by) {
+            return;
+        }
+        for outcome in &mut short {
+            if let Ok(Renewal::Unacknowledged(insufficient)) = **outcome {
+                **outcome = Ok(Renewal::Unreplicated(insufficient));
+            }
+        }
+    }
+}
+
+/// The renewals of one node.
+struct RenewalGroup {
+    node: Arc<ClusterNode>,
+    mode: RequestMode,
+    places: Vec<usize>,
+}
+
+fn add(groups: &mut Vec<RenewalGroup>, node: Arc<ClusterNode>, mode: RequestMode, place: usize) {
+    let is_same = |group: &&mut RenewalGroup| Arc::ptr_eq(&group.node, &node) && group.mode == mode;
+    match groups.iter_mut().find(is_same) {
+        Some(group) => group.places.push(place),
+        None => groups.push(RenewalGroup { node, mode, places: vec![place] }),
+    }
+}
+
+fn seeds(config: &Config) -> Result<Vec<Address>, Error> {
+    if config.hosts().is_empty() {
+        return Err(Error::configuration(format!(
+            "`{0}://` needs one node of the cluster, or better some, as in \
+             `{0}://10.0.0.1:7000,10.0.0.2:7000`",
+            config.scheme()
+        )));
+    }
+    if !matches!(config.path(), "" | "0") {
+        return Err(Error::configuration(format!(
+            "`/{}` in the URL: a Redis Cluster has no database but 0",
+            config.path().escape_debug()
+        )));
+    }
+    let address = |host: &lock_core::Host| Address::new(&host.name, host.port.unwrap_or(PORT));
+    Ok(config.hosts().iter().map(address).collect())
+}
+
+/// A redirect that was followed until the deadline is unavailability, not configuration.
+fn settled<T>(outcome: Result<T, Failure>) -> Result<T, Failure> {
+    outcome.map_err(|failure| match Redirect::of(&failure) {
+        Some(_) if !failure.error().is_unavailable() => {
+            let error = Error::unavailable("the lock's slot is moving from node to node");
+            Failure::Refused(error.with_source(failure.into_error()))
+        }
+        _ => failure,
+    })
+}
+
+impl Router {
+    /// See [`Backend::release`]. It works without the backend.
+    pub(crate) fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let format = &*self.0.format;
+        let slot = format.slot(&acquisition.name);
+        let released =
+            self.route(slot, by, |node, mode| node.release(mode, format, acquisition, options, by));
+        settled(released.and_then(|released| released.if_still_owner(slot, &self.0)))
+    }
+}
+
+impl Backend for ClusterBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let slot = self.format.slot(attempt.name);
+        let answer =
+            self.router.route(slot, by, |node, mode| node.acquire(mode, &self.format, attempt, by));
+        let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.router.0));
+        if matches!(answer, Ok(Answer::Unacknowledged(..))) {
+            self.router.0.ask();
+        }
+        if matches!(answer, Ok(Answer::Granted(_) | Answer::Unacknowledged(..))) {
+            self.router.0.granted.note(self.router.0.clock().now(), attempt.lease);
+        }
+        settled(answer)
+    }
+
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let no_owner = Error::unavailable("no node of the cluster serves the lock's slot");
+        let mut renewals = vec![Err(Failure::NotSent(no_owner)); batch.len()];
+        let mut groups = Vec::new();
+        for (place, one) in batch.iter().enumerate() {
+            match self.router.0.look(self.format.slot(&one.acquisition.name)) {
+                Some(owner) => add(&mut groups, owner, RequestMode::Direct, place),
+                // A node may serve it by the next time.
+                None => self.router.0.ask(),
+            }
+        }
+        for _ in 0..HOPS {
+            let mut next = Vec::new();
+            for group in &groups {
+                let mut outcomes = self.renew_on(group, batch, by);
+                self.accept_without_replicas(group, &mut outcomes, by);
+                let mut failed = false;
+                for (place, mut outcome) in group.places.iter().zip(outcomes) {
+                    let slot = self.format.slot(&batch[*place].acquisition.name);
+                    let owner = self.router.0.look(slot);
+                    if outcome.is_ok()
+                        && group.mode == RequestMode::Direct
+                        && owner.is_none_or(|owner| !Arc::ptr_eq(&owner, &group.node))
+                    {
+                        outcome = Err(Failure::Unknown(superseded(&group.node)));
+                    }
+                    let redirect = outcome.as_ref().err().and_then(Redirect::of);
+                    let said = |to: Address| to.said_by(&group.node.address.host);
+                    if matches!(outcome, Ok(Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)))
+                    {
+                        self.router.0.ask();
+                    }
+                    if outcome.is_ok() {
+                        let now = self.router.0.clock().now();
+                        self.router.0.granted.note(now, batch[*place].acquisition.lease);
+                    }
+                    failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
+                        || matches!(redirect, Some(Redirect::Down));
+                    renewals[*place] = outcome;
+                    match redirect {
+                        Some(Redirect::Moved(to)) => {
+                            if let Ok(owner) = self.router.0.moved(slot, &group.node, &said(to), by)
+                            {
+                                add(&mut next, owner, RequestMode::Direct, *place);
+                            }
+                        }
+                        Some(Redirect::Ask(to)) => {
+                            if let Ok(target) = self.router.0.node(&group.node, &said(to), by) {
+                                add(&mut next, target, RequestMode::Asking, *place);
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+                if failed {
+                    self.router.0.suspect(&group.node);
+                }
+            }
+            if next.is_empty() || self.router.0.clock().now() >= by {
+                break;
+            }
+            groups = next;
+        }
+        renewals.into_iter().map(settled).collect()
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.router.release(acquisition, options, by)
+    }
+
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        let slot = self.format.slot(&acquisition.name);
+        let Some(owner) = self.router.0.look(slot) else {
+            return done(self.release(acquisition, options, by));
+        };
+        let (queue, id, number) = (self.redirect_queue.clone(), acquisition.clone(), owner.number);
+        // Weak: a request that awaits its answer must not keep the cluster or the node.
+        let (topology, node) = (Arc::downgrade(&self.router.0), Arc::downgrade(&owner));
+        let done = Box::new(move |outcome: Result<Release, Failure>| {
+            let Some(topology) = topology.upgrade() else { return done(settled(outcome)) };
+            // By its number: the node may be removed before its answer arrives.
+            let is_over = || topology.look(slot).is_some_and(|now| now.number != number);
+            // Not sent from this thread: it is that of another request.
+            let redirected = outcome.as_ref().err().and_then(Redirect::of).is_some();
+            if redirected || (outcome.is_ok() && is_over()) {
+                let router = Router(topology);
+                return queue.send(RedirectedRelease {
+                    router,
+                    acquisition: id,
+                    options,
+                    by,
+                    done,
+                    first_outcome: outcome,
+                });
+            }
+            if let Err(Failure::NotSent(_) | Failure::Unknown(_)) = &outcome
+                && let Some(node) = node.upgrade()
+            {
+                topology.suspect(&node);
+            }
+            done(outcome);
+        });
+        owner.node.submit_release(&self.format, acquisition, options, by, done);
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let slot = self.format.slot(name);
+        let ask = || {
+            let info = self
+                .router
+                .route(slot, by, |node, mode| node.inspect(mode, &self.format, name, by));
+            settled(info.and_then(|info| info.if_still_owner(slot, &self.router.0)))
+        };
+        match ask() {
+            // It changes nothing, so it may be sent again: the successor may be known by now.
+            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
+                self.router.0.refreshed(by)?;
+                ask()
+            }
+            answer => answer,
+        }
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let slot = self.format.slot(name);
+        let freed = self
+            .router
+            .route(slot, by, |node, mode| node.force_release(mode, &self.format, name, by));
+        settled(freed.and_then(|freed| freed.if_still_owner(slot, &self.router.0)))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let topology = &self.router.0;
+        let moving = topology.watches.register(name, wake);
+        let watched = self.router.route(self.format.slot(name), by, |node, mode| match mode {
+            RequestMode::Direct => moving.subscribe_on(node, &self.format, by),
+            // A channel is not redirected while its slot moves.
+            RequestMode::Asking => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
+        });
+        settled(watched.map(|watched| watched.answer))?;
+        // The slot may have moved meanwhile. Only this watch moves.
+        if let Some(home) = topology.look(self.format.slot(name)) {
+            moving.follow(&home.node, &self.format);
+        }
+        Ok(Watch::new(moving))
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        NodeId::new(self.router.0.look(self.format.slot(name)).map_or(0, |owner| owner.number))
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.format.abilities(ReplicaSupport::Listed)
+    }
+}
+
+impl fmt::Debug for ClusterBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterBackend").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,131 @@
+//! [`Router`]: sends a request to the owner of its slot, and follows the redirects of the nodes.
+//!
+//! A redirect says that the node did nothing, so the request goes on to the named node. A request
+//! without an answer is not sent again: its outcome is unknown, and the engine handles that.
+
+use super::slot_map::ClusterNode;
+use super::topology::TopologyState;
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment, Signal};
+use lock_redis::parts::{Node, Redirect, RequestMode};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause before a moving slot is asked for again; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// The number of redirects that are followed without a pause.
+const HOPS: u32 = 4;
+
+/// Routes requests by the slot map.
+#[derive(Clone, Debug)]
+pub(crate) struct Router(pub(crate) Arc<TopologyState>);
+
+/// An answer and the node that gave it.
+#[derive(Debug)]
+pub(crate) struct RoutedReply<T> {
+    pub(crate) answer: T,
+    node: Arc<ClusterNode>,
+    mode: RequestMode,
+}
+
+impl<T> RoutedReply<T> {
+    /// The answer, if the node still owns the slot. A replaced master may have been isolated, and
+    /// its writes lost: the outcome is unknown then.
+    pub(crate) fn if_still_owner(self, slot: u16, state: &TopologyState) -> Result<T, Failure> {
+        let is_owner = || state.look(slot).is_some_and(|owner| Arc::ptr_eq(&owner, &self.node));
+        if self.mode == RequestMode::Asking || is_owner() {
+            return Ok(self.answer);
+        }
+        Err(Failure::Unknown(superseded(&self.node)))
+    }
+}
+
+/// The error of an answer by a node that no longer serves the slot.
+pub(crate) fn superseded(node: &ClusterNode) -> Error {
+    Error::unavailable(format!("{} has answered, and serves the slot no longer", node.address))
+}
+
+/// The next step of a request.
+enum NextHop {
+    To(Arc<ClusterNode>, RequestMode),
+    /// To the owner of the slot, after a pause.
+    Later,
+}
+
+impl Router {
+    /// Asks the owner of `slot`, and the nodes that redirects name.
+    pub(crate) fn route<T>(
+        &self,
+        slot: u16,
+        by: Moment,
+        mut ask: impl FnMut(&Arc<Node>, RequestMode) -> Result<T, Failure>,
+    ) -> Result<RoutedReply<T>, Failure> {
+        let clock = self.0.clock();
+        let mut next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
+        let (mut hops, mut pause) = (0, FIRST_PAUSE);
+        loop {
+            let NextHop::To(node, mode) = next else {
+                clock.wait(&Arc::<Signal>::default(), by.min(clock.now() + pause));
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
+                continue;
+            };
+            let failure = match ask(&node.node, mode) {
+                Ok(answer) => return Ok(RoutedReply { answer, node, mode }),
+                Err(failure) => failure,
+            };
+            hops += 1;
+            next = self.next_hop(slot, &node, failure, by)?;
+            if clock.now() >= by {
+                return Err(Failure::NotSent(Error::unavailable(format!(
+                    "slot {slot} of the cluster was moving, or without a node, until the deadline"
+                ))));
+            }
+            if hops > HOPS {
+                next = NextHop::Later;
+            }
+        }
+    }
+
+    /// The next hop of a request that failed on this node; or the failure, if there is none.
+    fn next_hop(
+        &self,
+        slot: u16,
+        node: &Arc<ClusterNode>,
+        failure: Failure,
+        by: Moment,
+    ) -> Result<NextHop, Failure> {
+        match (Redirect::of(&failure), &failure) {
+            (Some(Redirect::Moved(to)), _) => {
+                let to = to.said_by(&node.address.host);
+                // A node that names itself does not know the address by which it is reached.
+                if to == node.address {
+                    return Ok(NextHop::Later);
+                }
+                self.0.moved(slot, node, &to, by).map(|to| NextHop::To(to, RequestMode::Direct))
+            }
+            (Some(Redirect::Ask(to)), _) => {
+                let to = self.0.node(node, &to.said_by(&node.address.host), by)?;
+                Ok(NextHop::To(to, RequestMode::Asking))
+            }
+            (Some(Redirect::TryAgain), _) => Ok(NextHop::Later),
+            (Some(_), _) | (None, Failure::NotSent(_)) => {
+                self.0.suspect(node);
+                // Another node may have taken over already.
+                self.0.refreshed(by)?;
+                match self.0.look(slot) {
+                    Some(owner) if !Arc::ptr_eq(&owner, node) => {
+                        Ok(NextHop::To(owner, RequestMode::Direct))
+                    }
+                    _ => Err(failure),
+                }
+            }
+            (None, Failure::Unknown(_)) => {
+                self.0.suspect(node);
+                Err(failure)
+            }
+            (None, _) => Err(failure),
+        }
+    }
+}

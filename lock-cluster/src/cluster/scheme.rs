@@ -1,0 +1,63 @@
+//! [`ClusterScheme`]: the URLs `redis+cluster://` and `rediss+cluster://`.
+
+use super::backend::ClusterBackend;
+use lock_core::{Backend, Config, Context, Error, Scheme};
+use lock_redis::parts::{EVICTION, FORMAT};
+use std::sync::Arc;
+
+/// A Redis Cluster with the addresses of some nodes:
+/// `redis+cluster://[user[:password]@]host[:port],host[:port],..`. These nodes list the others.
+///
+/// - `address_map=ANNOUNCED=REAL,..`: addresses that replace announced ones; each side `host:port`,
+///   or both hosts
+/// - `channels=auto|plain|sharded`: the channels of releases. `auto`, the default, uses sharded
+///   channels if the servers support them (Redis 7, Valkey), as Redisson does, but plain ones with
+///   `format=token,wakes=spring-integration`, whose waiters use those; all clients of a lock must
+///   use the same kind
+/// - over TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for
+///   `rediss://`
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ClusterScheme {
+    tls: bool,
+}
+
+impl ClusterScheme {
+    /// `redis+cluster://`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { tls: false }
+    }
+
+    /// `rediss+cluster://`: the same over TLS.
+    #[must_use]
+    pub fn tls() -> Self {
+        Self { tls: true }
+    }
+}
+
+impl Scheme for ClusterScheme {
+    fn names(&self) -> &[&str] {
+        if self.tls { &["rediss+cluster"] } else { &["redis+cluster"] }
+    }
+
+    fn options(&self) -> &[&str] {
+        const OPTIONS: &[&str] = &[
+            "address_map",
+            "channels",
+            EVICTION,
+            FORMAT,
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+            "tls_name",
+        ];
+        if self.tls { OPTIONS } else { &OPTIONS[..4] }
+    }
+
+    fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
+        lock_redis::parts::open(config, context, None, |format| {
+            ClusterBackend::with_format(config, context, format)
+        })
+    }
+}

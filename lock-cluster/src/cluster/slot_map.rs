@@ -1,0 +1,304 @@
+//! [`SlotMap`]: the slots and the nodes that serve them.
+
+use super::address_map::AddressMap;
+use lock_core::{Error, Moment};
+use lock_redis::parts::{Account, Address, Listing, Node, NodeSettings, SLOTS, Shards};
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A node that is a master, or was one.
+pub(crate) struct ClusterNode {
+    /// The number of its renewal worker, never used for another node.
+    pub(crate) number: u64,
+    /// The address that the cluster announces.
+    pub(crate) address: Address,
+    pub(crate) node: Arc<Node>,
+    /// The number of listed replicas that are not down.
+    replicas: Arc<ReplicaCount>,
+    /// Whether its last request failed: other nodes are asked for the slot map first.
+    suspect: AtomicBool,
+    /// Whether a node has listed it as a master of slots. Set under the lock of the map.
+    listed: AtomicBool,
+}
+
+impl ClusterNode {
+    fn replicas(&self) -> u32 {
+        self.replicas.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_suspect(&self, suspect: bool) {
+        self.suspect.store(suspect, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+}
+
+/// The number of listed replicas that are not down.
+#[derive(Debug, Default)]
+struct ReplicaCount(AtomicU32);
+
+impl Listing for ReplicaCount {
+    fn replicas(&self, _: Moment) -> Result<u32, Error> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for ClusterNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterNode")
+            .field("address", &format_args!("{}", self.address))
+            .field("replicas", &self.replicas())
+            .field("suspect", &self.is_suspect())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes nodes.
+#[derive(Debug)]
+pub(crate) struct NodeFactory {
+    pub(crate) settings: NodeSettings,
+    pub(crate) addresses: AddressMap,
+    /// Called when a node's subscriber loses its connection, or gets none.
+    pub(crate) trouble: RefreshHook,
+}
+
+/// See [`NodeFactory::trouble`].
+pub(crate) struct RefreshHook(pub(crate) Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for RefreshHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RefreshHook")
+    }
+}
+
+/// The slots and the masters that serve them.
+#[derive(Debug)]
+pub(crate) struct SlotMap {
+    /// For each slot an index of `masters`.
+    owners: Vec<u16>,
+    masters: Vec<Arc<ClusterNode>>,
+    /// Replicas that can be asked for the slot map.
+    replicas: Vec<Address>,
+    /// The IDs and addresses of all nodes that known nodes have listed.
+    nodes: HashSet<(String, Address)>,
+    /// The epoch of the last reply.
+    epoch: u64,
+    /// Whether there was a reply.
+    known: bool,
+    last_number: u64,
+}
+
+const NO_OWNER: u16 = u16::MAX;
+
+impl SlotMap {
+    /// A map without nodes.
+    pub(crate) fn new() -> Self {
+        let owners = vec![NO_OWNER; SLOTS.into()];
+        Self {
+            owners,
+            masters: Vec::new(),
+            replicas: Vec::new(),
+            nodes: HashSet::new(),
+            epoch: 0,
+            known: false,
+            last_number: 0,
+        }
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The owner of a slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<ClusterNode>> {
+        self.masters.get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    /// The masters.
+    pub(crate) fn masters(&self) -> &[Arc<ClusterNode>] {
+        &self.masters
+    }
+
+    /// The replicas.
+    pub(crate) fn replicas(&self) -> &[Address] {
+        &self.replicas
+    }
+
+    /// Whether the ID of the node at this address is known.
+    pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
+        match self.ids_at(address) {
+            0 => self.masters.iter().any(|node| node.address == *address),
+            ids => ids == 1,
+        }
+    }
+
+    /// The number of nodes listed at this address.
+    pub(crate) fn ids_at(&self, address: &Address) -> usize {
+        self.nodes.iter().filter(|(_, at)| at == address).count()
+    }
+
+    /// The ID of the node at this address; `None` if none or several are listed.
+    fn id_at(&self, address: &Address) -> Option<&str> {
+        let mut ids = self.nodes.iter().filter(|(_, at)| at == address).map(|(id, _)| id.as_str());
+        ids.next().filter(|_| ids.next().is_none())
+    }
+
+    /// Whether this account is of the known cluster: its node is known, and lists at least one more
+    /// known node. A node that was moved to another cluster keeps its ID.
+    pub(crate) fn is_of(&self, account: &Account) -> bool {
+        let known: BTreeSet<_> = self.nodes.iter().map(|(id, _)| id.as_str()).collect();
+        let common = account.ids().filter(|id| known.contains(id)).count();
+        known.contains(account.id.as_str()) && common >= known.len().min(2)
+    }
+
+    /// The IDs of the nodes, for messages.
+    pub(crate) fn ids(&self) -> String {
+        listed(self.nodes.iter().map(|(id, _)| id.as_str()))
+    }
+
+    /// Adds nodes that a known node lists. They replace earlier ones at their addresses.
+    pub(crate) fn note(&mut self, nodes: &[(String, Address)]) {
+        self.nodes.retain(|(_, at)| !nodes.iter().any(|(_, address)| address == at));
+        self.nodes.extend(nodes.iter().cloned());
+    }
+
+    /// The node at this address, made if there is none.
+    pub(crate) fn node(
+        &mut self,
+        address: &Address,
+        factory: &NodeFactory,
+    ) -> Result<Arc<ClusterNode>, Error> {
+        let id = self.id_at(address).map(str::to_owned);
+        self.find_or_make(address, id.as_deref(), factory)
+            .map(|place| Arc::clone(&self.masters[usize::from(place)]))
+    }
+
+    /// The node of this ID if it is known: another ID at the same address is another node.
+    fn find_or_make(
+        &mut self,
+        address: &Address,
+        id: Option<&str>,
+        factory: &NodeFactory,
+    ) -> Result<u16, Error> {
+        let is_it = |node: &Arc<ClusterNode>| {
+            let is_another = |id: &str| node.node.identity().is_some_and(|its| *its != *id);
+            node.address == *address && !id.is_some_and(is_another)
+        };
+        if let Some(place) = self.masters.iter().position(is_it) {
+            return Ok(u16::try_from(place).expect("there are fewer masters than slots"));
+        }
+        let place = u16::try_from(self.masters.len()).ok().filter(|place| *place < SLOTS);
+        let place =
+            place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
+        let real = factory.addresses.real(address);
+        let node = factory.settings.guest_on(&real.host, real.port, id)?;
+        let node = self.make(address, node, factory);
+        self.masters.push(node);
+        Ok(place)
+    }
+
+    /// A node to ask for the slot map only. `None` if its address cannot be used.
+    pub(crate) fn query_node(
+        &mut self,
+        address: &Address,
+        factory: &NodeFactory,
+    ) -> Option<Arc<ClusterNode>> {
+        let real = factory.addresses.real(address);
+        let node = factory.settings.bystander_on(&real.host, real.port).ok()?;
+        Some(self.make(address, node, factory))
+    }
+
+    fn make(&mut self, address: &Address, node: Node, factory: &NodeFactory) -> Arc<ClusterNode> {
+        let replicas = Arc::<ReplicaCount>::default();
+        let node = Arc::new(node.with_listing(Arc::clone(&replicas) as _));
+        node.on_trouble(Arc::clone(&factory.trouble.0));
+        self.last_number += 1;
+        Arc::new(ClusterNode {
+            number: self.last_number,
+            address: address.clone(),
+            node,
+            replicas,
+            suspect: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
+        })
+    }
+
+    /// Records a redirect: the node at this address serves the slot.
+    pub(crate) fn moved(
+        &mut self,
+        slot: u16,
+        to: &Address,
+        factory: &NodeFactory,
+    ) -> Result<Arc<ClusterNode>, Error> {
+        let id = self.id_at(to).map(str::to_owned);
+        let place = self.find_or_make(to, id.as_deref(), factory)?;
+        self.owners[usize::from(slot)] = place;
+        Ok(Arc::clone(&self.masters[usize::from(place)]))
+    }
+
+    /// Replaces the map by the reply of a node. Masters without slots are removed.
+    pub(crate) fn take_over(
+        &mut self,
+        told: &Shards,
+        factory: &NodeFactory,
+    ) -> Result<RemovedNodes, Error> {
+        let mut masters = Vec::new();
+        let mut owners = vec![NO_OWNER; SLOTS.into()];
+        for (place, shard) in told.shards.iter().enumerate() {
+            let place_of_it = self.find_or_make(&shard.master, Some(&shard.id), factory)?;
+            let node = Arc::clone(&self.masters[usize::from(place_of_it)]);
+            let replicas = u32::try_from(shard.replicas.len()).unwrap_or(u32::MAX);
+            node.replicas.0.store(replicas, Ordering::Relaxed);
+            masters.push(node);
+            for slot in shard.slots.iter().cloned().flatten() {
+                owners[usize::from(slot)] = u16::try_from(place).unwrap_or(NO_OWNER);
+            }
+        }
+        let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
+        self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
+        self.nodes = told.nodes.iter().cloned().collect();
+        // A node known from a redirect only may be importing its first slot, which the replying
+        // node may not know: it stays.
+        let is_gone = |node: &ClusterNode| {
+            let is_kept = masters.iter().any(|other| other.number == node.number);
+            // Another node is at its address.
+            let is_replaced = masters.iter().any(|other| other.address == node.address);
+            let is_left =
+                node.listed.load(Ordering::Relaxed) && !self.replicas.contains(&node.address);
+            !is_kept && (is_replaced || is_left)
+        };
+        let gone = self.masters.extract_if(.., |node| is_gone(node)).collect();
+        masters.iter().for_each(|node| node.listed.store(true, Ordering::Relaxed));
+        let forgotten = std::mem::replace(&mut self.masters, masters);
+        self.owners = owners;
+        (self.epoch, self.known) = (told.epoch, true);
+        Ok(RemovedNodes { gone, _forgotten: forgotten })
+    }
+}
+
+/// IDs for messages, at most six.
+pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 6;
+    let ids: BTreeSet<_> = ids.collect();
+    let mut shown: Vec<_> = ids.iter().take(MOST).copied().collect();
+    if ids.len() > MOST {
+        shown.push("..");
+    }
+    shown.join(", ")
+}
+
+/// Nodes that the map no longer has. To be dropped after unlocking: the callbacks of their requests
+/// may read the map.
+pub(crate) struct RemovedNodes {
+    /// Nodes that are down or unknown, of which no answer is expected.
+    pub(crate) gone: Vec<Arc<ClusterNode>>,
+    _forgotten: Vec<Arc<ClusterNode>>,
+}

@@ -1,0 +1,605 @@
+//! [`Topology`]: the slot map, and the thread that refreshes it.
+//!
+//! The thread asks one node at a time: periodically while the cluster is in use, and at once after
+//! a failure, another node than the failed one. Concurrent requests share a refresh. The reply of a
+//! node with a smaller epoch is not used while the node may be isolated.
+//!
+//! A cluster is known by the IDs of its nodes: a reply counts if the last reply listed the ID of
+//! the node, because its address may lead to another cluster by now.
+
+use super::slot_map::{ClusterNode, NodeFactory, SlotMap, listed};
+use lock_core::backend::{Failure, no_thread};
+use lock_core::{Clock, Error, Moment, Signal};
+use lock_redis::parts::{
+    Account, Address, Deployment, Format, Granted, Shards, WatchRegistry, deployments,
+};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// The refresh interval while the cluster is in use.
+const REFRESH: Duration = Duration::from_secs(5);
+/// The pause between refreshes after a failure; it doubles, and half of it is random.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// The first time-out of a node before the next one is asked; it doubles while none answers.
+const SOURCE_TIMEOUT: Duration = Duration::from_millis(250);
+/// The most nodes that one refresh asks.
+const MOST_ASKED: usize = 8;
+
+/// The topology; its thread ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Topology(Arc<TopologyState>);
+
+/// The state that the thread and the requests share.
+pub(crate) struct TopologyState {
+    factory: NodeFactory,
+    seeds: Vec<Address>,
+    clock: Arc<dyn Clock>,
+    connect_timeout: Duration,
+    pub(crate) format: Arc<Format>,
+    channels: Channels,
+    /// Set when the kind of channels is decided.
+    settled: OnceLock<()>,
+    /// Read by every request; written after a redirect or a refresh.
+    map: RwLock<SlotMap>,
+    /// Nodes that serve no slots, to ask for the slot map.
+    query_nodes: Mutex<Vec<Arc<ClusterNode>>>,
+    refresh_state: Arc<RefreshState>,
+    /// Whether there was a request since the last refresh.
+    used: AtomicBool,
+    pub(crate) watches: WatchRegistry,
+    /// Since when no known node has answered.
+    silent_since: Mutex<Option<Moment>>,
+    pub(crate) granted: Granted,
+    /// The nodes of other clusters that were reported, with their addresses.
+    reported: Mutex<HashSet<(String, Address)>>,
+}
+
+/// The kind of channels that releases are published on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Channels {
+    /// Sharded channels if the first node that answers supports them.
+    Auto,
+    Plain,
+    Sharded,
+}
+
+/// Requests to refresh.
+#[derive(Default)]
+pub(crate) struct RefreshState {
+    state: Mutex<RefreshProgress>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct RefreshProgress {
+    asked: bool,
+    closed: bool,
+    running: bool,
+    /// The number of refreshes begun, and done.
+    begun: u64,
+    done: u64,
+    /// The failure of the last refresh.
+    trouble: Option<Failure>,
+    /// The waiting threads, each with the refresh that it waits for.
+    waiting: Vec<(u64, Arc<Signal>)>,
+}
+
+impl RefreshState {
+    /// Requests a refresh soon.
+    pub(crate) fn ask(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.asked, true) {
+            drop(state);
+            self.signal.raise();
+        }
+    }
+}
+
+impl Topology {
+    pub(crate) fn new(
+        factory: NodeFactory,
+        refresh_state: Arc<RefreshState>,
+        seeds: Vec<Address>,
+        connect_timeout: Duration,
+        format: Arc<Format>,
+        channels: Channels,
+    ) -> Self {
+        Self(Arc::new(TopologyState {
+            clock: Arc::clone(factory.settings.clock()),
+            factory,
+            seeds,
+            connect_timeout,
+            format,
+            channels,
+            settled: OnceLock::new(),
+            map: RwLock::new(SlotMap::new()),
+            query_nodes: Mutex::default(),
+            refresh_state,
+            used: AtomicBool::new(false),
+            watches: WatchRegistry::default(),
+            silent_since: Mutex::default(),
+            granted: Granted::default(),
+            reported: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn state(&self) -> &Arc<TopologyState> {
+        &self.0
+    }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        self.0.refresh_state.state.lock().closed = true;
+        self.0.refresh_state.signal.raise();
+    }
+}
+
+impl TopologyState {
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The known owner of a slot.
+    pub(crate) fn look(&self, slot: u16) -> Option<Arc<ClusterNode>> {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+            self.refresh_state.signal.raise();
+        }
+        self.map.read().owner(slot).map(Arc::clone)
+    }
+
+    /// The owner of a slot. Without a known one, waits for a refresh until `by`.
+    pub(crate) fn owner(
+        self: &Arc<Self>,
+        slot: u16,
+        by: Moment,
+    ) -> Result<Arc<ClusterNode>, Failure> {
+        if let Some(node) = self.look(slot) {
+            return Ok(node);
+        }
+        loop {
+            let began = self.clock.now();
+            match self.refreshed(by) {
+                Ok(()) => break,
+                // Slow nodes get more time in the next refresh. Refusals come at once.
+                Err(failure) => {
+                    let now = self.clock.now();
+                    if now >= by || now.since(began) < SOURCE_TIMEOUT {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+        self.look(slot).ok_or_else(|| {
+            Failure::NotSent(Error::unavailable(format!(
+                "no node of the cluster serves slot {slot}"
+            )))
+        })
+    }
+
+    /// Records a redirect: this node serves the slot now.
+    pub(crate) fn moved(
+        &self,
+        slot: u16,
+        from: &ClusterNode,
+        to: &Address,
+        by: Moment,
+    ) -> Result<Arc<ClusterNode>, Failure> {
+        self.learn(from, to, by)?;
+        let node = self.map.write().moved(slot, to, &self.factory).map_err(Failure::Refused)?;
+        self.follow();
+        // Other slots may have moved as well.
+        self.refresh_state.ask();
+        Ok(node)
+    }
+
+    /// Moves the watches of slots that have another owner.
+    pub(crate) fn follow(&self) {
+        self.watches.relocate(&self.format, |name| {
+            let map = self.map.read();
+            map.owner(self.format.slot(name)).map(|owner| Arc::clone(&owner.node))
+        });
+    }
+
+    /// Learns the ID of the node at `to`, from the node that has named it.
+    fn learn(&self, from: &ClusterNode, to: &Address, by: Moment) -> Result<(), Failure> {
+        if self.map.read().knows_node_at(to) {
+            return Ok(());
+        }
+        let told = from.node.shards(&from.address.host, self.factory.settings.is_tls(), by)?;
+        let mut map = self.map.write();
+        map.note(&told.nodes);
+        // Before Redis 7 a node without slots is not listed.
+        let listed = map.ids_at(to);
+        if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
+            return Ok(());
+        }
+        drop(map);
+        self.refresh_state.ask();
+        Err(Failure::NotSent(Error::unavailable(format!(
+            "{} sends us to {to}, and lists {listed} nodes there",
+            from.address
+        ))))
+    }
+
+    /// The node at this address, which another node has named.
+    pub(crate) fn node(
+        &self,
+        from: &ClusterNode,
+        address: &Address,
+        by: Moment,
+    ) -> Result<Arc<ClusterNode>, Failure> {
+        self.learn(from, address, by)?;
+        self.map.write().node(address, &self.factory).map_err(Failure::Refused)
+    }
+
+    /// Notes a failure of this node, and requests a refresh.
+    pub(crate) fn suspect(&self, node: &ClusterNode) {
+        node.set_suspect(true);
+        self.refresh_state.ask();
+    }
+
+    /// Whether no replica could replace this master: most masters, which would have to agree to its
+    /// promotion, list none, not even one that is down.
+    pub(crate) fn has_no_replica(&self, of: &ClusterNode, by: Moment) -> bool {
+        let (masters, tls) = (self.map.read().masters().to_vec(), self.factory.settings.is_tls());
+        let agrees = |master: &Arc<ClusterNode>| {
+            let by = by.min(self.clock.now() + SOURCE_TIMEOUT);
+            let told = master.node.shards(&master.address.host, tls, by).ok()?;
+            let is_ours = self.map.read().is_of(&told.account(master.address.clone()));
+            let shard = told.shards.iter().find(|shard| shard.master == of.address)?;
+            Some(is_ours && shard.has_no_replica)
+        };
+        let agreed = masters.iter().filter(|master| agrees(master) == Some(true));
+        agreed.take(masters.len() / 2 + 1).count() > masters.len() / 2
+    }
+
+    /// Requests a refresh. Waits for nothing.
+    pub(crate) fn ask(&self) {
+        self.refresh_state.ask();
+    }
+
+    /// Waits for the next refresh, at most until `by`.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the refresh; never a time-out.
+    pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
+        let signal = Arc::<Signal>::default();
+        let mut state = self.refresh_state.state.lock();
+        if !state.running {
+            self.start().map_err(|error| {
+                Failure::NotSent(no_thread(
+                    "cannot start the thread that asks for the cluster",
+                    error,
+                ))
+            })?;
+            state.running = true;
+        }
+        // A refresh under way may have asked before the event that led here.
+        let awaited = state.begun + 1;
+        state.asked = true;
+        state.waiting.push((awaited, Arc::clone(&signal)));
+        drop(state);
+        self.refresh_state.signal.raise();
+        loop {
+            let mut state = self.refresh_state.state.lock();
+            let is_done = state.done >= awaited;
+            // A closed topology has no further refresh.
+            if is_done || state.closed || self.clock.now() >= by {
+                state.waiting.retain(|(_, other)| !Arc::ptr_eq(other, &signal));
+                let trouble = state.trouble.clone();
+                return trouble.filter(|_| is_done || !self.is_known()).map_or(Ok(()), Err);
+            }
+            drop(state);
+            self.clock.wait(&signal, by);
+        }
+    }
+
+    /// Makes the node at `address` the owner of this slot.
+    #[cfg(test)]
+    pub(crate) fn place(&self, slot: u16, address: &Address) {
+        self.map.write().moved(slot, address, &self.factory).unwrap();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.refresh_state.state.lock().asked
+    }
+
+    fn is_known(&self) -> bool {
+        self.map.read().is_known()
+    }
+
+    fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        let shared = Arc::clone(self);
+        thread::Builder::new().name("distlock-slots".to_owned()).spawn(move || shared.run())?;
+        Ok(())
+    }
+
+    /// The thread: refreshes when requested or due, until closed.
+    fn run(self: Arc<Self>) {
+        let (mut last, mut in_a_row, mut failures) = (None, 0, 0);
+        while let Some(urgent) = self.wait_for_work(last, in_a_row) {
+            in_a_row = if urgent { in_a_row + 1 } else { 0 };
+            let patience = SOURCE_TIMEOUT * 2_u32.saturating_pow(failures.min(10));
+            let patience = patience.min(self.connect_timeout);
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.refresh(patience)));
+            let outcome = outcome.unwrap_or_else(|_panic| {
+                Err(Failure::NotSent(Error::unavailable("asking for the cluster panicked")))
+            });
+            failures = if outcome.is_ok() { 0 } else { failures + 1 };
+            last = Some(self.clock.now());
+            let mut state = self.refresh_state.state.lock();
+            state.done = state.begun;
+            state.trouble = outcome.err();
+            let done = state.done;
+            // Threads that came during this refresh wait for the next one.
+            let told: Vec<_> =
+                state.waiting.extract_if(.., |(awaited, _)| *awaited <= done).collect();
+            drop(state);
+            told.iter().for_each(|(_, signal)| signal.raise());
+        }
+        // Later threads see that it is closed; the earlier ones are woken here.
+        let left = std::mem::take(&mut self.refresh_state.state.lock().waiting);
+        left.iter().for_each(|(_, signal)| signal.raise());
+    }
+
+    /// Sleeps until a refresh is due. Returns whether it was requested; `None` when closed.
+    fn wait_for_work(&self, last: Option<Moment>, in_a_row: u32) -> Option<bool> {
+        let pause = (FIRST_PAUSE * 2_u32.saturating_pow(in_a_row.min(10))).min(LONGEST_PAUSE);
+        let pause = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let interval = REFRESH.mul_f64(0.9 + fastrand::f64() / 5.0);
+        loop {
+            let now = self.clock.now();
+            let in_use = self.used.load(Ordering::Relaxed) || !self.watches.is_empty();
+            let (soon, later) = last.map_or((now, now), |last| (last + pause, last + interval));
+            let mut state = self.refresh_state.state.lock();
+            if state.closed {
+                return None;
+            }
+            let due = match (state.asked, in_use) {
+                (true, _) => soon,
+                (false, true) => later,
+                (false, false) => Moment::NEVER,
+            };
+            if due <= now {
+                state.begun += 1;
+                self.used.store(false, Ordering::Relaxed);
+                return Some(std::mem::take(&mut state.asked));
+            }
+            drop(state);
+            self.clock.wait(&self.refresh_state.signal, due);
+        }
+    }
+
+    /// Asks one node after the other until a known node answers. If none has answered for a lease,
+    /// the configured addresses are used again.
+    fn refresh(&self, patience: Duration) -> Result<(), Failure> {
+        if !self.is_known() {
+            let told = self.ask_configured(patience)?;
+            return self.take_over(&told);
+        }
+        let began = self.clock.now();
+        let (newest, trouble) = self.ask_known(patience);
+        let mut silent_since = self.silent_since.lock();
+        let since = *silent_since.get_or_insert(began);
+        if newest.is_some() {
+            *silent_since = None;
+        }
+        drop(silent_since);
+        let ours = self.map.read().epoch();
+        match (newest, trouble) {
+            // All could be asked, and none has the known epoch.
+            (Some(told), None) => self.take_over(&told),
+            (Some(told), Some(_)) if told.epoch >= ours => self.take_over(&told),
+            (Some(_), Some(trouble)) => Err(trouble),
+            (None, trouble) => {
+                let now = self.clock.now();
+                let lease = self.factory.settings.lease();
+                if now.since(since) >= lease && self.granted.are_over(now) {
+                    self.adopt_new_cluster(patience)
+                } else {
+                    Err(trouble.unwrap_or_else(no_slots))
+                }
+            }
+        }
+    }
+
+    /// The newest reply of the known nodes, and the failure of others.
+    fn ask_known(&self, patience: Duration) -> (Option<Shards>, Option<Failure>) {
+        let (ours, tls) = (self.map.read().epoch(), self.factory.settings.is_tls());
+        let (mut newest, mut trouble): (Option<Shards>, Option<Failure>) = (None, None);
+        for node in self.topology_sources() {
+            if self.refresh_state.state.lock().closed {
+                break;
+            }
+            let by = self.clock.now() + patience;
+            match node.node.shards(&node.address.host, tls, by) {
+                // A node that has not joined yet.
+                Ok(told) if told.shards.is_empty() => {}
+                Ok(told) if !self.map.read().is_of(&told.account(node.address.clone())) => {
+                    node.set_suspect(true);
+                    trouble = Some(self.foreign_node(&node, &told.id));
+                }
+                Ok(told) => {
+                    node.set_suspect(false);
+                    let is_new_enough = told.epoch >= ours;
+                    if newest.as_ref().is_none_or(|newest| told.epoch > newest.epoch) {
+                        newest = Some(told);
+                    }
+                    if is_new_enough {
+                        break;
+                    }
+                }
+                Err(failure) => {
+                    node.set_suspect(true);
+                    trouble = Some(failure);
+                }
+            }
+        }
+        (newest, trouble)
+    }
+
+    /// The failure of a node that no known node lists.
+    fn foreign_node(&self, node: &ClusterNode, id: &str) -> Failure {
+        let (address, known) = (&node.address, self.map.read().ids());
+        if self.reported.lock().insert((id.to_owned(), address.clone())) {
+            let notices = self.factory.settings.notices();
+            notices.server_refused(&address.to_string(), &format!("one of {known}"), id);
+        }
+        Failure::NotSent(Error::unavailable(format!(
+            "another cluster's node answers at {address}: {id}, which none of the known nodes \
+             ({known}) lists"
+        )))
+    }
+
+    /// No known node has answered for a lease: the cluster is gone, and its locks with it.
+    fn adopt_new_cluster(&self, patience: Duration) -> Result<(), Failure> {
+        let was = self.map.read().ids();
+        let told = self.ask_configured(patience)?;
+        let is = listed(told.nodes.iter().map(|(id, _)| id.as_str()));
+        self.take_over(&told)?;
+        *self.silent_since.lock() = None;
+        let notices = self.factory.settings.notices();
+        notices.server_changed(&format!("the cluster at {}", self.configured()), &was, &is);
+        Ok(())
+    }
+
+    fn configured(&self) -> String {
+        self.seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The reply of the cluster that most configured addresses lead to. Stops when the rest cannot
+    /// change that.
+    fn ask_configured(&self, patience: Duration) -> Result<Shards, Failure> {
+        let tls = self.factory.settings.is_tls();
+        let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
+        for node in self.seeds() {
+            if self.refresh_state.state.lock().closed {
+                break;
+            }
+            let by = self.clock.now() + patience;
+            match node.node.shards(&node.address.host, tls, by) {
+                Ok(shards) if shards.shards.is_empty() => {}
+                Ok(shards) => {
+                    node.set_suspect(false);
+                    accounts.push(shards.account(node.address.clone()));
+                    told.push(shards);
+                }
+                Err(failure) => {
+                    node.set_suspect(true);
+                    trouble = Some(failure);
+                }
+            }
+            let found = deployments(&self.seeds, &accounts);
+            // A single reply may be of a node that was removed from its cluster, and list outdated
+            // addresses.
+            let is_enough = |first: &Deployment| {
+                first.covered == first.configured && first.accounts.len() * 2 > first.configured
+            };
+            if found.first().is_some_and(is_enough) {
+                break;
+            }
+        }
+        let found = deployments(&self.seeds, &accounts);
+        let most = match &found[..] {
+            [] => return Err(trouble.unwrap_or_else(no_slots)),
+            [first, ..] if first.is_majority() => &first.accounts,
+            _ => return Err(self.undecided(&accounts)),
+        };
+        let newest = most.iter().copied().max_by_key(|place| told[*place].epoch);
+        Ok(told.swap_remove(newest.expect("a deployment has an account")))
+    }
+
+    /// The configured addresses lead to several clusters.
+    fn undecided(&self, accounts: &[Account]) -> Failure {
+        let each = accounts.iter().map(|it| format!("{} is the node {}", it.asked_at, it.id));
+        let each = each.collect::<Vec<_>>().join("; ");
+        Failure::NotSent(Error::unavailable(format!(
+            "no one cluster is known to be at most of the addresses in the URL ({}): {each}",
+            self.configured()
+        )))
+    }
+
+    fn take_over(&self, told: &Shards) -> Result<(), Failure> {
+        self.settled.get_or_init(|| {
+            self.format.use_sharded_channels(match self.channels {
+                Channels::Auto => told.sharded_channels,
+                Channels::Plain => false,
+                Channels::Sharded => true,
+            });
+        });
+        let left = self.map.write().take_over(told, &self.factory).map_err(Failure::Refused)?;
+        self.follow();
+        // Requests to removed nodes fail now, and go to other nodes.
+        left.gone.iter().for_each(|node| node.node.retire());
+        Ok(())
+    }
+
+    /// The nodes to ask, in order: first those without a failure.
+    fn topology_sources(&self) -> Vec<Arc<ClusterNode>> {
+        let map = self.map.read();
+        let mut topology_sources = map.masters().to_vec();
+        fastrand::shuffle(&mut topology_sources);
+        let mut others = map.replicas().to_vec();
+        drop(map);
+        fastrand::shuffle(&mut others);
+        others.extend(self.seeds.iter().cloned());
+        others.retain(|address| !topology_sources.iter().any(|node| node.address == *address));
+        topology_sources.extend(self.query_nodes(&others));
+        topology_sources.sort_by_key(|node| node.is_suspect());
+        topology_sources.truncate(MOST_ASKED);
+        topology_sources
+    }
+
+    /// The configured nodes, first those without a failure.
+    fn seeds(&self) -> Vec<Arc<ClusterNode>> {
+        let mut seeds = self.query_nodes(&self.seeds);
+        seeds.sort_by_key(|node| node.is_suspect());
+        seeds
+    }
+
+    /// The nodes at these addresses, to ask for the slot map only. Others are dropped.
+    fn query_nodes(&self, addresses: &[Address]) -> Vec<Arc<ClusterNode>> {
+        let mut map = self.map.write();
+        let mut query_nodes = self.query_nodes.lock();
+        query_nodes.retain(|node| addresses.contains(&node.address));
+        for address in addresses {
+            let is_there = query_nodes.iter().any(|node| node.address == *address);
+            // An unusable address is skipped.
+            if !is_there && let Some(node) = map.query_node(address, &self.factory) {
+                query_nodes.push(node);
+            }
+        }
+        let at = |address: &Address| query_nodes.iter().find(|node| node.address == *address);
+        addresses.iter().filter_map(at).map(Arc::clone).collect()
+    }
+}
+
+fn no_slots() -> Failure {
+    Failure::NotSent(Error::unavailable(
+        "no node that could be asked knows of any slots: was the cluster set up?",
+    ))
+}
+
+impl fmt::Debug for TopologyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let map = self.map.read();
+        f.debug_struct("Topology")
+            .field("epoch", &map.epoch())
+            .field("masters", &map.masters())
+            .finish_non_exhaustive()
+    }
+}

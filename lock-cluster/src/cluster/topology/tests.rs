@@ -1,0 +1,113 @@
+//! What needs no cluster.
+
+use super::*;
+use crate::cluster::address_map::AddressMap;
+use crate::cluster::slot_map::RefreshHook;
+use lock_core::{ClientId, Config, Context, SystemClock};
+use lock_redis::parts::{NodeSettings, Shard};
+
+/// A topology without a reply, which connects to no server.
+fn topology() -> Topology {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let config = Config::from_url("redis+cluster://127.0.0.1:1").unwrap();
+    let factory = NodeFactory {
+        settings: NodeSettings::new(&config, 0, &context).unwrap(),
+        addresses: AddressMap::default(),
+        trouble: RefreshHook(Arc::new(|| ())),
+    };
+    let format = Arc::new(Format::of(&config).unwrap());
+    let bound = Duration::from_secs(1);
+    Topology::new(factory, Arc::default(), Vec::new(), bound, format, Channels::Plain)
+}
+
+fn at(port: u16) -> Address {
+    Address::new("127.0.0.1", port)
+}
+
+/// A dead one that is asked first costs all who wait its patience.
+#[test]
+fn suspect_node_is_asked_last_until_it_answers() {
+    let topology = topology();
+    let shared = topology.state();
+    let node = |port| shared.map.write().node(&at(port), &shared.factory).unwrap();
+    let masters: Vec<_> = (1..6).map(node).collect();
+    let last = || shared.topology_sources().last().map(|node| node.number);
+    shared.suspect(&masters[2]);
+    assert!(shared.is_asked_for(), "and at once, by the others");
+    for _ in 0..50 {
+        assert_eq!(last(), Some(masters[2].number));
+    }
+    masters[2].set_suspect(false);
+    assert!((0..1_000).any(|_| last() != Some(masters[2].number)), "they take turns");
+}
+
+/// A moving slot may go to a node without slots, or one that the asked node does not know.
+#[test]
+fn requests_continue_on_a_node_known_by_a_redirect_only() {
+    let topology = topology();
+    let shared = topology.state();
+    let take_over = |port: u16| {
+        let id = port.to_string();
+        let told = Shards::new(1, vec![Shard::new(&id, at(port), 0..=9)]);
+        let left = shared.map.write().take_over(&told, &shared.factory).unwrap();
+        left.gone.iter().map(|node| node.address.port).collect::<Vec<_>>()
+    };
+    assert_eq!(take_over(1), []);
+    shared.map.write().node(&at(2), &shared.factory).unwrap();
+    assert_eq!(take_over(1), [], "the next node of a slot that is just moving");
+    shared.map.write().moved(9, &at(3), &shared.factory).unwrap();
+    assert_eq!(take_over(1), [], "where a slot has gone");
+    assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
+}
+
+#[test]
+fn node_of_another_id_at_the_same_address_is_another_member() {
+    let topology = topology();
+    let shared = topology.state();
+    let take_over = |id: &str| {
+        let told = Shards::new(1, vec![Shard::new(id, at(1), 0..=9)]);
+        let left = shared.map.write().take_over(&told, &shared.factory).unwrap();
+        (left.gone.len(), shared.look(5).unwrap().number)
+    };
+    let (_, first) = take_over("a");
+    assert_eq!(take_over("a"), (0, first));
+    let (gone, second) = take_over("b");
+    assert!(gone == 1 && second != first, "its connections are ended");
+    let by_address = shared.map.write().node(&at(1), &shared.factory).unwrap();
+    assert_eq!((by_address.number, by_address.node.identity().as_deref()), (second, Some("b")));
+}
+
+/// One that was moved to another cluster keeps its ID.
+#[test]
+fn node_is_believed_by_its_id_and_that_of_another() {
+    let topology = topology();
+    let map = &topology.state().map;
+    let nodes = |ids: &[&str]| -> Vec<_> {
+        let ports = 1..;
+        ids.iter().zip(ports).map(|(id, port)| ((*id).to_owned(), at(port))).collect()
+    };
+    let is_of = |id: &str, listed: &[&str]| {
+        let (id, asked_at) = (id.to_owned(), at(9));
+        map.read().is_of(&Account { asked_at, id, listed: nodes(listed) })
+    };
+    map.write().note(&nodes(&["a"]));
+    assert!(is_of("a", &["a", "x"]) && !is_of("x", &["a", "x"]));
+    map.write().note(&nodes(&["a", "b", "c"]));
+    assert!(is_of("a", &["a", "c"]) && !is_of("a", &["a", "x"]) && !is_of("x", &["a", "b", "c"]));
+}
+
+#[test]
+fn address_listed_with_two_ids_is_known_by_the_later_list() {
+    let topology = topology();
+    let mut map = topology.state().map.write();
+    let id_of = |map: &mut SlotMap| {
+        let node = map.node(&at(1), &topology.state().factory).unwrap();
+        node.node.identity().as_deref().map(str::to_owned)
+    };
+    map.note(&[("a".to_owned(), at(1))]);
+    map.note(&[("b".to_owned(), at(1))]);
+    assert!(map.knows_node_at(&at(1)));
+    assert_eq!(id_of(&mut map).as_deref(), Some("b"));
+    map.note(&[("c".to_owned(), at(1)), ("d".to_owned(), at(1))]);
+    assert!(!map.knows_node_at(&at(1)), "it is asked for, although there is a node");
+}

@@ -1,0 +1,313 @@
+//! One attempt on all nodes: ask, outbid, and roll back grants that are no majority.
+//!
+//! A majority of grants at the same token wins (the proposed tokens in `docs/DESIGN.md`, section
+//! Quorum). Two majorities share a node, which grants in one order, with growing tokens.
+
+use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
+use super::backend::Quorum;
+use super::majority::{Decision, RoundTally, free_in, majority};
+use super::node::{Response, Vote};
+use super::node_worker::{NodeContext, Queue};
+use super::responses::Responses;
+use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
+use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
+use lock_redis::parts::NodeView;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most rounds of one attempt; each but the first proposes a larger token.
+const MAX_ROUNDS: u32 = 8;
+/// How long a new quorum may take to begin: some round trips, several times with rival clients.
+const STARTING: Duration = Duration::from_secs(10);
+/// The interval of looks at which nodes seem dead, while responses are awaited.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Quorum {
+    pub(super) fn attempt(
+        self: &Arc<Self>,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        self.check_lease(attempt.lease).map_err(Failure::NotSent)?;
+        let by = self.by(by);
+        let (name, owner) = (attempt.name, attempt.owner);
+        let (reserve, asked) = match attempt.tokens {
+            Tokens::Assign { reserve } => (Some(reserve), None),
+            Tokens::Propose { first, reserve } => (Some(reserve), Some(first)),
+            _ => (None, None),
+        };
+        let first = self.proposals.first(name, owner, reserve.unwrap_or(0), self.clock.as_ref());
+        let mut first = asked.map_or(first, |asked| first.max(asked));
+        let (membership, clock) = (Arc::clone(&self.membership), Arc::clone(&self.clock));
+        let state = AttemptState::new(attempt, self.workers.len(), membership, clock);
+        for round in 1.. {
+            let tokens = reserve.map_or(Tokens::None, |reserve| Tokens::Propose { first, reserve });
+            let decision = self.ask_round(&state, tokens, by);
+            let answers = state.answers();
+            let stale = answers.iter().flatten().filter_map(|answer| match answer {
+                NodeAnswer::Stale(token) => Some(*token),
+                _ => None,
+            });
+            let stale = stale.max();
+            stale.inspect(|token| self.proposals.saw(name, *token));
+            if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
+                first = FencingToken::new(stale.unwrap_or(first.get()) + 1);
+                continue;
+            }
+            self.update_in_background();
+            if decision != Decision::Won {
+                return self.roll_back(&state, &answers);
+            }
+            let has_token =
+                |answer: &NodeAnswer| matches!(answer, NodeAnswer::Granted { with_tokens: true });
+            let reserve = reserve.filter(|_| answers.iter().flatten().any(has_token));
+            let tokens = reserve.and_then(|reserve| {
+                self.proposals.won(name, owner, first, reserve);
+                TokenRange::new(first, FencingToken::new(first.get() + u64::from(reserve)))
+            });
+            let receipt = Receipt::new(QuorumReceipt(state));
+            return Ok(Answer::Granted(Grant::new(tokens).receipt(receipt)));
+        }
+        unreachable!("the last round is won or lost")
+    }
+
+    /// Asks all nodes and waits for a decision.
+    fn ask_round(
+        self: &Arc<Self>,
+        state: &Arc<AttemptState>,
+        tokens: Tokens,
+        by: Moment,
+    ) -> Decision {
+        let round = state.begin_round();
+        for worker in &self.workers {
+            let quorum = Arc::downgrade(self);
+            let (state, asked) = (Arc::clone(state), state.acquisition_on(worker.number()));
+            let request = move |context: &NodeContext, by| {
+                let attempt = Attempt::new(&asked.name, asked.owner, asked.lease);
+                context.node().acquire(&attempt.tokens(tokens), by)
+            };
+            worker.ask(Queue::Attempts, by, request, move |context, response| {
+                let is_unmarked = matches!(&response, Ok(Response { what: Vote::Unmarked, .. }));
+                if state.note(context.number(), round, response) {
+                    state.roll_back_on(context);
+                }
+                // Here and not only after the round: a node may always be slower than a majority.
+                if is_unmarked && let Some(quorum) = quorum.upgrade() {
+                    quorum.membership.request_update();
+                    quorum.update_in_background();
+                }
+            });
+        }
+        loop {
+            let is_suspect = |at: usize| self.workers[at].context().is_suspect();
+            if let Some(decision) = state.tally(is_suspect).decision() {
+                return decision;
+            }
+            let now = self.clock.now();
+            if now >= by {
+                return Decision::Lost;
+            }
+            self.clock.wait(&state.signal, by.min(now + LOOK));
+        }
+    }
+
+    /// Rolls back a failed attempt, and returns its cause.
+    fn roll_back(
+        &self,
+        state: &Arc<AttemptState>,
+        answers: &[Option<NodeAnswer>],
+    ) -> Result<Answer, Failure> {
+        let cause = self.rollback_cause(state, answers);
+        let outstanding = state.abandon();
+        self.roll_back_on_nodes(state, &outstanding);
+        match cause {
+            // No node has anything of this owner, so it may ask again.
+            RollbackCause::Held(left) if outstanding.is_none() => Ok(Answer::Busy(left)),
+            RollbackCause::Failed(error) if outstanding.is_none() => Err(Failure::Refused(error)),
+            cause => Ok(Answer::RolledBack(cause)),
+        }
+    }
+
+    /// Waits until the grants are rolled back, so that a busy attempt blocks no rival; but not for
+    /// nodes that do not answer.
+    fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
+        let by = self.by(Moment::NEVER);
+        let Outstanding { granted, unknown, .. } = outstanding;
+        let responses = Responses::of(granted.len());
+        for (place, at) in granted.iter().chain(unknown).enumerate() {
+            let (responses, count) = (Arc::clone(&responses), granted.len());
+            let (state, late) = (Arc::clone(state), Arc::clone(state));
+            let roll_back = move |context: &NodeContext, _: Moment| {
+                state.roll_back_on(context);
+                Ok(())
+            };
+            self.workers[*at].ask(Queue::Attempts, by, roll_back, move |context, outcome| {
+                if outcome.is_err() {
+                    // Its turn did not come in time.
+                    context.release_later(late.acquisition_on(context.number()));
+                }
+                if place < count {
+                    responses.put(place, ());
+                }
+            });
+        }
+        responses.wait_for_all(self.clock.as_ref(), by);
+    }
+
+    fn rollback_cause(
+        &self,
+        state: &AttemptState,
+        answers: &[Option<NodeAnswer>],
+    ) -> RollbackCause {
+        let tally = state.tally(|_| false);
+        let nodes = self.workers.len();
+        if tally.is_held() {
+            let busy = answers.iter().filter_map(|answer| match answer {
+                Some(NodeAnswer::Busy(left)) => Some(*left),
+                _ => None,
+            });
+            let free = tally.granted + tally.stale;
+            return RollbackCause::Held(free_in(busy.collect(), nodes, free));
+        }
+        if tally.is_contended() || tally.granted + tally.stale >= majority(nodes) {
+            return RollbackCause::SplitVote;
+        }
+        let outcomes = answers.iter().enumerate().map(|(at, answer)| match answer {
+            Some(NodeAnswer::Granted { .. } | NodeAnswer::Stale(_)) => MemberOutcome::Done,
+            Some(NodeAnswer::Busy(_)) => MemberOutcome::Busy,
+            Some(NodeAnswer::Failed(failure)) => MemberOutcome::Failed(failure.error().clone()),
+            Some(NodeAnswer::Paused(left, node)) => {
+                MemberOutcome::Failed(pause_error(*left, node.as_deref().is_some_and(is_restarted)))
+            }
+            Some(NodeAnswer::Unmarked) => {
+                MemberOutcome::Failed(self.membership.unmarked_error(at, &state.views()))
+            }
+            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
+        });
+        let outcomes = outcomes.collect();
+        match self.pause(&tally, answers) {
+            Some((left, why)) => {
+                let why = self.error_of_all(ErrorKind::Unavailable, &why, outcomes);
+                let may_end_sooner = can_win_with_silent_nodes(&tally, answers);
+                RollbackCause::Paused(Pause::new(left, why).may_end_sooner(may_end_sooner))
+            }
+            None => RollbackCause::Failed(self.unavailable("grant it", outcomes)),
+        }
+    }
+
+    /// The time until enough nodes vote, and the reason, if paused nodes make a majority.
+    fn pause(
+        &self,
+        tally: &RoundTally,
+        answers: &[Option<NodeAnswer>],
+    ) -> Option<(Duration, String)> {
+        let longest = self.terms?.max_lease;
+        let votes = tally.granted + tally.stale + tally.busy;
+        let is_new = |answer: &Option<NodeAnswer>| match answer {
+            Some(NodeAnswer::Paused(_, Some(node))) => node.epoch == 1 && !is_restarted(node),
+            Some(NodeAnswer::Granted { .. } | NodeAnswer::Stale(_) | NodeAnswer::Busy(_)) => false,
+            _ => true,
+        };
+        let begins = votes == 0 && answers.iter().all(is_new);
+        let has_begun = answers.iter().any(|it| matches!(it, Some(NodeAnswer::Paused(..))));
+        // Unmarked servers become nodes at once; if they do not, the end is unknown.
+        let is_starting = begins && self.is_starting(has_begun);
+        let left = answers.iter().flatten().filter_map(|answer| match answer {
+            NodeAnswer::Paused(left, _) => Some(*left),
+            NodeAnswer::Unmarked if is_starting => Some(longest),
+            _ => None,
+        });
+        let mut left: Vec<_> = left.collect();
+        left.sort_unstable();
+        let needed = majority(answers.len()).checked_sub(votes + 1)?;
+        let left = *left.get(needed)?;
+        let why = if begins {
+            format!(
+                "this is a new quorum, or all of its servers were emptied, and it votes in \
+                 {left:.1?}: `set_up_quorum` makes it vote at once, which is right only if no lock \
+                 can have been held there within the last max_lease={longest:?}"
+            )
+        } else {
+            format!(
+                "too few nodes of the quorum vote before {left:.1?} are over: others were started \
+                 again, or took a node's place, and wait until every lease that may have been \
+                 forgotten is over"
+            )
+        };
+        Some((left, why))
+    }
+
+    /// Whether servers without a marker are about to become nodes: for a while, if there are none.
+    fn is_starting(&self, has_begun: bool) -> bool {
+        let mut since = self.starting.lock();
+        if has_begun {
+            *since = None;
+            return false;
+        }
+        let now = self.clock.now();
+        now < *since.get_or_insert(now) + STARTING
+    }
+
+    /// The error of a request that was not decided.
+    pub(super) fn unavailable(&self, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
+        let nodes = self.workers.len();
+        let needed = majority(nodes);
+        let kind = |outcome: &MemberOutcome| match outcome {
+            MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
+            _ => None,
+        };
+        // Another kind only if it were the same with all other nodes available.
+        let kinds: Vec<_> = outcomes.iter().filter_map(kind).collect();
+        let is_permanent = nodes - kinds.len() < needed;
+        let kind = kinds.first().copied().filter(|_| is_permanent);
+        let what = format!("not enough nodes of the quorum {what}: {needed} of {nodes} are needed");
+        self.error_of_all(kind.unwrap_or(ErrorKind::Unavailable), &what, outcomes)
+    }
+
+    fn error_of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
+        let names = self.workers.iter().map(|worker| worker.context().node().name());
+        let members = names.zip(outcomes).map(|(name, it)| MemberResult::new(name, it)).collect();
+        Error::from_members(kind, what, "did", members)
+    }
+}
+
+/// Whether the voting nodes are a majority together with the nodes that did not answer.
+fn can_win_with_silent_nodes(tally: &RoundTally, answers: &[Option<NodeAnswer>]) -> bool {
+    let is_silent = |answer: &&Option<NodeAnswer>| match answer {
+        None => true,
+        Some(NodeAnswer::Failed(failure)) => failure.error().is_unavailable(),
+        Some(_) => false,
+    };
+    let silent = answers.iter().filter(is_silent).count();
+    let votes = tally.granted + tally.stale + tally.busy;
+    votes > 0 && votes + silent >= majority(answers.len())
+}
+
+fn is_restarted(node: &NodeView) -> bool {
+    node.run_id != node.node
+}
+
+fn pause_error(left: Duration, is_restarted: bool) -> Error {
+    let why = if is_restarted { "was started again" } else { "became a node just now" };
+    Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_may_end_sooner_if_silent_nodes_make_a_majority() {
+        let paused = || Some(NodeAnswer::Paused(Duration::from_secs(9), None));
+        let refused = || Some(NodeAnswer::Failed(Failure::Refused(Error::configuration("no"))));
+        let vote = || Some(NodeAnswer::Granted { with_tokens: true });
+        let can_win = |answers: &[Option<NodeAnswer>], granted| {
+            let tally = RoundTally { nodes: answers.len(), granted, ..RoundTally::default() };
+            can_win_with_silent_nodes(&tally, answers)
+        };
+        assert!(can_win(&[vote(), paused(), None], 1), "one missed answer");
+        assert!(!can_win(&[vote(), paused(), refused()], 1), "it would refuse again");
+        assert!(!can_win(&[vote(), paused(), paused()], 1));
+        assert!(!can_win(&[None, None, paused()], 0), "no node votes yet");
+    }
+}

@@ -1,0 +1,276 @@
+//! [`AttemptState`]: what is known of one owner on each node, from the first request to the
+//! release.
+
+use super::majority::RoundTally;
+use super::membership::Membership;
+use super::node::{Response, Vote};
+use super::node_worker::NodeContext;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tombstone,
+};
+use lock_core::{Clock, Error, Moment, Signal};
+use lock_redis::parts::NodeView;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The receipt of a quorum's grant.
+pub(super) struct QuorumReceipt(pub(super) Arc<AttemptState>);
+
+/// The state of one owner's attempt, and of its acquisition.
+pub(super) struct AttemptState {
+    acquisition: AcquisitionId,
+    state: Mutex<State>,
+    /// Raised by every response.
+    pub(super) signal: Arc<Signal>,
+    membership: Arc<Membership>,
+    clock: Arc<dyn Clock>,
+}
+
+struct State {
+    /// Grants are rolled back: the attempt has failed, or is released.
+    is_abandoned: bool,
+    round: u32,
+    nodes: Vec<NodeProgress>,
+}
+
+/// The state on one node.
+#[derive(Default)]
+struct NodeProgress {
+    /// The number of requests without a response.
+    pending: u32,
+    /// The receipt of the last grant.
+    granted: Option<Receipt>,
+    /// Whether a request has an unknown outcome.
+    is_unknown: bool,
+    /// Whether the lock was released here.
+    is_freed: bool,
+    /// The last answer, its round, and the node that gave it.
+    answer: Option<(u32, NodeAnswer, Option<Arc<NodeView>>)>,
+}
+
+/// The answer of a node, without the receipt of a grant.
+#[derive(Clone)]
+pub(super) enum NodeAnswer {
+    Granted {
+        with_tokens: bool,
+    },
+    Busy(Option<Duration>),
+    Stale(u64),
+    /// The node does not vote for this time.
+    Paused(Duration, Option<Arc<NodeView>>),
+    /// The server is no node of any quorum.
+    Unmarked,
+    Failed(Failure),
+}
+
+/// What a failed attempt may have left on the nodes.
+#[derive(Default, Debug)]
+pub(super) struct Outstanding {
+    pub(super) granted: Vec<usize>,
+    pub(super) unknown: Vec<usize>,
+    /// Whether a node has not responded yet.
+    pub(super) is_open: bool,
+}
+
+impl Outstanding {
+    pub(super) fn is_none(&self) -> bool {
+        self.granted.is_empty() && self.unknown.is_empty() && !self.is_open
+    }
+}
+
+impl AttemptState {
+    pub(super) fn new(
+        attempt: &Attempt<'_>,
+        nodes: usize,
+        membership: Arc<Membership>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let (name, receipt) = (attempt.name.clone(), Receipt::default());
+        let acquisition = AcquisitionId::new(name, attempt.owner, attempt.lease, receipt);
+        let nodes = (0..nodes).map(|_| NodeProgress::default()).collect();
+        let state = Mutex::new(State { is_abandoned: false, round: 0, nodes });
+        Arc::new(Self { acquisition, state, signal: Arc::default(), membership, clock })
+    }
+
+    /// The owner and the name, with the receipt of this node.
+    pub(super) fn acquisition_on(&self, at: usize) -> AcquisitionId {
+        self.with_receipt(&self.acquisition, at)
+    }
+
+    /// The same acquisition with the receipt of this node.
+    pub(super) fn with_receipt(&self, acquisition: &AcquisitionId, at: usize) -> AcquisitionId {
+        let AcquisitionId { name, owner, lease, .. } = acquisition;
+        AcquisitionId::new(name.clone(), *owner, *lease, self.receipt(at))
+    }
+
+    /// The receipt of the last grant of this node.
+    pub(super) fn receipt(&self, at: usize) -> Receipt {
+        self.state.lock().nodes[at].granted.clone().unwrap_or_default()
+    }
+
+    /// Begins a round of requests to all nodes. Returns its number.
+    pub(super) fn begin_round(&self) -> u32 {
+        let mut state = self.state.lock();
+        state.round += 1;
+        state.nodes.iter_mut().for_each(|node| node.pending += 1);
+        state.round
+    }
+
+    /// Notes a response. Returns whether it must be rolled back: the attempt is abandoned.
+    pub(super) fn note(
+        &self,
+        at: usize,
+        round: u32,
+        response: Result<Response<Vote>, Failure>,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let is_abandoned = state.is_abandoned;
+        let node = &mut state.nodes[at];
+        node.pending -= 1;
+        let by = response.as_ref().ok().and_then(|response| response.by.clone());
+        let answer = match response.map(|response| response.what) {
+            Ok(Vote::Paused(left)) => NodeAnswer::Paused(left, by.clone()),
+            Ok(Vote::Unmarked) => NodeAnswer::Unmarked,
+            Ok(Vote::Cast(Answer::Granted(grant))) => {
+                node.granted = Some(grant.receipt);
+                NodeAnswer::Granted { with_tokens: grant.tokens.is_some() }
+            }
+            Ok(Vote::Cast(Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
+                NodeAnswer::Busy(left)
+            }
+            Ok(Vote::Cast(Answer::Stale(token))) => NodeAnswer::Stale(token.get()),
+            Ok(Vote::Cast(other)) => {
+                node.is_unknown = true;
+                let why = format!("a node answered {other:?}, which a quorum cannot use");
+                NodeAnswer::Failed(Failure::Unknown(Error::unavailable(why)))
+            }
+            Err(failure) => {
+                node.is_unknown |= !matches!(failure, Failure::Refused(_) | Failure::NotSent(_));
+                NodeAnswer::Failed(failure)
+            }
+        };
+        if node.answer.as_ref().is_none_or(|(before, ..)| *before <= round) {
+            node.answer = Some((round, answer, by));
+        }
+        let is_left = node.pending == 0 && (node.granted.is_some() || node.is_unknown);
+        drop(state);
+        self.signal.raise();
+        is_abandoned && is_left
+    }
+
+    /// The responses of the present round, counted. `is_suspect` tells which nodes seem dead.
+    pub(super) fn tally(&self, is_suspect: impl Fn(usize) -> bool) -> RoundTally {
+        let answers = self.answers();
+        let mut tally = RoundTally { nodes: answers.len(), ..RoundTally::default() };
+        for (at, answer) in answers.iter().enumerate() {
+            match answer {
+                Some(NodeAnswer::Granted { .. }) => tally.granted += 1,
+                Some(NodeAnswer::Busy(_)) => tally.busy += 1,
+                Some(NodeAnswer::Stale(_)) => tally.stale += 1,
+                Some(NodeAnswer::Paused(..) | NodeAnswer::Unmarked | NodeAnswer::Failed(_)) => {}
+                None => {
+                    tally.waiting += 1;
+                    tally.suspects += usize::from(is_suspect(at));
+                }
+            }
+        }
+        tally
+    }
+
+    /// The answers of the present round; an answer that does not count beside the others is a
+    /// failure.
+    pub(super) fn answers(&self) -> Vec<Option<NodeAnswer>> {
+        let (answers, views) = self.present();
+        let exclusions = self.membership.exclusions(&views, self.clock.now()).into_iter();
+        let counted = |(answer, why): (Option<NodeAnswer>, Option<Error>)| {
+            let answer = answer?;
+            Some(why.map_or(answer, |why| NodeAnswer::Failed(Failure::Refused(why))))
+        };
+        answers.into_iter().zip(exclusions).map(counted).collect()
+    }
+
+    /// The nodes that have answered in the present round.
+    pub(super) fn views(&self) -> Vec<Option<Arc<NodeView>>> {
+        self.present().1
+    }
+
+    fn present(&self) -> (Vec<Option<NodeAnswer>>, Vec<Option<Arc<NodeView>>>) {
+        let state = self.state.lock();
+        let present = |node: &NodeProgress| match &node.answer {
+            Some((round, answer, by)) if *round == state.round => {
+                (Some(answer.clone()), by.clone())
+            }
+            _ => (None, None),
+        };
+        state.nodes.iter().map(present).unzip()
+    }
+
+    /// Abandons the attempt: later grants are rolled back. Returns what it may have left.
+    pub(super) fn abandon(&self) -> Outstanding {
+        let mut state = self.state.lock();
+        state.is_abandoned = true;
+        let mut outstanding = Outstanding::default();
+        for (at, node) in state.nodes.iter().enumerate() {
+            if node.pending > 0 {
+                outstanding.is_open = true;
+            } else if node.is_unknown {
+                outstanding.unknown.push(at);
+            } else if node.granted.is_some() {
+                outstanding.granted.push(at);
+            }
+        }
+        outstanding
+    }
+
+    /// The options of a release on this node; `None` if there is nothing to release.
+    pub(super) fn release_options(
+        &self,
+        at: usize,
+        asked: ReleaseOptions,
+    ) -> Option<ReleaseOptions> {
+        let mut state = self.state.lock();
+        state.is_abandoned = true;
+        let node = &state.nodes[at];
+        if node.is_unknown || node.pending > 0 || asked.tombstone != Tombstone::None {
+            return Some(ReleaseOptions::WITH_TOMBSTONE);
+        }
+        node.granted.is_some().then_some(asked)
+    }
+
+    /// Releases the lock on this node.
+    pub(super) fn release_on(
+        &self,
+        context: &NodeContext,
+        acquisition: &AcquisitionId,
+        asked: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let at = context.number();
+        let Some(options) = self.release_options(at, asked) else {
+            return Ok(self.note_release(at, Release::Gone));
+        };
+        let released = context.release(&self.with_receipt(acquisition, at), options, by);
+        released.map(|release| self.note_release(at, release))
+    }
+
+    /// Rolls back what the attempt may have left on this node.
+    pub(super) fn roll_back_on(&self, context: &NodeContext) {
+        let options = ReleaseOptions::WITHOUT_TOMBSTONE;
+        // A failure is a pending cleanup of the node.
+        let _outcome = self.release_on(context, &self.acquisition, options, context.by());
+    }
+
+    /// A release was decided: the next one is another release.
+    pub(super) fn forget_releases(&self) {
+        self.state.lock().nodes.iter_mut().for_each(|node| node.is_freed = false);
+    }
+
+    /// The outcome of a release on this node together with earlier ones: a lock that was freed once
+    /// was held until then.
+    pub(super) fn note_release(&self, at: usize, release: Release) -> Release {
+        let node = &mut self.state.lock().nodes[at];
+        node.is_freed |= release != Release::Gone;
+        if node.is_freed && release == Release::Gone { Release::Freed } else { release }
+    }
+}

@@ -1,0 +1,242 @@
+//! The decisions of a majority, as functions of the responses.
+
+use lock_core::OwnerText;
+use lock_core::backend::{HolderInfo, LockInfo, Release, Renewal};
+use std::time::Duration;
+
+/// The size of a majority of this many nodes.
+pub(super) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// The responses of one round of an attempt, counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoundTally {
+    pub(super) nodes: usize,
+    pub(super) granted: usize,
+    pub(super) busy: usize,
+    /// Free, for a larger token.
+    pub(super) stale: usize,
+    /// Without a response yet.
+    pub(super) waiting: usize,
+    /// Those of them that seem dead.
+    pub(super) suspects: usize,
+}
+
+/// The decision on a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Decision {
+    Won,
+    /// All nodes must be asked again with a larger token.
+    Outbid,
+    Lost,
+}
+
+impl RoundTally {
+    /// The decision; `None` while waiting can change it.
+    ///
+    /// With rivals on some nodes, an attempt does not wait for nodes that seem dead: meanwhile its
+    /// own grants block the rivals.
+    pub(super) fn decision(&self) -> Option<Decision> {
+        let needed = majority(self.nodes);
+        let hopeful = self.granted + self.waiting - self.suspects;
+        if self.granted >= needed {
+            return Some(Decision::Won);
+        }
+        if hopeful < needed && self.stale > 0 && hopeful + self.stale >= needed {
+            return Some(Decision::Outbid);
+        }
+        let possible = self.granted + self.waiting;
+        let is_lost = possible < needed || (self.busy > 0 && hopeful < needed);
+        // The pending responses tell whether it is held, or too few nodes answer.
+        let is_clear = self.is_held() || self.waiting == self.suspects;
+        (is_lost && is_clear).then_some(Decision::Lost)
+    }
+
+    /// Whether rivals have so many nodes that no majority is left.
+    pub(super) fn is_held(&self) -> bool {
+        self.nodes - self.busy < majority(self.nodes)
+    }
+
+    /// Whether enough nodes answer, so that rivals are the reason.
+    pub(super) fn is_contended(&self) -> bool {
+        self.busy > 0 && self.granted + self.busy + self.stale >= majority(self.nodes)
+    }
+}
+
+/// The time until enough of the held nodes are free without renewals, where `free` nodes are free
+/// already; `None` if unknown, or never.
+pub(super) fn free_in(
+    mut left: Vec<Option<Duration>>,
+    nodes: usize,
+    free: usize,
+) -> Option<Duration> {
+    left.sort_unstable_by_key(|left| left.unwrap_or(Duration::MAX));
+    let needed = majority(nodes).saturating_sub(free).clamp(1, left.len().max(1));
+    left.get(needed - 1).copied().flatten()
+}
+
+/// The outcome of a release: freed if a majority held the lock until then, gone if the nodes that
+/// did not leave no majority; `None` if undecided.
+pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
+    let needed = majority(answers.len());
+    let (mut freed, mut gone, mut notified) = (0, 0, None);
+    for answer in answers.iter().flatten() {
+        match answer {
+            Release::Freed => freed += 1,
+            Release::FreedFor(waiting) => {
+                freed += 1;
+                notified = notified.max(Some(*waiting));
+            }
+            Release::Gone => gone += 1,
+            _ => {}
+        }
+    }
+    if freed >= needed {
+        Some(notified.map_or(Release::Freed, Release::FreedFor))
+    } else if answers.len() - gone < needed {
+        Some(Release::Gone)
+    } else {
+        None
+    }
+}
+
+/// The outcome of a renewal: extended if a majority extended it; `None` if undecided.
+pub(super) fn renewed(answers: &[Option<Renewal>]) -> Option<Renewal> {
+    decided(answers, Renewal::Extended, Renewal::Gone)
+}
+
+/// Whether a lock that was freed by force had been held on a majority; `None` if undecided.
+pub(super) fn forced(answers: &[Option<bool>]) -> Option<bool> {
+    decided(answers, true, false)
+}
+
+/// `yes` if a majority says so, `no` if the nodes that say so leave no majority.
+fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<T> {
+    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let needed = majority(answers.len());
+    if count(yes) >= needed {
+        Some(yes)
+    } else {
+        (answers.len() - count(no) < needed).then_some(no)
+    }
+}
+
+/// The holder: the owner with a majority; `None` if undecided.
+pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
+    let needed = majority(answers.len());
+    let unknown = answers.iter().filter(|answer| answer.is_none()).count();
+    let holders: Vec<&HolderInfo> =
+        answers.iter().flatten().filter_map(|info| info.holder.as_ref()).collect();
+    let mut most = 0;
+    for one in &holders {
+        let same: Vec<_> = holders.iter().filter(|other| other.owner == one.owner).collect();
+        most = most.max(same.len());
+        if same.len() < needed {
+            continue;
+        }
+        // It is held until the leases that are left are no majority.
+        let mut left: Vec<_> =
+            same.iter().map(|it| it.remaining.unwrap_or(Duration::MAX)).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        let remaining = Some(left[needed - 1]).filter(|left| *left < Duration::MAX);
+        let owner: OwnerText = one.owner.clone();
+        let holds = same.iter().map(|it| it.holds).max().unwrap_or(1);
+        return Some(LockInfo::held(HolderInfo::new(owner, remaining, holds)));
+    }
+    (most + unknown < needed).then_some(LockInfo::FREE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREED: Option<Release> = Some(Release::Freed);
+    const GONE: Option<Release> = Some(Release::Gone);
+
+    fn round(
+        granted: usize,
+        busy: usize,
+        stale: usize,
+        waiting: usize,
+        suspects: usize,
+    ) -> RoundTally {
+        RoundTally { nodes: 5, granted, busy, stale, waiting, suspects }
+    }
+
+    #[test]
+    fn round_is_won_by_a_majority_and_lost_without_one() {
+        assert_eq!(round(3, 0, 0, 2, 0).decision(), Some(Decision::Won));
+        assert_eq!(round(2, 0, 0, 3, 0).decision(), None);
+        assert_eq!(round(2, 2, 0, 1, 0).decision(), None);
+        assert_eq!(round(2, 3, 0, 0, 0).decision(), Some(Decision::Lost));
+        assert_eq!(round(0, 0, 0, 2, 2).decision(), Some(Decision::Lost), "three cannot be asked");
+        assert_eq!(round(0, 1, 0, 2, 0).decision(), None, "it may be held, or unavailable");
+    }
+
+    #[test]
+    fn round_with_rivals_does_not_wait_for_suspects() {
+        assert_eq!(round(2, 2, 0, 1, 1).decision(), Some(Decision::Lost));
+        assert_eq!(round(2, 0, 0, 1, 1).decision(), None, "there are no rivals");
+    }
+
+    #[test]
+    fn stale_token_is_outbid_where_a_majority_is_possible() {
+        assert_eq!(round(2, 0, 3, 0, 0).decision(), Some(Decision::Outbid));
+        assert_eq!(round(2, 0, 1, 2, 0).decision(), None, "a majority is possible without it");
+        assert_eq!(round(2, 0, 1, 2, 2).decision(), Some(Decision::Outbid));
+        assert_eq!(round(1, 3, 1, 0, 0).decision(), Some(Decision::Lost));
+        assert_eq!(round(1, 2, 2, 0, 0).decision(), Some(Decision::Outbid));
+    }
+
+    #[test]
+    fn contended_round_is_told_from_an_unreachable_one() {
+        assert!(round(2, 3, 0, 0, 0).is_held() && !round(2, 2, 0, 0, 0).is_held());
+        assert!(round(2, 2, 0, 0, 0).is_contended() && !round(1, 1, 0, 0, 0).is_contended());
+        assert!(!round(2, 0, 1, 0, 0).is_contended());
+    }
+
+    #[test]
+    fn release_outcome_is_that_of_a_majority() {
+        assert_eq!(released(&[FREED, FREED, None]), Some(Release::Freed));
+        assert_eq!(released(&[GONE, GONE, None]), Some(Release::Gone));
+        let told = [FREED, Some(Release::FreedFor(2)), Some(Release::FreedFor(5))];
+        assert_eq!(
+            released(&told),
+            Some(Release::FreedFor(5)),
+            "each node counts its own subscribers"
+        );
+        assert_eq!(released(&[FREED, GONE, None]), None);
+        assert_eq!(released(&[FREED, FREED, GONE, None, None]), None);
+        assert_eq!(released(&[FREED, GONE, GONE, GONE, None]), Some(Release::Gone));
+    }
+
+    #[test]
+    fn lock_is_free_when_enough_leases_have_ended() {
+        let left =
+            |seconds: &[u64]| seconds.iter().map(|s| Some(Duration::from_secs(*s))).collect();
+        assert_eq!(free_in(left(&[9, 5, 7]), 5, 2), Some(Duration::from_secs(5)));
+        assert_eq!(free_in(left(&[9, 5, 7, 1, 2]), 5, 0), Some(Duration::from_secs(5)));
+        assert_eq!(free_in(vec![None, None], 3, 0), None);
+        assert_eq!(free_in(Vec::new(), 3, 0), None);
+    }
+
+    #[test]
+    fn holder_is_the_owner_with_a_majority() {
+        let held = |owner: &str, seconds| {
+            let owner = OwnerText::new(owner);
+            Some(LockInfo::held(HolderInfo::new(owner, Some(Duration::from_secs(seconds)), 1)))
+        };
+        let info = holder(&[held("a", 9), held("a", 3), held("b", 5)]).unwrap();
+        assert_eq!(info.holder.unwrap().remaining, Some(Duration::from_secs(3)));
+        assert_eq!(
+            holder(&[held("a", 9), held("b", 3), Some(LockInfo::FREE)]),
+            Some(LockInfo::FREE)
+        );
+        assert_eq!(holder(&[held("a", 9), Some(LockInfo::FREE), None]), None);
+        assert_eq!(
+            holder(&[Some(LockInfo::FREE), Some(LockInfo::FREE), None]),
+            Some(LockInfo::FREE)
+        );
+    }
+}

@@ -1,0 +1,426 @@
+//! [`Membership`]: which responses count together: those of different members of one quorum, under
+//! the same view.
+
+use super::majority::majority;
+use super::node::Response;
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+use lock_redis::parts::{NodeView, ServerState};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The quorum of this client, and the members that it misses.
+pub(super) struct Membership {
+    /// The names of the nodes, in their order.
+    names: Vec<String>,
+    /// The key of the marker.
+    marker: String,
+    /// How long the client keeps its quorum without a response of any of its nodes.
+    memory: Duration,
+    known_quorum: Mutex<Option<KnownQuorum>>,
+    /// The members that the last survey did not find, and since when.
+    missing: Mutex<HashMap<Arc<str>, Moment>>,
+    /// Whether a node records fewer epochs than others, or a server could become a node.
+    needs_update: AtomicBool,
+}
+
+/// The quorum of this client.
+struct KnownQuorum {
+    quorum: Arc<str>,
+    /// The last response of one of its nodes.
+    seen: Moment,
+}
+
+impl Membership {
+    pub(super) fn new(names: Vec<String>, marker: String, memory: Duration) -> Self {
+        Self {
+            names,
+            marker,
+            memory,
+            known_quorum: Mutex::new(None),
+            missing: Mutex::default(),
+            needs_update: AtomicBool::new(false),
+        }
+    }
+
+    /// The quorum of this client, if it is known.
+    pub(super) fn known_quorum(&self) -> Option<Arc<str>> {
+        self.known_quorum.lock().as_ref().map(|known| Arc::clone(&known.quorum))
+    }
+
+    /// Notes the result of a survey. Returns the members that have been missing for this time.
+    pub(super) fn missing_for(
+        &self,
+        time: Duration,
+        states: &[Option<ServerState>],
+        now: Moment,
+    ) -> HashSet<Arc<str>> {
+        let states = || states.iter().flatten();
+        let markers = || states().filter_map(|state| state.marker.as_ref());
+        let nodes = markers().map(|(_, view)| &view.node);
+        let present: HashSet<_> = nodes.chain(states().map(|state| &state.run_id)).collect();
+        let members = markers().flat_map(|(agreed, _)| agreed.members.iter());
+        let absent: HashSet<_> =
+            members.filter_map(|it| it.id.as_ref()).filter(|id| !present.contains(id)).collect();
+        let mut missing = self.missing.lock();
+        missing.retain(|id, _| absent.contains(id));
+        for id in absent {
+            missing.entry(Arc::clone(id)).or_insert(now);
+        }
+        let long = missing.iter().filter(|(_, since)| now >= **since + time);
+        long.map(|(id, _)| Arc::clone(id)).collect()
+    }
+
+    /// Requests an update of the membership.
+    pub(super) fn request_update(&self) {
+        self.needs_update.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an update was requested since the last call.
+    pub(super) fn take_update_request(&self) -> bool {
+        self.needs_update.swap(false, Ordering::Relaxed)
+    }
+
+    /// The answers that count together; the others are failures with their reasons. Responses
+    /// without a view count if no response has one.
+    pub(super) fn counted<T: Clone>(
+        &self,
+        responses: &[Option<Result<Response<T>, Failure>>],
+        now: Moment,
+    ) -> Vec<Option<Result<T, Failure>>> {
+        let view = |response: &Option<Result<Response<T>, Failure>>| {
+            response.as_ref()?.as_ref().ok()?.by.clone()
+        };
+        let views: Vec<_> = responses.iter().map(view).collect();
+        let exclusions = self.exclusions(&views, now);
+        let has_nodes = views.iter().any(Option::is_some);
+        let counted = |(at, response): (usize, &Option<Result<Response<T>, Failure>>)| {
+            Some(match (response.as_ref()?, &exclusions[at]) {
+                (Err(failure), _) => Err(failure.clone()),
+                (Ok(_), Some(why)) => Err(Failure::Refused(why.clone())),
+                (Ok(response), None) if response.by.is_none() && has_nodes => {
+                    Err(Failure::Refused(self.unmarked_error(at, &views)))
+                }
+                (Ok(response), None) => Ok(response.what.clone()),
+            })
+        };
+        responses.iter().enumerate().map(counted).collect()
+    }
+
+    /// For each node the reason why it does not count beside the others; `None` if it counts, or
+    /// has not responded.
+    pub(super) fn exclusions(
+        &self,
+        views: &[Option<Arc<NodeView>>],
+        now: Moment,
+    ) -> Vec<Option<Error>> {
+        let mut missing = self.missing.lock();
+        if !missing.is_empty() {
+            missing.retain(|id, _| !views.iter().flatten().any(|node| node.node == *id));
+        }
+        drop(missing);
+        let Some((quorum, view)) = self.view(views, now) else {
+            return vec![None; views.len()];
+        };
+        let identity = |node: &Arc<NodeView>| (Arc::clone(&node.node), Arc::clone(&node.run_id));
+        let identities: Vec<_> = views.iter().map(|node| node.as_ref().map(identity)).collect();
+        let exclusion = |(at, node): (usize, &Option<Arc<NodeView>>)| {
+            let why = self.exclusion(at, node.as_ref()?, &identities, &quorum, view.as_deref());
+            why.map(Error::unavailable)
+        };
+        views.iter().enumerate().map(exclusion).collect()
+    }
+
+    /// Why a node does not count beside others of this quorum and view.
+    fn exclusion(
+        &self,
+        at: usize,
+        node: &NodeView,
+        identities: &[Option<Identity>],
+        quorum: &str,
+        view: Option<&NodeView>,
+    ) -> Option<String> {
+        let (name, run_id) = (&self.names[at], &node.run_id);
+        Some(if *node.quorum != *quorum {
+            format!(
+                "{name} is a node of another quorum (run_id {run_id}, quorum {}), and this \
+                 client's \
+                 is {quorum}: if that one is given up, {}",
+                node.quorum,
+                self.give_up(at)
+            )
+        } else if let Some(twin) = preferred_twin(at, identities) {
+            let (first, other) = (&self.names[twin], identities[twin].as_ref());
+            match other.map(|(_, other)| other).filter(|other| *other != run_id) {
+                None => format!(
+                    "{first} and {name} are one and the same server (run_id {run_id}): its vote \
+                     counts once"
+                ),
+                Some(other) => format!(
+                    "{name} (run_id {run_id}) has a copy of the data of {first} (run_id {other}): \
+                     empty the one that is wrong"
+                ),
+            }
+        } else if view.is_none_or(|view| !view.members.contain(&node.node)) {
+            format!(
+                "{name} (run_id {run_id}) is no member of this quorum any more: empty it if it is \
+                 to be one again"
+            )
+        } else if view.is_none_or(|view| !is_same(view, node)) {
+            self.request_update();
+            format!(
+                "{name} (run_id {run_id}) knows other members of this quorum than others do, those \
+                 of epoch {}",
+                node.epoch
+            )
+        } else if node.members.count() != identities.len() {
+            format!(
+                "{name} belongs to a quorum of {} servers, and the URL names {}",
+                node.members.count(),
+                identities.len()
+            )
+        } else {
+            return None;
+        })
+    }
+
+    /// The quorum that counts: the known one, or the one of most nodes; and a node with the view of
+    /// most of its nodes.
+    fn view(
+        &self,
+        views: &[Option<Arc<NodeView>>],
+        now: Moment,
+    ) -> Option<(Arc<str>, Option<Arc<NodeView>>)> {
+        let mut known = self.known_quorum.lock();
+        let nodes: Vec<_> = views.iter().flatten().collect();
+        let count = |view: &NodeView| {
+            let agrees =
+                |node: &&&Arc<NodeView>| is_same(view, node) && view.members.contain(&node.node);
+            let agree = nodes.iter().filter(agrees).map(|node| &node.node);
+            agree.collect::<HashSet<_>>().len()
+        };
+        let best = |quorum: Option<&Arc<str>>| {
+            let of_it = nodes.iter().filter(|node| quorum.is_none_or(|it| node.quorum == *it));
+            of_it.max_by_key(|node| (count(node), node.epoch)).map(|node| Arc::clone(node))
+        };
+        if let Some(known) = known.as_mut() {
+            if let Some(view) = best(Some(&known.quorum)) {
+                known.seen = now;
+                return Some((Arc::clone(&known.quorum), Some(view)));
+            }
+            // Every acquisition of that quorum is over by then.
+            if now < known.seen + self.memory {
+                return Some((Arc::clone(&known.quorum), None));
+            }
+        }
+        let view = best(None)?;
+        let quorum = Arc::clone(&view.quorum);
+        if count(&view) >= majority(views.len()) {
+            *known = Some(KnownQuorum { quorum: Arc::clone(&quorum), seen: now });
+        }
+        Some((quorum, Some(view)))
+    }
+
+    /// The error of a server without a marker, beside nodes with these views.
+    pub(super) fn unmarked_error(&self, at: usize, views: &[Option<Arc<NodeView>>]) -> Error {
+        self.request_update();
+        let name = &self.names[at];
+        let nodes = views.iter().enumerate();
+        let nodes: Vec<_> = nodes.filter_map(|(at, node)| Some((at, node.as_ref()?))).collect();
+        let leftover = nodes.first().filter(|_| nodes.len() < majority(views.len()));
+        Error::unavailable(match leftover {
+            None => format!(
+                "{name} has no marker: it is new, or was emptied, and does not vote until a \
+                 majority of the others has recorded it, which is when a member has been missing \
+                 for max_lease"
+            ),
+            Some((at, node)) => format!(
+                "{name} has no marker, and too few nodes of the quorum {} are here to record it \
+                 ({} is one of them): if that quorum is given up, {}; if not, `set_up_quorum` \
+                 begins it anew",
+                node.quorum,
+                self.names[*at],
+                self.give_up(*at)
+            ),
+        })
+    }
+
+    /// How an operator removes this server from its quorum.
+    fn give_up(&self, at: usize) -> String {
+        format!("delete the key `{}` on {}", self.marker, self.names[at])
+    }
+}
+
+/// Whether both nodes know the same members.
+fn is_same(one: &NodeView, other: &NodeView) -> bool {
+    one.epoch == other.epoch && one.quorum == other.quorum && one.members == other.members
+}
+
+/// The `node` and the `run_id` of a server.
+pub(super) type Identity = (Arc<str>, Arc<str>);
+
+/// The position of a server to count instead of this one, where two addresses lead to one server,
+/// or a server has a copy of another one's data: the node itself rather than a copy, else the
+/// first.
+pub(super) fn preferred_twin(at: usize, identities: &[Option<Identity>]) -> Option<usize> {
+    let (node, run_id) = identities[at].as_ref()?;
+    let rank = |at: usize, (node, run_id): &Identity| (node != run_id, at);
+    identities.iter().enumerate().position(|(place, other)| {
+        other.as_ref().is_some_and(|other| {
+            (other.0 == *node || other.1 == *run_id) && rank(place, other) < (node != run_id, at)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::{Clock, ManualClock};
+    use lock_redis::parts::{Agreement, Member};
+
+    fn node(quorum: &str, epoch: u64, members: [&str; 3], run_id: &str) -> Option<Arc<NodeView>> {
+        let member = |id: &str| Member { id: Some(id.into()), address: "h:1".into() };
+        Some(Arc::new(NodeView {
+            quorum: quorum.into(),
+            epoch,
+            members: members.map(member).into_iter().collect(),
+            node: run_id.into(),
+            run_id: run_id.into(),
+        }))
+    }
+
+    const FIRST: [&str; 3] = ["a", "b", "c"];
+    const SECOND: [&str; 3] = ["a", "d", "c"];
+
+    fn membership() -> (Membership, ManualClock) {
+        let names = ["one:1", "two:2", "three:3"].map(str::to_owned).into();
+        (
+            Membership::new(names, "distlock_quorum".to_owned(), Duration::from_secs(60)),
+            ManualClock::new(),
+        )
+    }
+
+    fn exclusions(
+        membership: &Membership,
+        views: &[Option<Arc<NodeView>>],
+        now: Moment,
+    ) -> Vec<String> {
+        let exclusions = membership.exclusions(views, now).into_iter();
+        exclusions.map(|why| why.map_or(String::new(), |why| why.to_string())).collect()
+    }
+
+    #[test]
+    fn server_at_two_addresses_counts_once_and_both_are_named() {
+        let (membership, clock) = membership();
+        let [a, b] = ["a", "b"].map(|it| node("q", 1, FIRST, it));
+        let why = exclusions(&membership, &[b.clone(), b, a], clock.now());
+        assert!(why[0].is_empty() && why[2].is_empty(), "{why:?}");
+        assert!(why[1].contains("one:1 and two:2") && why[1].contains("run_id b"), "{why:?}");
+    }
+
+    /// It was a replica of that node for a moment, and was started again since.
+    #[test]
+    fn copy_of_a_node_does_not_displace_the_node() {
+        let (membership, clock) = membership();
+        let a = node("q", 1, FIRST, "a");
+        let copy = NodeView { run_id: "b1".into(), ..NodeView::clone(a.as_ref().unwrap()) };
+        let answers = [Some(Arc::new(copy)), a, node("q", 1, FIRST, "c")];
+        let why = exclusions(&membership, &answers, clock.now());
+        assert!(why[0].contains("copy of the data of two:2"), "{why:?}");
+        assert!(why[1..].concat().is_empty(), "{why:?}");
+    }
+
+    #[test]
+    fn nodes_of_different_views_do_not_count_together() {
+        let (membership, clock) = membership();
+        let answers =
+            [node("q", 2, SECOND, "a"), node("q", 1, FIRST, "b"), node("q", 2, SECOND, "c")];
+        let why = exclusions(&membership, &answers, clock.now());
+        assert!(why[0].is_empty() && why[1].contains("no member") && why[2].is_empty(), "{why:?}");
+        assert!(!membership.take_update_request());
+        let late = [node("q", 2, SECOND, "a"), node("q", 2, SECOND, "d"), node("q", 1, FIRST, "c")];
+        let why = exclusions(&membership, &late, clock.now());
+        assert!(why[2].contains("epoch 1") && why[..2].concat().is_empty(), "{why:?}");
+        assert!(membership.take_update_request(), "it is to be told");
+    }
+
+    #[test]
+    fn other_quorum_is_followed_after_a_longest_lease_without_ours() {
+        let (membership, clock) = membership();
+        let known_quorum = FIRST.map(|it| node("q", 1, FIRST, it));
+        let others = ["x", "y", "z"];
+        let theirs = others.map(|it| node("r", 1, others, it));
+        assert_eq!(exclusions(&membership, &known_quorum, clock.now()).concat(), "");
+        // Two addresses lead elsewhere: one node of known_quorum is enough to know that.
+        let mixed = [theirs[0].clone(), theirs[1].clone(), known_quorum[2].clone()];
+        for _ in 0..3 {
+            let why = exclusions(&membership, &mixed, clock.now());
+            assert!(why[0].contains("another quorum") && why[0].contains("run_id x"), "{why:?}");
+            assert!(why[2].is_empty(), "{why:?}");
+            clock.advance(Duration::from_secs(59));
+        }
+        assert!(exclusions(&membership, &theirs, clock.now()).iter().all(|why| !why.is_empty()));
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(exclusions(&membership, &theirs, clock.now()).concat(), "");
+        assert!(!exclusions(&membership, &mixed, clock.now())[2].is_empty());
+    }
+
+    #[test]
+    fn missing_member_is_present_again_when_it_answers() {
+        let (membership, clock) = membership();
+        let [a, c] = ["a", "c"].map(|it| node("q", 1, FIRST, it).unwrap());
+        let state = |node: &Arc<NodeView>| {
+            let members = node.members.clone();
+            let (max_lease, keep) = (Duration::ZERO, Duration::ZERO);
+            let agreed = Agreement { quorum: Arc::clone(&node.quorum), members, max_lease, keep };
+            Some(ServerState::of(&node.run_id).with_marker(agreed, NodeView::clone(node)))
+        };
+        let states = [state(&a), None, state(&c)];
+        let minute = Duration::from_secs(60);
+        let missing = || membership.missing_for(minute, &states, clock.now()).into_iter().collect();
+        let none: Vec<Arc<str>> = Vec::new();
+        assert_eq!(
+            (missing(), membership.missing_for(Duration::ZERO, &states, clock.now()).len()),
+            (none.clone(), 1)
+        );
+        clock.advance(minute / 2);
+        exclusions(&membership, &[None, node("q", 1, FIRST, "b"), None], clock.now());
+        clock.advance(minute / 2);
+        assert_eq!(missing(), none, "it has answered meanwhile");
+        clock.advance(minute);
+        assert_eq!(missing(), [Arc::from("b")]);
+    }
+
+    #[test]
+    fn leftover_marker_is_named_with_what_to_delete() {
+        let (membership, _) = membership();
+        let views = [None, node("old", 1, FIRST, "b"), None];
+        let text = membership.unmarked_error(0, &views).to_string();
+        let parts = ["one:1", "two:2", "quorum old", "delete the key `distlock_quorum` on two:2"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+
+    #[test]
+    fn url_with_another_number_of_servers_is_reported() {
+        let (membership, clock) = membership();
+        let answers = FIRST.map(|it| node("q", 1, FIRST, it));
+        let why = exclusions(&membership, &answers[..2], clock.now());
+        assert!(why[0].contains("3 servers, and the URL names 2"), "{why:?}");
+    }
+
+    #[test]
+    fn response_of_an_unmarked_server_counts_without_nodes_only() {
+        let (membership, clock) = membership();
+        let answers = |by: Option<Arc<NodeView>>| Some(Ok(Response { what: 1, by }));
+        let failed = |answers: &[_]| {
+            let counted = membership.counted(answers, clock.now());
+            counted.iter().map(|it| matches!(it, Some(Err(_)))).collect::<Vec<_>>()
+        };
+        assert_eq!(failed(&[answers(None), answers(None), None]), [false; 3]);
+        let mixed = [answers(None), answers(node("q", 1, FIRST, "b")), None];
+        assert_eq!(failed(&mixed), [true, false, false]);
+    }
+}

@@ -1,0 +1,526 @@
+//! Changes of a quorum's members: servers that become nodes, or replace a missing member.
+//!
+//! The members of an epoch choose those of the next by single-decree Paxos, with the ballots in
+//! their markers. The reasons are in `docs/DESIGN.md`, section Quorum.
+
+use super::backend::Quorum;
+use super::majority::majority;
+use super::membership::{Identity, preferred_twin};
+use super::node::QuorumTerms;
+use super::node_worker::{NodeContext, Queue};
+use super::responses::Responses;
+use lock_core::backend::Failure;
+use lock_core::{ClientId, Error, Moment};
+use lock_redis::parts::{Admission, Agreement, MarkerRequest, Member, Members, ServerState};
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// The state of the background update.
+#[derive(Default)]
+pub(super) struct UpdateState {
+    is_running: bool,
+    /// The earliest start of the next update.
+    not_before: Option<Moment>,
+    /// The number of updates in a row without a change.
+    idle: u32,
+}
+
+/// The pause between updates; it doubles while they change nothing.
+const PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// The most changes of one update: every server may record an epoch, and become a node.
+const MAX_CHANGES: usize = 32;
+
+/// One change of the membership.
+#[derive(Clone, PartialEq, Debug)]
+enum Change {
+    /// This server records the members; with an admission, it becomes a node.
+    Record { at: usize, epoch: u64, agreed: Agreement, admission: Option<Admission> },
+    /// The members of this epoch choose the next ones.
+    Choose { epoch: u64, agreed: Agreement },
+}
+
+/// The states of all servers, and what the client knows besides.
+struct Survey<'a> {
+    states: &'a [Option<ServerState>],
+    names: &'a [String],
+    /// The members that have been missing for long enough to be replaced.
+    replaceable: &'a HashSet<Arc<str>>,
+    known_quorum: Option<Arc<str>>,
+    terms: QuorumTerms,
+}
+
+impl Quorum {
+    /// Updates the membership on a thread of its own, if that was requested and is due.
+    pub(super) fn update_in_background(self: &Arc<Self>) {
+        let mut update = self.update.lock();
+        let now = self.clock.now();
+        if update.is_running || update.not_before.is_some_and(|not_before| now < not_before) {
+            return;
+        }
+        let Some(terms) = self.terms else { return };
+        if !self.membership.take_update_request() {
+            return;
+        }
+        let quorum = Arc::clone(self);
+        let work = move || {
+            let missing = terms.max_lease;
+            let changes = catch_unwind(AssertUnwindSafe(|| quorum.update_membership(missing)));
+            let changes = changes.unwrap_or(Ok(0)).unwrap_or_else(|_failed| {
+                quorum.membership.request_update();
+                0
+            });
+            let mut update = quorum.update.lock();
+            update.is_running = false;
+            update.idle = if changes > 0 { 0 } else { update.idle + 1 };
+            let pause = PAUSE * 2_u32.pow(update.idle.min(10));
+            update.not_before = Some(quorum.clock.now() + pause.min(LONGEST_PAUSE));
+        };
+        update.is_running =
+            thread::Builder::new().name("distlock-members".to_owned()).spawn(work).is_ok();
+    }
+
+    /// Makes changes until none is left or one fails. Returns their number.
+    ///
+    /// A member is replaced when it has been missing for this time: its address may lead this
+    /// client to another server for a moment.
+    pub(super) fn update_membership(&self, missing: Duration) -> Result<usize, Error> {
+        let Some(terms) = self.terms else { return Ok(0) };
+        let names = self.names();
+        for changes in 0..MAX_CHANGES {
+            let states = self.survey();
+            let replaceable = self.membership.missing_for(missing, &states, self.clock.now());
+            let (known_quorum, replaceable) = (self.membership.known_quorum(), &replaceable);
+            let survey =
+                Survey { states: &states, names: &names, replaceable, known_quorum, terms };
+            match survey.next_change() {
+                None => return Ok(changes),
+                Some(Change::Record { at, epoch, agreed, admission }) => {
+                    let request = move |context: &NodeContext, run_id: &str, by| {
+                        let request = MarkerRequest::Record(epoch, &agreed, admission.as_ref());
+                        mark(context, run_id, &request, by)
+                    };
+                    if self.ask_nodes(&states, &[at], request).is_empty() {
+                        let error = format!("{} did not record it", names[at]);
+                        return Err(Error::unavailable(error));
+                    }
+                }
+                Some(Change::Choose { epoch, agreed }) => self.choose(&states, epoch, agreed)?,
+            }
+        }
+        Ok(MAX_CHANGES)
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.workers.iter().map(|worker| worker.context().node().name()).collect()
+    }
+
+    /// The states of all servers, each member once.
+    pub(super) fn survey(&self) -> Vec<Option<ServerState>> {
+        let read = |context: &NodeContext, by| match context.node().server() {
+            Some(server) => server.read_state(by),
+            None => Err(Failure::Refused(Error::unavailable("it has no marker"))),
+        };
+        let by = self.by(Moment::NEVER);
+        let responses = self.ask(Queue::Attempts, by, read);
+        responses.wait_for_all(self.clock.as_ref(), by);
+        let states = responses.read(|responses| {
+            let state = |response: &Option<Result<ServerState, _>>| {
+                response.as_ref()?.as_ref().ok().cloned()
+            };
+            responses.iter().map(state).collect()
+        });
+        distinct(states)
+    }
+
+    /// Asks these servers, if they are still those of the survey. Returns the states of those that
+    /// did what they were asked, or knew of it.
+    fn ask_nodes(
+        &self,
+        states: &[Option<ServerState>],
+        nodes: &[usize],
+        request: impl Fn(&NodeContext, &str, Moment) -> Result<ServerState, Failure>
+        + Clone
+        + Send
+        + 'static,
+    ) -> Vec<ServerState> {
+        let by = self.by(Moment::NEVER);
+        let responses = Responses::of(nodes.len());
+        for (place, at) in nodes.iter().enumerate() {
+            let Some(state) = &states[*at] else { continue };
+            let (run_id, request) = (Arc::clone(&state.run_id), request.clone());
+            let responses = Arc::clone(&responses);
+            let ask = move |context: &NodeContext, by| request(context, &run_id, by);
+            let done = move |_: &NodeContext, response| responses.put(place, response);
+            self.workers[*at].ask(Queue::Attempts, by, ask, done);
+        }
+        responses.wait_for_all(self.clock.as_ref(), by);
+        responses.read(|responses| {
+            let states = responses.iter().flatten();
+            states
+                .filter_map(|state: &Result<ServerState, _>| state.as_ref().ok().cloned())
+                .collect()
+        })
+    }
+
+    /// Has the members of this epoch choose the next ones; with epoch 0, servers without a marker
+    /// the first ones.
+    fn choose(
+        &self,
+        states: &[Option<ServerState>],
+        epoch: u64,
+        agreed: Agreement,
+    ) -> Result<(), Error> {
+        let quorum: Arc<str> = if epoch == 0 { "".into() } else { Arc::clone(&agreed.quorum) };
+        let is_chooser = |state: &ServerState| match &state.marker {
+            None => epoch == 0,
+            Some((_, node)) => {
+                (&node.quorum, node.epoch) == (&quorum, epoch)
+                    && node.members.contain(&node.node)
+                    && state.admitted != epoch
+            }
+        };
+        let choosers = states.iter().enumerate();
+        let choosers: Vec<_> = choosers
+            .filter(|(_, state)| state.as_ref().is_some_and(is_chooser))
+            .map(|(at, _)| at)
+            .collect();
+        let needed = majority(self.workers.len());
+        let largest = states.iter().flatten().map(|state| state.ballot).max().unwrap_or(0);
+        // It need not be unique: each server promises it once, so one client gets a majority.
+        let ballot = largest + 1 + fastrand::u64(..1_000);
+        let too_few = |what: &str| {
+            Error::unavailable(format!("too few nodes of the quorum {what}: others may have"))
+        };
+        let of = Arc::clone(&quorum);
+        let promised = self.ask_nodes(states, &choosers, move |context, run_id, by| {
+            done(mark(context, run_id, &MarkerRequest::Promise(&of, epoch, ballot), by)?)
+        });
+        if promised.len() < needed {
+            return Err(too_few("promised to choose the next members"));
+        }
+        // An accepted choice may have been chosen, and stays.
+        let accepted = promised.into_iter().filter_map(|state| state.accepted);
+        let choice = accepted.max_by_key(|(ballot, _)| *ballot).map_or(agreed, |(_, its)| its);
+        let its = choice.clone();
+        let accepted = self.ask_nodes(states, &choosers, move |context, run_id, by| {
+            done(mark(context, run_id, &MarkerRequest::Accept(&quorum, epoch, ballot, &its), by)?)
+        });
+        if accepted.len() < needed {
+            return Err(too_few("chose the next members"));
+        }
+        let pause = choice.max_lease.max(self.terms.map_or(Duration::ZERO, |it| it.max_lease));
+        // The first members become nodes by recording the choice.
+        self.ask_nodes(states, &choosers, move |context, run_id, by| {
+            let admission = Admission { pause, not_before: 0, replaces: "".into(), chooses: true };
+            let is_first = epoch == 0 && choice.members.contain(run_id);
+            let admission = is_first.then_some(&admission);
+            mark(context, run_id, &MarkerRequest::Record(epoch + 1, &choice, admission), by)
+        });
+        Ok(())
+    }
+}
+
+fn mark(
+    context: &NodeContext,
+    run_id: &str,
+    request: &MarkerRequest<'_>,
+    by: Moment,
+) -> Result<ServerState, Failure> {
+    match context.node().server() {
+        Some(server) => server.mark(run_id, request, by),
+        None => Err(other_choice()),
+    }
+}
+
+fn done(state: ServerState) -> Result<ServerState, Failure> {
+    if state.is_done { Ok(state) } else { Err(other_choice()) }
+}
+
+fn other_choice() -> Failure {
+    Failure::Refused(Error::unavailable("it knows of another choice"))
+}
+
+/// The same states with each member once.
+fn distinct(mut states: Vec<Option<ServerState>>) -> Vec<Option<ServerState>> {
+    let identity = |state: &ServerState| -> Identity {
+        let node = state.marker.as_ref().map_or(&state.run_id, |(_, node)| &node.node);
+        (Arc::clone(node), Arc::clone(&state.run_id))
+    };
+    let identities: Vec<_> = states.iter().map(|state| state.as_ref().map(identity)).collect();
+    for (at, state) in states.iter_mut().enumerate() {
+        if preferred_twin(at, &identities).is_some() {
+            *state = None;
+        }
+    }
+    states
+}
+
+/// A new quorum of the present servers; the places of the others are vacant.
+pub(super) fn new_quorum(
+    states: &[Option<ServerState>],
+    names: &[String],
+    terms: &QuorumTerms,
+) -> Agreement {
+    let member = |(state, name): (&Option<ServerState>, &String)| {
+        let id = state.as_ref().map(|state| Arc::clone(&state.run_id));
+        Member { id, address: name.as_str().into() }
+    };
+    Agreement {
+        quorum: ClientId::random().to_string().into(),
+        members: states.iter().zip(names).map(member).collect(),
+        max_lease: terms.max_lease,
+        keep: terms.keep,
+    }
+}
+
+impl Survey<'_> {
+    /// The next change; `None` if none is needed, or too few servers are present for it.
+    fn next_change(&self) -> Option<Change> {
+        let needed = majority(self.states.len());
+        let markers = || self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
+        let Some(quorum) = self.quorum() else {
+            let unmarked = self.states.iter().flatten().filter(|state| state.marker.is_none());
+            let is_new = markers().next().is_none() && unmarked.count() >= needed;
+            let agreed = || new_quorum(self.states, self.names, &self.terms);
+            return is_new.then(|| Change::Choose { epoch: 0, agreed: agreed() });
+        };
+        let members = markers()
+            .filter(|(agreed, node)| node.quorum == quorum && agreed.members.contain(&node.node));
+        let (agreed, last) = members.max_by_key(|(_, node)| node.epoch)?;
+        if last.members.count() != self.states.len() {
+            return None;
+        }
+        let (agreed, epoch) = (agreed.clone(), last.epoch);
+        let has_recorded = |state: &&ServerState| {
+            state.marker.as_ref().is_some_and(|(_, node)| {
+                (&node.quorum, node.epoch, &node.members) == (&quorum, epoch, &agreed.members)
+                    && agreed.members.contain(&node.node)
+            })
+        };
+        let recorded: Vec<_> = self.states.iter().flatten().filter(has_recorded).collect();
+        let not_before = recorded.iter().map(|state| state.time).max().unwrap_or_default();
+        let choosers = recorded.iter().filter(|state| state.admitted != epoch).count();
+        let record =
+            |at, admission| Some(Change::Record { at, epoch, agreed: agreed.clone(), admission });
+        for (at, state) in self.states.iter().enumerate() {
+            let Some(state) = state else { continue };
+            match &state.marker {
+                Some((_, node)) => {
+                    let is_behind = node.quorum == quorum && node.epoch < epoch;
+                    if is_behind && agreed.members.contain(&node.node) {
+                        return record(at, None);
+                    }
+                }
+                None if agreed.members.contain(&state.run_id) => {
+                    // A first member that accepted the choice and has not recorded it; or a
+                    // majority of the others refuses earlier votes.
+                    let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
+                    let chose = state.accepted.as_ref().is_some_and(chose);
+                    if recorded.len() >= needed || chose {
+                        let (pause, replaces) = (self.terms.max_lease, Arc::clone(&state.version));
+                        let admission = Admission { pause, not_before, replaces, chooses: chose };
+                        return record(at, Some(admission));
+                    }
+                }
+                None if choosers >= needed => {
+                    if let Some(place) = self.replaced_place(&agreed.members, at) {
+                        let id = Some(Arc::clone(&state.run_id));
+                        let member = Member { id, address: self.names[at].as_str().into() };
+                        let members = agreed.members.with(place, member);
+                        let agreed = Agreement { members, ..agreed };
+                        return Some(Change::Choose { epoch, agreed });
+                    }
+                }
+                None => {}
+            }
+        }
+        // An epoch of the same members, so that the nodes admitted in this one become choosers.
+        (choosers >= needed && choosers < recorded.len())
+            .then_some(Change::Choose { epoch, agreed })
+    }
+
+    /// The known quorum, if one of its nodes is present; for a new client that of most servers.
+    fn quorum(&self) -> Option<Arc<str>> {
+        let markers = self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
+        let quorums: Vec<_> = markers.map(|(_, node)| &node.quorum).collect();
+        let count = |quorum: &Arc<str>| quorums.iter().filter(|other| **other == quorum).count();
+        if let Some(known) = &self.known_quorum {
+            return Some(Arc::clone(known)).filter(|known| count(known) > 0);
+        }
+        quorums.iter().max_by_key(|quorum| count(quorum)).map(|quorum| Arc::clone(quorum))
+    }
+
+    /// The place that a server takes: that of the missing member of its address, or of the only
+    /// missing member.
+    fn replaced_place(&self, members: &Members, at: usize) -> Option<usize> {
+        let is_present = |member: &Member| {
+            self.states.iter().flatten().any(|state| {
+                let id = state.marker.as_ref().map_or(&state.run_id, |(_, node)| &node.node);
+                member.id.as_ref() == Some(id)
+            })
+        };
+        let is_replaceable =
+            |member: &Member| member.id.as_ref().is_none_or(|id| self.replaceable.contains(id));
+        let missing: Vec<_> =
+            members.iter().enumerate().filter(|(_, member)| !is_present(member)).collect();
+        let at_address = missing.iter().find(|(_, member)| *member.address == *self.names[at]);
+        let is_only = missing.len() == 1 && self.states.iter().all(Option::is_some);
+        let replaced = at_address.or(missing.first().filter(|_| is_only));
+        replaced.filter(|(_, member)| is_replaceable(member)).map(|(place, _)| *place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_redis::parts::NodeView;
+
+    const TERMS: QuorumTerms = QuorumTerms {
+        max_lease: Duration::from_secs(60),
+        keep: Duration::from_secs(3_600),
+        durable: false,
+    };
+
+    fn agreed(ids: [&str; 3]) -> Agreement {
+        let member = |(at, id): (usize, &str)| Member {
+            id: Some(id).filter(|id| !id.is_empty()).map(Arc::from),
+            address: format!("h:{}", at + 1).into(),
+        };
+        Agreement {
+            quorum: "q".into(),
+            members: ids.into_iter().enumerate().map(member).collect(),
+            max_lease: TERMS.max_lease,
+            keep: TERMS.keep,
+        }
+    }
+
+    fn unmarked(run_id: &str) -> Option<ServerState> {
+        Some(ServerState { time: 5, ..ServerState::of(run_id) })
+    }
+
+    fn node(run_id: &str, epoch: u64, ids: [&str; 3]) -> Option<ServerState> {
+        let agreed = agreed(ids);
+        let view = NodeView {
+            quorum: Arc::clone(&agreed.quorum),
+            epoch,
+            members: agreed.members.clone(),
+            node: run_id.into(),
+            run_id: run_id.into(),
+        };
+        unmarked(run_id).map(|state| ServerState { marker: Some((agreed, view)), ..state })
+    }
+
+    fn change_with(states: &[Option<ServerState>], replaceable: &[&str]) -> Option<Change> {
+        let names: Vec<_> = (1..=states.len()).map(|at| format!("h:{at}")).collect();
+        let replaceable = &replaceable.iter().map(|id| Arc::from(*id)).collect();
+        Survey { states, names: &names, replaceable, known_quorum: None, terms: TERMS }
+            .next_change()
+    }
+
+    fn change(states: &[Option<ServerState>]) -> Option<Change> {
+        change_with(states, &["a", "b", "c"])
+    }
+
+    fn admission(chooses: bool) -> Admission {
+        Admission { pause: TERMS.max_lease, not_before: 5, replaces: "".into(), chooses }
+    }
+
+    const FIRST: [&str; 3] = ["a", "b", "c"];
+    const SECOND: [&str; 3] = ["a", "d", "c"];
+
+    fn is_choice(change: Option<Change>, of_epoch: u64, says: &str) {
+        match change {
+            Some(Change::Choose { epoch, agreed }) => {
+                assert_eq!((epoch, agreed.members.to_string().as_str()), (of_epoch, says));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn new_quorum_is_chosen_by_a_majority_of_empty_servers() {
+        is_choice(change(&[unmarked("a"), None, unmarked("c")]), 0, "a@h:1 @h:2 c@h:3");
+        assert_eq!(change(&[unmarked("a"), None, None]), None);
+        assert_eq!(
+            change(&[node("a", 1, FIRST), unmarked("x"), unmarked("y")]),
+            None,
+            "too few know it"
+        );
+    }
+
+    #[test]
+    fn empty_server_replaces_the_member_of_its_address() {
+        let [a, c] = ["a", "c"].map(|id| node(id, 1, FIRST));
+        is_choice(change(&[a.clone(), unmarked("d"), c.clone()]), 1, "a@h:1 d@h:2 c@h:3");
+        is_choice(change(&[unmarked("d"), a.clone(), c]), 1, "a@h:1 d@h:1 c@h:3");
+        assert_eq!(change(&[unmarked("d"), a, None]), None, "one node cannot change it");
+    }
+
+    #[test]
+    fn new_member_is_admitted_when_a_majority_has_recorded_it() {
+        let behind = [node("a", 2, SECOND), unmarked("d"), node("c", 1, FIRST)];
+        let recorded = |at, admission| {
+            Some(Change::Record { at, epoch: 2, agreed: agreed(SECOND), admission })
+        };
+        assert_eq!(change(&behind), recorded(2, None));
+        assert_eq!(change(&[node("a", 2, SECOND), unmarked("d"), None]), None);
+        let both = [node("a", 2, SECOND), unmarked("d"), node("c", 2, SECOND)];
+        assert_eq!(change(&both), recorded(1, Some(admission(false))));
+        let done = [node("a", 2, SECOND), node("d", 2, SECOND), node("c", 2, SECOND)];
+        assert_eq!(change(&done), None);
+        // A replaced server keeps its marker.
+        assert_eq!(
+            change(&[node("a", 2, SECOND), node("b", 1, FIRST), node("c", 2, SECOND)]),
+            None
+        );
+    }
+
+    #[test]
+    fn first_member_that_forgot_its_choice_waits_for_a_majority() {
+        let chose =
+            unmarked("b").map(|state| ServerState { accepted: Some((1, agreed(FIRST))), ..state });
+        let recorded = |chooses| {
+            let admission = Some(admission(chooses));
+            Some(Change::Record { at: 1, epoch: 1, agreed: agreed(FIRST), admission })
+        };
+        assert_eq!(change(&[node("a", 1, FIRST), chose, None]), recorded(true));
+        assert_eq!(change(&[node("a", 1, FIRST), unmarked("b"), None]), None);
+        assert_eq!(
+            change(&[node("a", 1, FIRST), unmarked("b"), node("c", 1, FIRST)]),
+            recorded(false)
+        );
+    }
+
+    #[test]
+    fn two_memberships_of_one_epoch_admit_no_server() {
+        let other = node("c", 2, ["a", "x", "c"]);
+        assert_eq!(change(&[other, unmarked("d"), node("a", 2, SECOND)]), None);
+    }
+
+    #[test]
+    fn admitted_member_chooses_from_the_next_epoch_on() {
+        let admitted = node("d", 2, SECOND).map(|state| ServerState { admitted: 2, ..state });
+        let states = [node("a", 2, SECOND), admitted.clone(), node("c", 2, SECOND)];
+        is_choice(change(&states), 2, "a@h:1 d@h:2 c@h:3");
+        let too_few = [node("a", 2, SECOND), admitted, unmarked("e")];
+        assert_eq!(change_with(&too_few, &["c"]), None);
+    }
+
+    #[test]
+    fn member_is_replaced_after_missing_for_a_longest_lease() {
+        let states = [node("a", 1, FIRST), unmarked("d"), node("c", 1, FIRST)];
+        assert_eq!(change_with(&states, &["a", "c"]), None);
+        is_choice(change_with(&states, &["b"]), 1, "a@h:1 d@h:2 c@h:3");
+    }
+
+    #[test]
+    fn server_with_a_copied_marker_is_no_second_member() {
+        let copy = node("a", 1, FIRST).map(|state| ServerState { run_id: "x".into(), ..state });
+        let states = distinct(vec![copy, node("a", 1, FIRST), node("a", 1, FIRST), unmarked("d")]);
+        assert_eq!(states, [None, node("a", 1, FIRST), None, unmarked("d")]);
+    }
+}

@@ -1,0 +1,28 @@
+//! The quorum (Redlock): a lock is held on a majority of independent masters.
+//!
+//! - `scheme`: [`RedlockScheme`], the URLs; `setup`: [`set_up`], which begins a quorum
+//! - `backend`: [`QuorumBackend`], the operations on locks
+//! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
+//! - `majority`: the decisions of a majority, without input and output
+//! - `token`: the proposed tokens
+//! - `watch`: watches, which wake a waiter once per release
+//! - `node`: one node; `node_worker`: its threads and pending cleanups; `responses`: its answers
+//! - `membership`: which responses count together; `membership_update`: changes of the members
+
+mod attempt;
+mod attempt_state;
+mod backend;
+mod majority;
+mod membership;
+mod membership_update;
+mod node;
+mod node_worker;
+mod responses;
+mod scheme;
+mod setup;
+mod token;
+mod watch;
+
+pub use backend::QuorumBackend;
+pub use scheme::RedlockScheme;
+pub use setup::set_up;

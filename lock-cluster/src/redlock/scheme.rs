@@ -1,0 +1,182 @@
+//! [`RedlockScheme`]: the URLs `redlock://` and `redlocks://`.
+
+use super::backend::QuorumBackend;
+use super::node::{QuorumNode, QuorumTerms, RedisNode};
+use lock_core::backend::Backend;
+use lock_core::{Config, Context, Error, Host, Scheme};
+use lock_redis::parts::{FORMAT, Format, NodeSettings};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A quorum of independent Redis servers:
+/// `redlock://[user[:password]@]host[:port],host[:port],host[:port][/database]`, and `redlocks://`
+/// for the same over TLS. User, password and database are the same on all of them.
+///
+/// - `max_lease=DURATION`: the longest lease, the same for all clients, and the pause of a
+///   restarted node. Default: a minute
+/// - `node_timeout=DURATION`: the time-out of a node. Default: 500 ms
+/// - `durable=yes`: all nodes run with `appendfsync always`, and lose no data in a restart
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct RedlockScheme {
+    tls: bool,
+}
+
+/// The default longest lease.
+const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
+/// The default port.
+const PORT: u16 = 6379;
+
+impl RedlockScheme {
+    /// `redlock://`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { tls: false }
+    }
+
+    /// `redlocks://`, with the options of `rediss://`.
+    #[must_use]
+    pub fn tls() -> Self {
+        Self { tls: true }
+    }
+}
+
+impl Scheme for RedlockScheme {
+    fn names(&self) -> &[&str] {
+        if self.tls { &["redlocks"] } else { &["redlock"] }
+    }
+
+    fn options(&self) -> &[&str] {
+        const ALL: &[&str] = &[
+            FORMAT,
+            "durable",
+            "max_lease",
+            "node_timeout",
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+            "tls_name",
+        ];
+        if self.tls { ALL } else { &ALL[..4] }
+    }
+
+    fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
+        let options = UrlOptions::read(config)?;
+        let nodes = nodes(config, &options, context)?;
+        Ok(Arc::new(QuorumBackend::of(nodes, options.node_timeout, context)?))
+    }
+}
+
+/// The options of the URL.
+pub(super) struct UrlOptions {
+    pub(super) max_lease: Duration,
+    durable: bool,
+    node_timeout: Duration,
+    database: u32,
+}
+
+impl UrlOptions {
+    pub(super) fn read(config: &Config) -> Result<Self, Error> {
+        let time = |name: &str, default| {
+            option(config, name).map_or(Ok(default), |text| duration(name, text))
+        };
+        let max_lease = time("max_lease", DEFAULT_MAX_LEASE)?;
+        let node_timeout = time("node_timeout", QuorumBackend::DEFAULT_NODE_TIMEOUT)?;
+        let durable = match option(config, "durable") {
+            None | Some("no") => false,
+            Some("yes") => true,
+            Some(other) => {
+                let shown = other.escape_debug();
+                return Err(Error::configuration(format!(
+                    "`durable={shown}` is not `yes` or `no`"
+                )));
+            }
+        };
+        if config.watchdog() > max_lease {
+            return Err(Error::configuration(format!(
+                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the \
+                 quorum grants",
+                config.watchdog()
+            )));
+        }
+        if node_timeout > config.command_timeout() {
+            return Err(Error::configuration(format!(
+                "node_timeout={node_timeout:?} is longer than command_timeout={:?}, which is for \
+                 all nodes together",
+                config.command_timeout()
+            )));
+        }
+        let database = match config.path() {
+            "" => 0,
+            path => path.parse().map_err(|_| {
+                let shown = path.escape_debug();
+                Error::configuration(format!("`/{shown}` in the URL is no database number"))
+            })?,
+        };
+        Ok(Self { max_lease, durable, node_timeout, database })
+    }
+}
+
+fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
+    config.scheme_option(name)
+}
+
+fn duration(name: &str, text: &str) -> Result<Duration, Error> {
+    let wrong = |why: &str| {
+        let shown = text.escape_debug();
+        Error::configuration(format!("`{name}={shown}` is not {why}"))
+    };
+    let time = humantime::parse_duration(text)
+        .map_err(|error| wrong(&format!("a duration, as in `30s` ({error})")))?;
+    let is_whole = time.subsec_nanos() % 1_000_000 == 0 && !time.is_zero();
+    if !is_whole || time > Config::LONGEST_TIMEOUT * 24 {
+        return Err(wrong("between 1ms and 1day, in whole milliseconds"));
+    }
+    Ok(time)
+}
+
+/// The servers that the URL names.
+pub(super) fn nodes(
+    config: &Config,
+    options: &UrlOptions,
+    context: &Context,
+) -> Result<Vec<QuorumNode>, Error> {
+    config.check()?;
+    let hosts = config.hosts();
+    if hosts.len() < QuorumBackend::FEWEST {
+        return Err(Error::configuration(format!(
+            "`{0}://` means at least {1} independent servers, as in `{0}://a:6379,b:6379,c:6379`, \
+             and the URL has {2}",
+            config.scheme(),
+            QuorumBackend::FEWEST,
+            hosts.len()
+        )));
+    }
+    let place = |host: &Host| (host.name.clone(), host.port.unwrap_or(PORT));
+    if let Some(twice) = hosts
+        .iter()
+        .enumerate()
+        .find(|(at, host)| hosts[..*at].iter().any(|other| place(other) == place(host)))
+    {
+        let (name, port) = place(twice.1);
+        return Err(Error::configuration(format!(
+            "{name}:{port} stands twice in the URL: its vote would count twice"
+        )));
+    }
+    let node_settings = NodeSettings::new(config, options.database, context)?;
+    let format = Arc::new(Format::of(config)?);
+    if let Some(library) = format.wakes() {
+        return Err(Error::configuration(format!(
+            "`wakes={library}` in `format=`: that library has each of its locks on one server, \
+             and so can share none with a quorum; leave `wakes=` out"
+        )));
+    }
+    let node = |host: &Host| {
+        let (name, port) = place(host);
+        let node = node_settings.node_on(&name, port)?;
+        let UrlOptions { max_lease, durable, .. } = *options;
+        let terms = QuorumTerms { max_lease, keep: format.keep(), durable };
+        Ok(QuorumNode::Server(Box::new(RedisNode::new(node, Arc::clone(&format), terms))))
+    };
+    hosts.iter().map(node).collect()
+}

@@ -1,0 +1,359 @@
+//! The marker of a quorum node: its quorum, the members, and the choice of the next members.
+//!
+//! Its purpose is explained in `docs/DESIGN.md`, section Quorum.
+
+use crate::connection::ConnectionLike;
+use crate::format::{OwnedFormat, run, unexpected};
+use crate::reply::Reply;
+use crate::script::MARK;
+use crate::text::Text;
+use lock_core::Moment;
+use lock_core::backend::Failure;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A node of a quorum and the membership under which it votes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+pub struct NodeView {
+    /// The ID of the quorum.
+    pub quorum: Arc<str>,
+    /// The number of the membership, from 1.
+    pub epoch: u64,
+    /// The membership.
+    pub members: Members,
+    /// The ID of the server in the membership: its `run_id` when it was recorded.
+    pub node: Arc<str>,
+    /// The present `run_id` of the server.
+    pub run_id: Arc<str>,
+}
+
+/// The members of a quorum.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Members(Arc<[Member]>);
+
+/// One member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+pub struct Member {
+    /// The ID of the server; `None` for a vacant place.
+    pub id: Option<Arc<str>>,
+    /// The address of the server when it was recorded.
+    pub address: Arc<str>,
+}
+
+impl Members {
+    /// The number of members, vacant places included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All members.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.0.iter()
+    }
+
+    /// Whether a member has this ID.
+    #[must_use]
+    pub fn contain(&self, id: &str) -> bool {
+        self.0.iter().any(|member| member.id.as_deref() == Some(id))
+    }
+
+    /// The same members with another one in this place.
+    #[must_use]
+    pub fn with(&self, place: usize, member: Member) -> Self {
+        let mut members = self.0.to_vec();
+        members[place] = member;
+        Self(members.into())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let member = |text: &str| {
+            let (id, address) = text.split_once('@')?;
+            let id = Some(id).filter(|id| !id.is_empty()).map(Arc::from);
+            Some(Member { id, address: address.into() })
+        };
+        text.split(' ').map(member).collect::<Option<_>>().map(Self)
+    }
+}
+
+impl FromIterator<Member> for Members {
+    fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
+        Self(members.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Member { id, address }) in self.iter().enumerate() {
+            let space = if at == 0 { "" } else { " " };
+            write!(f, "{space}{}@{address}", id.as_deref().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+}
+
+/// What the members of a quorum agree on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+pub struct Agreement {
+    /// The ID of the quorum.
+    pub quorum: Arc<str>,
+    /// The members.
+    pub members: Members,
+    /// The longest lease.
+    pub max_lease: Duration,
+    /// How long a token counter is kept.
+    pub keep: Duration,
+}
+
+impl Agreement {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(4, ' ');
+        let quorum = parts.next()?.into();
+        let (max_lease, keep) = (millis(parts.next()?)?, millis(parts.next()?)?);
+        Some(Self { quorum, max_lease, keep, members: Members::parse(parts.next()?)? })
+    }
+
+    fn text(&self) -> String {
+        let Self { quorum, members, max_lease, keep } = self;
+        format!("{quorum} {} {} {members}", max_lease.as_millis(), keep.as_millis())
+    }
+}
+
+fn millis(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_millis)
+}
+
+/// The state of a server: its marker, and what it has promised.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+pub struct ServerState {
+    /// The `run_id` of the server.
+    pub run_id: Arc<str>,
+    /// The clock of the server, in microseconds.
+    pub time: u64,
+    /// The marker; `None` if the server is no node.
+    pub marker: Option<(Agreement, NodeView)>,
+    /// One of the first members, which has not voted yet.
+    pub is_new: bool,
+    /// The marker is a copy of another member's, so the server is no node.
+    pub is_copy: bool,
+    /// The version of the marker, for [`Admission::replaces`]; "" without one.
+    pub version: Arc<str>,
+    /// The epoch in which it was admitted, or 0 for one of the first members. It may have forgotten
+    /// a promise of that epoch, and does not choose the next one.
+    pub admitted: u64,
+    /// Whether the server did what it was asked.
+    pub is_done: bool,
+    /// The largest ballot that was promised or accepted.
+    pub ballot: u64,
+    /// The choice of the next members that was accepted last, with its ballot.
+    pub accepted: Option<(u64, Agreement)>,
+}
+
+impl ServerState {
+    /// A server without a marker.
+    #[must_use]
+    pub fn of(run_id: &str) -> Self {
+        Self {
+            run_id: run_id.into(),
+            time: 0,
+            marker: None,
+            is_new: false,
+            is_copy: false,
+            version: "".into(),
+            admitted: 0,
+            is_done: false,
+            ballot: 0,
+            accepted: None,
+        }
+    }
+
+    /// The node that the marker names.
+    #[must_use]
+    pub fn view(&self) -> Option<Arc<NodeView>> {
+        self.marker.as_ref().map(|(_, view)| Arc::new(view.clone()))
+    }
+
+    /// The same with a marker.
+    #[must_use]
+    pub fn with_marker(self, agreed: Agreement, view: NodeView) -> Self {
+        Self { marker: Some((agreed, view)), ..self }
+    }
+}
+
+/// A request to read or change the marker.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same house")]
+pub enum MarkerRequest<'a> {
+    /// Reads it.
+    Look,
+    /// Accept no smaller ballot for the epoch after this one; "" and 0 for a server without a
+    /// marker.
+    Promise(&'a str, u64, u64),
+    /// Accept this choice at this ballot.
+    Accept(&'a str, u64, u64, &'a Agreement),
+    /// Record these members of this epoch; with an admission, become a node.
+    Record(u64, &'a Agreement, Option<&'a Admission>),
+}
+
+/// The terms on which a server becomes a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+pub struct Admission {
+    /// How long it does not vote.
+    pub pause: Duration,
+    /// The earliest start of the pause, in microseconds of its clock.
+    pub not_before: u64,
+    /// The marker to replace: see [`ServerState::version`].
+    pub replaces: Arc<str>,
+    /// Whether it chooses the next members. Otherwise it does so from the next epoch on.
+    pub chooses: bool,
+}
+
+impl OwnedFormat {
+    /// Asks the server of this `run_id`, or any if it is empty. A server of another `run_id`
+    /// changes nothing.
+    pub(crate) fn mark(
+        &self,
+        link: &mut dyn ConnectionLike,
+        run_id: &str,
+        request: &MarkerRequest<'_>,
+        by: Moment,
+    ) -> Result<ServerState, Failure> {
+        let marker = self.keys.marker();
+        let number = |number: u64| Text::number(number).as_str().to_owned();
+        let millis = |time: Duration| time.as_millis().to_string();
+        let told: Vec<String> = match *request {
+            MarkerRequest::Look => vec!["look".to_owned()],
+            MarkerRequest::Promise(quorum, epoch, ballot) => {
+                vec!["promise".to_owned(), quorum.to_owned(), number(epoch), number(ballot)]
+            }
+            MarkerRequest::Accept(quorum, epoch, ballot, choice) => {
+                let (epoch, ballot) = (number(epoch), number(ballot));
+                vec!["accept".to_owned(), quorum.to_owned(), epoch, ballot, choice.text()]
+            }
+            MarkerRequest::Record(epoch, agreed, admission) => {
+                let (pause, not_before) = admission.map_or_else(Default::default, |admission| {
+                    (millis(admission.pause), number(admission.not_before))
+                });
+                let replaces = admission.map_or(String::new(), |it| it.replaces.to_string());
+                let chooses = admission.is_none_or(|admission| admission.chooses);
+                vec![
+                    "record".to_owned(),
+                    agreed.quorum.to_string(),
+                    number(epoch),
+                    agreed.members.to_string(),
+                    millis(agreed.max_lease),
+                    millis(agreed.keep),
+                    pause,
+                    not_before,
+                    replaces,
+                    u8::from(!chooses).to_string(),
+                ]
+            }
+        };
+        let words: Vec<_> = [run_id]
+            .into_iter()
+            .chain(told.iter().map(String::as_str))
+            .map(str::as_bytes)
+            .collect();
+        let reply = run(&MARK, link, &marker, &[marker.as_bytes()], &words, by)?;
+        state(&reply).ok_or_else(|| unexpected(link, &MARK))
+    }
+}
+
+/// Reads the reply of the script.
+fn state(reply: &Reply) -> Option<ServerState> {
+    let [run_id, Reply::Int(time), Reply::Array(fields), Reply::Int(done)] = reply.as_array()?
+    else {
+        return None;
+    };
+    let text = |reply: &Reply| Some(String::from_utf8_lossy(reply.as_bytes()?).into_owned());
+    let run_id: Arc<str> = text(run_id)?.into();
+    let time = u64::try_from(*time).ok()?;
+    let field = |at: usize| fields.get(at).and_then(text).filter(|text| !text.is_empty());
+    let number = |at| field(at).and_then(|text| text.parse::<u64>().ok());
+    let mut state = ServerState {
+        time,
+        admitted: number(11).unwrap_or(0),
+        is_done: *done == 1,
+        ballot: number(7).unwrap_or(0),
+        accepted: number(8).zip(field(9).and_then(|text| Agreement::parse(&text))),
+        ..ServerState::of(&run_id)
+    };
+    let Some(quorum) = field(0) else { return Some(state) };
+    let (quorum, epoch): (Arc<str>, _) = (quorum.into(), number(1)?);
+    state.version = format!("{epoch} {} {quorum}", field(10).unwrap_or_default()).into();
+    let members = Members::parse(&field(2)?)?;
+    let (max_lease, keep) = (millis(&field(3)?)?, millis(&field(4)?)?);
+    let node: Arc<str> = field(5)?.into();
+    if node != run_id && members.contain(&run_id) {
+        // A restarted server has a `run_id` that no member ever had.
+        state.is_copy = true;
+        state.accepted = None;
+        return Some(state);
+    }
+    state.is_new = epoch == 1 && node == run_id && number(10).is_some_and(|since| since > time);
+    let agreed =
+        Agreement { quorum: Arc::clone(&quorum), members: members.clone(), max_lease, keep };
+    state.marker = Some((agreed, NodeView { quorum, epoch, members, node, run_id }));
+    Some(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.as_bytes().to_vec())
+    }
+
+    fn seen(run_id: &str, fields: [&str; 12]) -> Option<ServerState> {
+        let field = |text: &&str| if text.is_empty() { Reply::Nil } else { bulk(text) };
+        let fields = fields.iter().map(field).collect();
+        state(&Reply::Array(vec![bulk(run_id), Reply::Int(5), Reply::Array(fields), Reply::Int(0)]))
+    }
+
+    const MEMBERS: &str = "a1@h:1 @h:2 c3@[::1]:3";
+
+    #[test]
+    fn members_are_parsed_as_they_are_formatted() {
+        let members = Members::parse(MEMBERS).unwrap();
+        assert_eq!((members.to_string().as_str(), members.count()), (MEMBERS, 3));
+        assert!(members.contain("a1") && !members.contain("") && !members.contain("b2"));
+        let newcomer = Member { id: Some("b2".into()), address: "h:4".into() };
+        assert_eq!(members.with(1, newcomer).to_string(), "a1@h:1 b2@h:4 c3@[::1]:3");
+        let agreed = Agreement {
+            quorum: "q".into(),
+            members,
+            max_lease: Duration::from_secs(1),
+            keep: Duration::from_secs(2),
+        };
+        assert_eq!(Agreement::parse(&agreed.text()), Some(agreed));
+    }
+
+    #[test]
+    fn server_with_a_copied_marker_is_told_from_a_restarted_one() {
+        let fields = ["q", "2", MEMBERS, "1000", "2000", "a1", "a1", "", "", "", "5", "2"];
+        let (agreed, view) = seen("a1", fields).unwrap().marker.unwrap();
+        assert_eq!((&*view.node, view.epoch, agreed.keep), ("a1", 2, Duration::from_secs(2)));
+        assert_eq!(&*seen("new", fields).unwrap().marker.unwrap().1.run_id, "new");
+        let copy = seen("c3", fields).unwrap();
+        assert!(copy.is_copy && copy.marker.is_none());
+    }
+
+    #[test]
+    fn open_choice_is_no_marker() {
+        let choice = "q 1000 2000 a1@h:1";
+        let seen = seen("a1", ["", "", "", "", "", "", "", "7", "6", choice, "", ""]).unwrap();
+        assert_eq!((seen.marker, seen.ballot), (None, 7));
+        assert_eq!(
+            seen.accepted.map(|(ballot, its)| (ballot, its.text())),
+            Some((6, choice.into()))
+        );
+    }
+}
