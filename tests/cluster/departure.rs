@@ -75,8 +75,9 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         eventually("no connection to it is left", LONG, || connections(&cluster, new) == 0);
         cluster.remove(new);
         // Those that look after what was held until a moment ago end by themselves.
-        let ends =
-            |name: &String| ["lane", "tidy", "timer", "coll"].iter().any(|it| name.contains(it));
+        let ends = |name: &String| {
+            ["renew", "confi", "clean", "spare", "timer", "coll"].iter().any(|it| name.contains(it))
+        };
         let threads = own_threads().into_iter().filter(|name| !ends(name)).count();
         (threads, descriptors())
     };
@@ -96,7 +97,8 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
     if lanes == Lanes::End {
         // They wait for half a minute whether there is more to do.
         eventually("the lanes have ended", LONG, || {
-            !own_threads().iter().any(|name| name.contains("lane") || name.contains("tidy"))
+            let ends = |name: &String| ["renew", "clean"].iter().any(|it| name.contains(it));
+            !own_threads().iter().any(ends)
         });
     }
 }
