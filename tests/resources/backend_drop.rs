@@ -12,9 +12,9 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(10);
 
-struct Nobody;
+struct NoWaiter;
 
-impl Wake for Nobody {
+impl Wake for NoWaiter {
     fn wake(&self) {}
 }
 
@@ -43,10 +43,10 @@ fn nothing_is_left() {
     let used = open(&server.url());
     let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
     used.acquire(&Attempt::new(&name, OwnerId::new(client, 1), lease), soon()).unwrap();
-    let watch = used.watch(&name, Arc::new(Nobody), soon()).unwrap();
+    let watch = used.watch(&name, Arc::new(NoWaiter), soon()).unwrap();
     let unreachable = open("redis://127.0.0.1:1");
     let by = SystemClock.now() + Duration::from_millis(50);
-    assert!(unreachable.watch(&name, Arc::new(Nobody), by).is_err());
+    assert!(unreachable.watch(&name, Arc::new(NoWaiter), by).is_err());
     let unused = open(&server.url());
     let expected =
         ["distlock-slots", "distlock-slots", "distlock-slots", "distlock-sub", "distlock-sub"];

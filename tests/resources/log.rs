@@ -1,4 +1,4 @@
-//! What goes to a log: records, spans and the reports of panics, at the finest level. The subscriber is everybody's, so it
+//! What goes to a log: records, spans and the reports of panics, at the finest level. The subscriber is the process's, so it
 //! needs a process of its own.
 
 use distlock::DistLock;

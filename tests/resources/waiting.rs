@@ -51,7 +51,7 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
         let mut probe = server.probe();
         probe.reset_stats();
 
-        // Held by a thread of the same process: nobody has to ask the store who holds it, and most are handed it.
+        // Held by a thread of the same process: no request asks the store who holds it, and most are handed it.
         let guard = lock.lock().unwrap();
         let order = serve(&client, &lock, 1_000, || guard.unlock().unwrap());
         assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");

@@ -63,7 +63,7 @@ fn an_unknown_master_is_told_with_those_that_there_are() {
     }
 }
 
-/// A group of one sentinel, which lets nobody in without a password, and knows a user with the least rights.
+/// A group of one sentinel, which lets no client in without a password, and knows a user with the least rights.
 fn guarded() -> Group {
     let group = Group::start_with(0, 1);
     let operations = include_str!("../../docs/OPERATIONS.md");
@@ -89,7 +89,7 @@ fn sentinels_have_users_and_passwords_of_their_own() {
         assert!(error.to_string().contains("sentinel_password"), "{error:?}");
         assert!(error.to_string().contains("a sentinel"), "{error:?}");
     }
-    // A log of what the user was refused, which nobody can have read without a password.
+    // A log of what the user was refused, which no client can have read without a password.
     let mut probe = group.sentinels[0].probe();
     assert_eq!(probe.command(&["AUTH", "another"]).text(), "OK");
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
@@ -147,9 +147,9 @@ fn a_port_that_is_no_sentinels_is_told() {
     let right = format!("`redis://127.0.0.1:{}`", server.port());
     let said = error.to_string();
     assert!(said.contains("is no Sentinel") && said.contains(&right), "{error:?}");
-    let nobody = free_port();
-    let error = refusal(&url("mymaster", &[nobody]));
-    assert!(error.is_unavailable() && error.to_string().contains(&nobody.to_string()), "{error:?}");
+    let unused = free_port();
+    let error = refusal(&url("mymaster", &[unused]));
+    assert!(error.is_unavailable() && error.to_string().contains(&unused.to_string()), "{error:?}");
 }
 
 #[test]

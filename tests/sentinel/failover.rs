@@ -83,7 +83,7 @@ fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_noth
     let lock = client.mutex("moves").unwrap();
     let held = take(&client.mutex("held").unwrap());
     await_usable(&lock);
-    // For as long as nobody tells it otherwise; a sentinel would do that after a while, and cut its connections.
+    // As long as it is not told otherwise; a sentinel would do that after a while, and cut its connections.
     keep_a_master(&group.servers[group.master()]);
     let old = group.fail_over();
     let new = group.await_other_than(old);
@@ -116,12 +116,12 @@ fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
         }
     });
     let new = group.await_other_than(0);
-    // Not after the command time-out: whoever waits for the old one is told.
+    // Not after the command time-out: a request that waits for the old one is told.
     let outcome = within(Duration::from_secs(3), || waiting.join().unwrap());
     assert_eq!(outcome, (true, true));
     await_move(&lock, &group.servers[new]);
     group.servers[0].resume();
-    // The zombie is a master until it is told otherwise: nobody of ours goes there.
+    // The zombie is a master until it is told otherwise: no client of ours goes there.
     for _ in 0..50 {
         let guard = take(&lock);
         assert!(group.servers[new].probe().exists("zombie"));

@@ -55,7 +55,7 @@ impl Liar {
         sentinel::url("mymaster", &[self.port])
     }
 
-    /// Names another master from now on, and tells nobody: whoever wants to know has to ask.
+    /// Names another master from now on, without a message: a client has to ask.
     pub(crate) fn name(&self, master: u16, epoch: u64) {
         *self.says.master.lock() = (master, epoch);
     }

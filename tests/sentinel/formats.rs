@@ -62,7 +62,7 @@ fn a_token_that_is_held_is_kept_by_the_new_master() {
     assert!(!group.servers[new].probe().exists("kept"));
 }
 
-/// The locks of the past: nobody renews them, so nobody is told. The holder goes on beside the next one, and frees its lock.
+/// The locks of the past: they are not renewed, so no loss is told. The holder goes on beside the next one, and frees its lock.
 #[test]
 fn a_lock_of_the_past_is_lost_in_silence_and_its_release_frees_the_next_ones() {
     let mut group = Group::start();
@@ -73,14 +73,14 @@ fn a_lock_of_the_past_is_lost_in_silence_and_its_release_frees_the_next_ones() {
     let new = replace(&mut group, "silent");
     let next = take_for_long(&other.mutex("silent").unwrap());
     assert!(guard.is_valid() && next.is_valid(), "both believe that they have it");
-    assert!(losses.try_recv().is_err(), "nobody has said anything");
+    assert!(losses.try_recv().is_err(), "no loss was told");
     assert!(group.servers[new].probe().exists("silent"));
     guard.unlock().unwrap();
-    assert!(!group.servers[new].probe().exists("silent"), "whoever's it was");
+    assert!(!group.servers[new].probe().exists("silent"), "also another holder's");
     assert!(next.unlock().is_err_and(|error| error.is_lost()));
 }
 
-/// What was given back on the old master, and the new one has still: by then it may be another's, and nobody can tell.
+/// What was given back on the old master, and the new one has still: by then it may be another's, and nothing tells.
 #[test]
 fn a_release_of_the_past_is_not_repeated_on_the_new_master() {
     let mut group = Group::start();
@@ -94,5 +94,5 @@ fn a_release_of_the_past_is_not_repeated_on_the_new_master() {
     let new = group.await_other_than(0);
     await_move(&client.mutex("other").unwrap(), &group.servers[new]);
     let mut probe = group.servers[new].probe();
-    always("nobody frees it", Duration::from_secs(1), || probe.exists("given"));
+    always("it is not freed", Duration::from_secs(1), || probe.exists("given"));
 }

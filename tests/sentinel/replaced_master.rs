@@ -9,7 +9,7 @@ use distlock_tests::time::within;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whoever asks is answered, and nobody is told anything.
+/// Each question is answered, and no message is sent.
 struct Deaf;
 
 impl Plan for Deaf {

@@ -39,7 +39,7 @@ impl Two {
     /// Waits until the client has nothing left to ask the sentinel for.
     fn quiet(&self) {
         // Whatever it was told so far is looked into four times within a second.
-        always("nobody goes elsewhere", Duration::from_millis(1_500), || {
+        always("no client goes elsewhere", Duration::from_millis(1_500), || {
             self.connections(&self.new) == 0
         });
     }
@@ -72,7 +72,7 @@ fn a_sentinels_word_alone_moves_everything_though_the_old_master_is_well() {
     let two = Two::start("watchdog=60s");
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
-    eventually("nobody is connected to the old one", SOON, || two.connections(&two.old) == 0);
+    eventually("no client is connected to the old one", SOON, || two.connections(&two.old) == 0);
     let guard = take(&two.client.mutex("moved").unwrap());
     assert!(two.new.probe().exists("moved") && is_master(&two.old));
     guard.unlock().unwrap();
@@ -95,7 +95,7 @@ fn who_looks_is_told_by_the_new_master_though_nobody_has_told_of_it() {
 }
 
 /// The old master answers every script with this error, on connections that stand: by hand, they stay. The sentinel names
-/// the new one, and tells nobody: the attempt that meets the error asks it, and goes on.
+/// the new one, without a message: the attempt that meets the error asks it, and goes on.
 fn must_be_left_at_once(two: &Two, code: &str) {
     // So that it need not be left alone for a while.
     two.quiet();
@@ -152,7 +152,7 @@ fn a_master_that_cannot_be_reached_is_left_at_once() {
     within(Duration::from_secs(3), || take(&lock)).unlock().unwrap();
 }
 
-/// A host that is gone takes all the time of whoever connects to it: there is none left to ask the sentinels in.
+/// A host that is gone takes all the time of a client that connects to it: there is none left to ask the sentinels in.
 #[test]
 fn also_where_connecting_takes_all_the_time_there_is() {
     let two = Two::start("command_timeout=1200ms&connect_timeout=1200ms");
@@ -164,10 +164,10 @@ fn also_where_connecting_takes_all_the_time_there_is() {
     two.old.resume();
 }
 
-/// By somebody who does not let go of it.
+/// By a holder that does not let go of it.
 fn hold(server: &RedisServer, name: &str) {
     let mut probe = server.probe();
-    probe.command(&["HSET", name, "somebody:1", "1"]);
+    probe.command(&["HSET", name, "other:1", "1"]);
     probe.command(&["PEXPIRE", name, "60000"]);
 }
 
@@ -244,7 +244,7 @@ fn a_release_that_nobody_waits_for_and_that_fails_is_made_up_for_on_the_new_mast
     eventually("it is free", SOON, || !two.new.probe().exists("dropped"));
 }
 
-/// The replica was promoted before the old master freed them, and nobody had said so yet.
+/// The replica was promoted before the old master freed them, and no message had said so yet.
 #[test]
 fn what_the_old_master_freed_and_the_new_one_does_not_know_of_is_freed_there_too() {
     let two = Two::start("watchdog=60s");

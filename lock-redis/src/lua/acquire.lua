@@ -15,7 +15,7 @@
 -- Atomic because two owners must never both find the lock free, a token must belong to exactly one grant, and a late
 -- copy of a request must see the tombstone before it takes the lock.
 --
--- Every call in here is paid for by the one thread that serves everybody: six where the lock is taken often. Numbers
+-- Every call in here is paid for by the one thread that serves all clients: six where the lock is taken often. Numbers
 -- are given to `redis.call` as they are, which writes them exactly, to seventeen digits; `n..''` would round to fourteen.
 
 -- Lua counts in doubles: above this a token would not be exact.

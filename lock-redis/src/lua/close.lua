@@ -12,8 +12,8 @@
 --
 -- Returns 0 it was not this owner's; freed: 1 more than clients were told, or {1, why none was}.
 --
--- Atomic because an acquire of this owner that came between the tombstone and the release would hold the lock for
--- nobody, and the counter may only go back while the lock is ours: afterwards it is somebody else's token. Nor if it is
+-- Atomic because an acquire of this owner that came between the tombstone and the release would hold the lock
+-- without a holder, and the counter may only go back while the lock is ours: afterwards it is another owner's token. Nor if it is
 -- not where our grant left it: the locks `a` and `{a}` share one, and Redisson's RFencedLock moves it by itself.
 
 if ARGV[6] ~= '0' then

@@ -1,4 +1,4 @@
--- force: frees the lock whoever has it, and wakes those who wait.
+-- force: frees the lock of any holder, and wakes its waiters.
 --
 -- KEYS[1] the lock; behind it what `free` needs, which stands at the end: by default nothing
 -- ARGV[1] channel

@@ -11,6 +11,6 @@ if answer.err then
   return answer
 end
 table.insert(answer, 1, redis.call('PTTL', KEYS[1]))
--- Nobody is called that; but a replica, which may have an old lock or none yet, refuses.
+-- No owner is called that; but a replica, which may have an old lock or none yet, refuses.
 gone(redis.call, KEYS[1], 'distlock:nobody')
 return answer

@@ -19,7 +19,7 @@ if signals > 1 then
   redis.call('DEL', list)
   redis.call('LPUSH', list, '1')
 else
-  -- The last signal was taken, or is over: so somebody may sleep there, who counts as one more that was told.
+  -- The last signal was taken, or is over: so a waiter may sleep there, which counts as one more that was told.
   told = told + 1
 end
 redis.call('PEXPIRE', list, 1000)

@@ -1,4 +1,4 @@
--- free: how every script ends that frees a lock: whoever waits for it is told, and it is gone. The files beside this one do
+-- free: how every script ends that frees a lock: its waiters are told, and it is gone. The files beside this one do
 -- the same for waiters of other libraries, too, and are their formats' in its place.
 --
 -- Told first: no client can act on the message before the script ends. Where it cannot be published, the waiters find

@@ -1,4 +1,4 @@
--- 1 if whoever has it tells of its release. Redisson does, but for its spin locks, which nobody can tell from others.
+-- 1 if the holder publishes its release. Redisson does, but for its spin locks, which look like the others.
 local function tells()
   return 1
 end

@@ -1,4 +1,4 @@
--- 0: whoever looked was not on a replica.
+-- 0: the look was not at a replica.
 local function gone()
   return 0
 end

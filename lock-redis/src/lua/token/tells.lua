@@ -1,4 +1,4 @@
--- 1 if whoever has it tells of its release: only we do, who write a UUID and a number.
+-- 1 if the holder publishes its release: only this library does, which writes a UUID and a number.
 local function tells(key)
   local value = redis.call('GET', key)
   -- First the length: the server has nothing else to do while a long text is looked through.
