@@ -226,7 +226,7 @@ impl Engine {
             && self.workers.has_pending_cleanups()
         {
             // What it says of the lock does not matter; if it cannot be asked, nothing can be read.
-            let _answer = self.ask(|backend| backend.inspect(&name, by));
+            let _answer = self.ask(|backend| backend.peek(&name, by));
         }
     }
 }

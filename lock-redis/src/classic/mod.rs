@@ -56,7 +56,7 @@ struct Held {
     is_released: AtomicBool,
 }
 
-/// Opens the store that `build` makes for the format that `config` names: by a [`ClassicBackend`]
+/// Opens the store that `build` makes for the format that `config` names: by a `ClassicBackend`
 /// where that is one of this module. `hook` is told of the steps of such a format.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub fn open<B: Backend + 'static>(
     }
 }
 
-/// The format that `config` names, without the rules of [`ClassicBackend`]: for showing what they
+/// The format that `config` names, without the rules of `ClassicBackend`: for showing what they
 /// are for. `hook` is told of the steps of a format of this module.
 ///
 /// # Errors

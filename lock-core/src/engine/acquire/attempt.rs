@@ -243,7 +243,7 @@ impl Wait<'_> {
         let answered_by = self.engine.command_deadline();
         waiter.asks(answered_by);
         let by = self.plan.at_most(answered_by);
-        match self.engine.ask(|backend| backend.inspect(&self.lock.name, by)) {
+        match self.engine.ask(|backend| backend.peek(&self.lock.name, by)) {
             Ok(LockInfo { holder: Some(holder) }) => {
                 if holder.remaining.is_none() {
                     self.tell_endless();
