@@ -1,6 +1,5 @@
-//! The reference: one plain socket, requests prebuilt, answers read and hardly looked at. What it
-//! sends is, byte for byte, what the library sends: the words come from the server's own MONITOR
-//! (see `learn.rs`).
+//! The reference: one plain socket, prebuilt requests, answers hardly looked at. It sends byte for
+//! byte what the library sends: the words come from the server's own MONITOR (see `learn.rs`).
 
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::io::{BufRead, BufReader, Read, Result, Write};

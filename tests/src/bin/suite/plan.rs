@@ -66,7 +66,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
     ];
     let clusters = vec![
         vec![suite.tests("cluster", 10), suite.tests("lock_cluster", 8)],
-        vec![suite.tests("quorum", 10), suite.tests("distlock", 4)],
+        vec![suite.tests("quorum", 10), suite.binary("distlock", 4)],
     ];
     let mut units = vec![
         suite.tests("project", 8),
