@@ -214,7 +214,7 @@ pub(crate) fn explore(
     match outcome {
         Ok(runs) => {
             let a_minute = runs as f64 * 60.0 / began.elapsed().unwrap_or_default().as_secs_f64();
-            println!("note: {name}: {runs} schedules from seed {first}, {a_minute:.0} a minute");
+            println!("noted: {name}: {runs} schedules from seed {first}, {a_minute:.0} a minute");
         }
         Err(panic) => {
             eprintln!(

@@ -85,13 +85,13 @@ fn every_mutant_is_found() {
     });
     let mut table = table.into_inner().expect("no panic");
     table.sort();
-    println!("note: | mutant | scenario | schedules | seed | what was seen |");
+    println!("noted: | mutant | scenario | schedules | seed | what was seen |");
     for (mutant, scenario, found) in &table {
         match found {
             Some((count, seed, why)) => {
-                println!("note: | {mutant} | {scenario} | {count} | {seed} | {why} |");
+                println!("noted: | {mutant} | {scenario} | {count} | {seed} | {why} |");
             }
-            None => println!("note: | {mutant} | {scenario} | not found | | |"),
+            None => println!("noted: | {mutant} | {scenario} | not found | | |"),
         }
     }
     let missed: Vec<_> = table.iter().filter(|it| it.2.is_none()).map(|it| it.0).collect();

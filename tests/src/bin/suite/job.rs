@@ -21,7 +21,7 @@ const BOUND: Duration = Duration::from_secs(40 * 60);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How the lines of a log begin that the report shows.
-const NOTE: &str = "note: ";
+const NOTE: &str = "noted: ";
 const SKIPPED: &str = "skipped: ";
 
 /// A command to be run.
