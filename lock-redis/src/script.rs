@@ -20,7 +20,7 @@ pub(crate) struct Script {
     /// Whose waiters its format wakes besides our own.
     wakes: Option<ForeignClient>,
     hash: OnceLock<String>,
-    /// Its own, of those of all scripts.
+    /// The script's own bit in the set of scripts that a connection has used: below 32, each once.
     bit: u32,
 }
 

@@ -81,6 +81,9 @@ impl Quorum {
         };
         update.is_running =
             thread::Builder::new().name("distlock-members".to_owned()).spawn(work).is_ok();
+        if !update.is_running {
+            self.membership.request_update();
+        }
     }
 
     /// Makes changes until none is left or one fails. Returns their number.

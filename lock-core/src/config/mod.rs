@@ -223,7 +223,7 @@ impl Config {
     }
 
     /// Sets how long `lock()`, which waits without a deadline, tolerates an unreachable store
-    /// before it fails. Default: one lease.
+    /// before it fails. Default: `watchdog`.
     #[must_use]
     pub fn with_outage_limit(mut self, limit: Duration) -> Self {
         self.outage_limit = Some(limit);

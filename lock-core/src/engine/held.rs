@@ -4,7 +4,7 @@ use super::Engine;
 use super::acquire::weigh_renewal;
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
 use super::local_queue::{LocalLock, LocalLockState};
-use super::renewal::{RenewalJob, RenewalPolicy, Reply, TICK};
+use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
 use crate::backend::{HolderInfo, Renewal};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -31,7 +31,7 @@ enum Finding {
     Released,
 }
 
-impl RenewalPolicy for Engine {
+impl RenewalHandler for Engine {
     /// `now` was read shortly before. What is over since is found at the next check, or when the
     /// answer to the renewal comes.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {

@@ -46,7 +46,7 @@ use acquisition::Acquisition;
 pub(crate) use handle::EngineHandle;
 use local_queue::{LocalLock, Registry, Sharing};
 use recheck::Recheck;
-use renewal::{RenewalPolicy, Timer, Workers};
+use renewal::{RenewalHandler, Timer, Workers};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Engine {
             Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };
         let origin = Arc::new(Origin::here());
         let engine = Arc::new_cyclic(|this: &Weak<Self>| {
-            let policy = || Weak::clone(this) as Weak<dyn RenewalPolicy>;
+            let policy = || Weak::clone(this) as Weak<dyn RenewalHandler>;
             let timer = Timer::new(Arc::clone(&clock), policy());
             let (store, timeout) = (Arc::clone(&backend), settings.command_timeout);
             let workers = Workers::new(store, Arc::clone(&clock), timeout, policy());

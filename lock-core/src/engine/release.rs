@@ -165,8 +165,9 @@ impl Engine {
         loop {
             let sent = self.clock.now();
             // Half of the time for the first send, so that there is time to ask again and hear what
-            // came of it.
-            let answer_by = if first_unanswered.is_none() { sent + by.since(sent) / 2 } else { by };
+            // came of it; all of it where a request without an answer is not repeated.
+            let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
+            let answer_by = if may_repeat { sent + by.since(sent) / 2 } else { by };
             let failure = match call_backend(|| self.backend.release(id, options, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,

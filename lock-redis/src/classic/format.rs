@@ -38,8 +38,9 @@ pub(super) struct ClassicFormat {
     pub(super) algorithm: Algorithm,
     pub(super) polls: PollInterval,
     pub(super) hook: Option<Arc<dyn StepHook>>,
-    /// Attempts that may be sent on from one node to the next.
-    pub(super) attempts: Mutex<HashMap<OwnerId, Progress>>,
+    /// Attempts that may be sent on from one node to the next. `None` but on a cluster: where a
+    /// server takes the place of another, what the former answered says nothing of the latter.
+    pub(super) attempts: Option<Mutex<HashMap<OwnerId, Progress>>>,
 }
 
 #[derive(Debug)]
@@ -95,15 +96,17 @@ impl WireFormat for ClassicFormat {
                 self.name()
             ))));
         }
-        let known = self.attempts.lock().get_mut(&attempt.owner).map(std::mem::take);
-        let mut progress = known.unwrap_or_default();
+        let mut progress = self.attempts.as_ref().map_or_else(Progress::default, |attempts| {
+            attempts.lock().get_mut(&attempt.owner).map(std::mem::take).unwrap_or_default()
+        });
         let answer =
             self.go_on(link, attempt.name, &mut progress, by, |commands| match &self.algorithm {
                 Algorithm::Plain(plain) => plain.acquire(commands, attempt),
                 Algorithm::Timestamp(timestamp) => timestamp.acquire(commands, attempt),
                 Algorithm::Counter(counter) => counter.acquire(commands, attempt),
             });
-        if let Some(known) = self.attempts.lock().get_mut(&attempt.owner) {
+        let Some(attempts) = &self.attempts else { return progress.settle(answer) };
+        if let Some(known) = attempts.lock().get_mut(&attempt.owner) {
             *known = progress;
         }
         answer
@@ -152,15 +155,16 @@ impl WireFormat for ClassicFormat {
 }
 
 impl ClassicFormat {
-    /// Makes an attempt of `owner`, which goes on at the next node where it stood.
+    /// Makes an attempt of `owner`, which on a cluster goes on at the next node where it stood.
     pub(super) fn attempt(
         &self,
         owner: OwnerId,
         attempt: impl FnOnce() -> Result<Answer, Failure>,
     ) -> Result<Answer, Failure> {
-        self.attempts.lock().insert(owner, Progress::default());
+        let Some(attempts) = &self.attempts else { return attempt() };
+        attempts.lock().insert(owner, Progress::default());
         let outcome = attempt();
-        let progress = self.attempts.lock().remove(&owner);
+        let progress = attempts.lock().remove(&owner);
         progress.unwrap_or_default().settle(outcome)
     }
 

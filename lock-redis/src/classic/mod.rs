@@ -27,6 +27,7 @@ use lock_core::backend::{
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, LockName, Moment};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -54,6 +55,8 @@ struct Held {
     /// The receipt of the store below.
     receipt: Receipt,
     is_released: AtomicBool,
+    /// Why a release was not carried out, if one was tried.
+    failed: Mutex<Option<Error>>,
 }
 
 /// Opens the store that `build` makes for the format that `config` names: by a `ClassicBackend`
@@ -104,7 +107,8 @@ impl Backend for ClassicBackend {
                 if now >= until {
                     return Err(Failure::Final(came_late(attempt, now.since(sent))));
                 }
-                let held = Held { until, receipt, is_released: AtomicBool::new(false) };
+                let (is_released, failed) = (AtomicBool::new(false), Mutex::default());
+                let held = Held { until, receipt, is_released, failed };
                 Ok(Answer::Granted(Grant::new(tokens).receipt(Receipt::new(held))))
             }
             Err(Failure::Unknown(error)) => Err(Failure::Final(error.with_hint(MAY_HOLD))),
@@ -129,7 +133,14 @@ impl Backend for ClassicBackend {
     ) -> Result<Release, Failure> {
         let AcquisitionId { name, owner, lease, receipt, .. } = acquisition;
         let Some(held) = receipt.get::<Held>() else { return Ok(Release::Gone) };
-        if self.clock.now() >= held.until || held.is_released.swap(true, Ordering::SeqCst) {
+        if self.clock.now() >= held.until {
+            // Nothing was heard of a loss: the store could not be asked while the lease lasted.
+            return match &*held.failed.lock() {
+                Some(error) => Err(Failure::Final(self.unconfirmed(held, error))),
+                None => Ok(Release::Gone),
+            };
+        }
+        if held.is_released.swap(true, Ordering::SeqCst) {
             return Ok(Release::Gone);
         }
         let below = AcquisitionId::new(name.clone(), *owner, *lease, held.receipt.clone());
@@ -137,6 +148,7 @@ impl Backend for ClassicBackend {
         match self.store.release(&below, options, by.min(held.until)) {
             Err(Failure::Unknown(error)) => Err(Failure::Final(self.unconfirmed(held, &error))),
             Err(nothing_happened) => {
+                *held.failed.lock() = Some(nothing_happened.error().clone());
                 held.is_released.store(false, Ordering::SeqCst);
                 Err(nothing_happened)
             }
@@ -146,6 +158,10 @@ impl Backend for ClassicBackend {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.store.inspect(name, by)
+    }
+
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.store.peek(name, by)
     }
 
     fn verify(&self, _: &AcquisitionId, _: Moment) -> Result<Option<HolderInfo>, Failure> {

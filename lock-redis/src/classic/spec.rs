@@ -8,7 +8,6 @@ use crate::format::{PollInterval, Settings};
 use crate::keys::Keys;
 use lock_core::{Config, Context, Error};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The format that `config` names, if it is a classic one.
@@ -51,7 +50,8 @@ pub(super) fn read(
         )));
     }
     settings.must_be_used_up(known)?;
-    let (keys, attempts) = (Keys::new(config.prefix()), Mutex::new(HashMap::new()));
+    let keys = Keys::new(config.prefix());
+    let attempts = config.scheme().ends_with("+cluster").then(Mutex::default);
     Ok(Some(ClassicFormat { keys, algorithm, polls, hook, attempts }))
 }
 

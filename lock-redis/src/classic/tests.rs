@@ -4,7 +4,7 @@ use super::*;
 use lock_core::{
     Client, ClientId, DistLock, LeaseTime, LockOptions, ManualClock, MemoryBackend, OwnerId,
 };
-use parking_lot::Mutex;
+
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -222,4 +222,36 @@ fn release_after_the_lease_or_of_no_grant_is_not_sent() {
     store.clock.advance(SECOND);
     assert!(matches!(release(grant.receipt), Ok(Release::Gone)));
     assert_eq!(store.count("release"), 0);
+}
+
+#[test]
+fn release_that_never_left_is_no_loss_after_the_lease() {
+    let (store, name) = (Recorded::new(), LockName::new("x").unwrap());
+    let (backend, lease) = (store.backend(), LeaseTime::new(SECOND).unwrap());
+    let owner = OwnerId::new(ClientId::random(), 1);
+    let attempt = Attempt::new(&name, owner, lease);
+    let Ok(Answer::Granted(grant)) = backend.acquire(&attempt, Moment::NEVER) else {
+        panic!("it is free");
+    };
+    let id = AcquisitionId::new(name.clone(), owner, lease, grant.receipt);
+    let release = || backend.release(&id, ReleaseOptions::WITHOUT_TOMBSTONE, Moment::NEVER);
+    store.fail_next(Fault::NotSent);
+    assert!(matches!(release(), Err(Failure::NotSent(_))));
+    store.clock.advance(SECOND);
+    let Err(Failure::Final(error)) = release() else { panic!("no store said that it is lost") };
+    assert!(error.is_unavailable(), "{error:?}");
+    assert_eq!(store.count("release"), 1);
+}
+
+#[test]
+fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
+    let context = Context::new(Arc::new(ManualClock::new()), ClientId::random());
+    let goes_on = |url: &str| {
+        let config = Config::from_url(url).unwrap();
+        let format = spec::read(&config, &context, None).unwrap().unwrap();
+        format.attempts.is_some()
+    };
+    assert!(goes_on("redis+cluster://h?format=plain,commands"));
+    assert!(!goes_on("redis+sentinel://h/mymaster?format=plain,commands"));
+    assert!(!goes_on("redis://h?format=plain,commands"));
 }

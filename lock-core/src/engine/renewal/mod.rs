@@ -2,7 +2,7 @@
 //!
 //! The timer asks no store, so no store can hold it up. For each node the backend has a
 //! [worker](workers), so a node that is slow holds up its own only, and [spare workers] send the
-//! next renewals while one hangs. What is due, and what an answer means, says a [`RenewalPolicy`].
+//! next renewals while one hangs. What is due, and what an answer means, says a [`RenewalHandler`].
 //!
 //! [spare workers]: spare_workers
 
@@ -27,11 +27,11 @@ pub(super) use timer::{TICK, Timer};
 pub(super) use workers::Workers;
 
 /// What is to be renewed, and what a renewal means. Implemented by the engine.
-pub(super) trait RenewalPolicy: Send + Sync {
+pub(super) trait RenewalHandler: Send + Sync {
     /// The timer of this name has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
-    /// Sends these, and leaves `due` empty. Together, so that a batch costs one wake-up.
+    /// Queues these, and leaves `due` empty. Together, so that a batch costs one wake-up.
     fn send(&self, due: &mut Vec<RenewalJob>);
 
     /// A renewal that was sent at `sent` came back.

@@ -4,7 +4,7 @@
 //! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and
 //! unlock of a name in use touches neither the wheel nor the thread.
 
-use super::{RenewalJob, RenewalPolicy};
+use super::{RenewalHandler, RenewalJob};
 use crate::backend::RENEW_BATCH;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::local_queue::{LocalLock, LocalLockState};
@@ -33,7 +33,7 @@ pub(in crate::engine) struct Timer {
     clock: Arc<dyn Clock>,
     state: Mutex<TimerState>,
     signal: Arc<Signal>,
-    policy: Weak<dyn RenewalPolicy>,
+    policy: Weak<dyn RenewalHandler>,
 }
 
 struct TimerState {
@@ -45,7 +45,7 @@ struct TimerState {
 }
 
 impl Timer {
-    pub(in crate::engine) fn new(clock: Arc<dyn Clock>, policy: Weak<dyn RenewalPolicy>) -> Self {
+    pub(in crate::engine) fn new(clock: Arc<dyn Clock>, policy: Weak<dyn RenewalHandler>) -> Self {
         let state = TimerState {
             wheel: Wheel::new(clock.now(), TICK),
             thread: OnDemandThread::default(),
@@ -153,7 +153,7 @@ impl Timer {
     /// Checks what is due, the longest overdue first, and sends the renewals in batches.
     fn check(
         &self,
-        policy: &dyn RenewalPolicy,
+        policy: &dyn RenewalHandler,
         due: &mut Vec<Arc<LocalLock>>,
         renewals: &mut Vec<RenewalJob>,
     ) {

@@ -7,7 +7,7 @@
 use super::node_queue::{NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
 use super::spare_workers::{Call, WorkerId};
-use super::{RenewalJob, RenewalPolicy};
+use super::{RenewalHandler, RenewalJob};
 use crate::backend::{AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, RenewalRequest};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, SystemClock, Woken};
@@ -29,7 +29,7 @@ pub(in crate::engine) struct Workers {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     command_timeout: Duration,
-    policy: Weak<dyn RenewalPolicy>,
+    policy: Weak<dyn RenewalHandler>,
     state: Mutex<State>,
     cleanups: Arc<PendingCleanups>,
 }
@@ -81,13 +81,13 @@ impl Workers {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         command_timeout: Duration,
-        policy: Weak<dyn RenewalPolicy>,
+        policy: Weak<dyn RenewalHandler>,
     ) -> Self {
         let (state, cleanups) = (Mutex::default(), Arc::default());
         Self { backend, clock, command_timeout, policy, state, cleanups }
     }
 
-    /// Sends these, and leaves `jobs` empty. Returns those that cannot be sent, and why.
+    /// Queues these for their nodes, and leaves `jobs` empty. Returns those that no thread can send.
     pub(in crate::engine) fn renew(
         self: &Arc<Self>,
         jobs: &mut Vec<RenewalJob>,
