@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-const LEASE: Duration = Duration::from_secs(6);
+const LEASE: Duration = Duration::from_secs(8);
 
 type Told = Arc<Mutex<Vec<&'static str>>>;
 
