@@ -70,20 +70,20 @@ impl Backend for RedisBackend {
     fn release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.node.release(RequestMode::Direct, &self.format, acquisition, closing, by)
+        self.node.release(RequestMode::Direct, &self.format, acquisition, options, by)
     }
 
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
         done: OnReleased,
     ) {
-        self.node.submit_release(&self.format, acquisition, closing, by, done);
+        self.node.submit_release(&self.format, acquisition, options, by, done);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

@@ -121,16 +121,14 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
             ErrorKind::Configuration,
             format!(
                 "{server} asks for a password: put it into the URL, as in \
-                 `redis://:password@host`, or name its file with \
-                 `password_file`"
+                 `redis://:password@host`, or name its file with `password_file`"
             ),
         ),
         "WRONGPASS" => (
             ErrorKind::Configuration,
             format!(
                 "{server} does not accept the password of the user `{}`, or the user is disabled \
-                 there: check the URL, or where \
-                 else the password comes from",
+                 there: check the URL, or where else the password comes from",
                 server.user()
             ),
         ),
@@ -249,8 +247,7 @@ fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
     let list = asked.list().unwrap_or_default();
     format!(
         "{} under the key {list:?}, and so python-redis-lock's waiters cannot be woken; nothing \
-         was released: delete what \
-         is there, or leave out `wakes=`",
+         was released: delete what is there, or leave out `wakes=`",
         answer.detail
     )
 }
@@ -259,10 +256,8 @@ fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
 pub(crate) fn apart(list: &str) -> String {
     format!(
         "python-redis-lock's waiters sleep on the list {list:?}, which on a cluster is in another \
-         hash slot than the \
-         lock: give the name a hash tag, as `{{orders}}:42` has one, or leave out `wakes=` (and a \
-         cluster's URL begins \
-         with `redis+cluster://`)"
+         hash slot than the lock: give the name a hash tag, as `{{orders}}:42` has one, or leave \
+         out `wakes=` (and a cluster's URL begins with `redis+cluster://`)"
     )
 }
 
@@ -274,8 +269,8 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
         format!("what is under the key of the tokens of {key:?} is no counter that can be used")
     } else if let Some(field) = answer.detail.strip_prefix("the hash has the field ") {
         format!(
-            "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner \
-             with a count"
+            "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner with \
+             a count"
         )
     } else if let Some(size) = answer.detail.strip_prefix("the hash has ") {
         format!("under the key {key:?} is a hash of {size} that is no lock: a lock has one")
@@ -434,8 +429,8 @@ mod tests {
             ),
             ("@user_script: 9: -READONLY You can't", Unavailable, "replica"),
             (
-                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The \
-                 user executing the script can't run this command",
+                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The user \
+                 executing the script can't run this command",
                 Configuration,
                 "+pexpire",
             ),

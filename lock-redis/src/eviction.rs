@@ -167,10 +167,8 @@ impl Memory {
         (self.has_limit && self.policy != "noeviction").then(|| {
             Error::configuration(format!(
                 "{server} has a `maxmemory`, and its `maxmemory-policy` is `{}`: when the memory \
-                 is full it may evict a lock \
-                 that is held, and grant it to another client: set `maxmemory-policy noeviction` \
-                 there, or give the locks a \
-                 server of their own",
+                 is full it may evict a lock that is held, and grant it to another client: set \
+                 `maxmemory-policy noeviction` there, or give the locks a server of their own",
                 self.policy
             ))
         })
@@ -194,8 +192,8 @@ fn untold(server: &Server, reply: &Reply) -> Error {
             .with_hint("`eviction=refuse` needs to ask for `INFO memory`");
     }
     Error::configuration(format!(
-        "{server} does not say what it does when its memory is full, which `eviction=refuse` \
-         needs to know"
+        "{server} does not say what it does when its memory is full, which `eviction=refuse` needs \
+         to know"
     ))
 }
 

@@ -54,8 +54,8 @@ pub use backend::RedisBackend;
 pub use scheme::{RedisScheme, SentinelScheme};
 pub use sentinel::SentinelBackend;
 
-/// What `lock-cluster` is built from: nodes, and the wire format. Not a public interface: it changes
-/// with any release.
+/// What `lock-cluster` is built from: nodes, and the wire format. Not a public interface: it
+/// changes with any release.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::address::Address;

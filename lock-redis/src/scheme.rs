@@ -248,9 +248,8 @@ fn host(config: &Config) -> Result<(Endpoint, u32), Error> {
     let [host] = config.hosts() else {
         return Err(Error::configuration(format!(
             "`{0}://` means one server, as in `{0}://127.0.0.1:6379`, and the URL has {1} hosts; \
-             servers that belong \
-             together have schemes of their own: `redis+sentinel://`, `redis+cluster://`, \
-             `redlock://`",
+             servers that belong together have schemes of their own: `redis+sentinel://`, \
+             `redis+cluster://`, `redlock://`",
             config.scheme(),
             config.hosts().len()
         )));

@@ -5,11 +5,10 @@
 
 use crate::format::Format;
 use crate::node::Node;
-use lock_core::backend::{Failure, Wake, Watch};
+use lock_core::backend::{Failure, Wake, Watch, contain};
 use lock_core::{LockName, Moment};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 /// The watches of a client.
@@ -93,7 +92,7 @@ struct Left {
 impl Left {
     fn wake(self) {
         drop(self.subscribed);
-        let _panicked = catch_unwind(AssertUnwindSafe(|| self.wake.wake()));
+        contain(|| self.wake.wake());
     }
 }
 

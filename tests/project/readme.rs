@@ -103,8 +103,8 @@ fn has_heading(file: &Path, fragment: &str) -> bool {
     slugs.into_iter().any(|slug| slug == fragment)
 }
 
-/// `src/lib.rs` includes the README: there its relative links lead nowhere, so each has a definition
-/// of its own for docs.rs, which takes the first of two.
+/// `src/lib.rs` includes the README: there its relative links lead nowhere, so each has a
+/// definition of its own for docs.rs, which takes the first of two.
 #[test]
 fn links_work_on_github_and_docs_rs() {
     const SOURCE: &str = "https://docs.rs/crate/distlock/latest/source/";

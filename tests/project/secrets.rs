@@ -38,8 +38,8 @@ impl Printed {
     }
 }
 
-/// Invalid files with a password in them. The TOML reader's errors quote the line, or in `Debug` the
-/// whole document, so they must not be among the causes of ours.
+/// Invalid files with a password in them. The TOML reader's errors quote the line, or in `Debug`
+/// the whole document, so they must not be among the causes of ours.
 fn refused_files(printed: &Printed) {
     let url = format!("url = 'memory://me:{SECRET}@h'");
     for document in [

@@ -1,5 +1,5 @@
-//! What goes to a log: records, spans and the reports of panics, at the finest level. The subscriber is the process's, so it
-//! needs a process of its own.
+//! What goes to a log: records, spans and the reports of panics, at the finest level. The
+//! subscriber is the process's, so it needs a process of its own.
 
 use distlock::DistLock;
 use distlock_tests::log::Log;

@@ -1,5 +1,6 @@
-//! Tests that count threads, connections or processor time, or watch a rhythm: each in a process of its own, one after
-//! the other. Cargo runs test binaries one at a time, so nothing else of the suite is in their way.
+//! Tests that count threads, connections or processor time, or watch a rhythm: each in a process of
+//! its own, one after the other. Cargo runs test binaries one at a time, so nothing else of the
+//! suite is in their way.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 

@@ -134,7 +134,8 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
     assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");
     assert_eq!(threads.iter().filter(|name| name.contains("renew")).count(), 1, "{threads:?}");
-    // On a machine that keeps an answer waiting for 20 ms others renew meanwhile, and no more of them than three.
+    // On a machine that keeps an answer waiting for 20 ms others renew meanwhile, and no more of
+    // them than three.
     let spares = threads.iter().filter(|name| name.contains("spare")).count();
     assert!(spares <= 3 && threads.len() - spares <= 4, "{threads:?}");
     drop(guards); // which does not wait for the answers

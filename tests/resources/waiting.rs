@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Starts `count` threads that wait for the lock one after the other, and returns the order in which they got it.
+/// Starts `count` threads that wait for the lock one after the other, and returns the order in
+/// which they got it.
 fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> Vec<usize> {
     let (served, order) = mpsc::channel();
     let threads: Vec<_> = (0..count)
@@ -51,7 +52,8 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
         let mut probe = server.probe();
         probe.reset_stats();
 
-        // Held by a thread of the same process: no request asks the store who holds it, and most are handed it.
+        // Held by a thread of the same process: no request asks the store who holds it, and most
+        // are handed it.
         let guard = lock.lock().unwrap();
         let order = serve(&client, &lock, 1_000, || guard.unlock().unwrap());
         assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
@@ -60,7 +62,8 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
         assert!(own.acquires <= 1_001 && own.acquires == own.releases, "{own:?}");
         assert_eq!(own.subscriptions, 0);
 
-        // Held by another client: the head finds it busy, subscribes, looks again, and is woken by the release.
+        // Held by another client: the head finds it busy, subscribes, looks again, and is woken by
+        // the release.
         let stranger = builder(&server, "client_name=stranger").connect().unwrap();
         let held = stranger.mutex("crowd").unwrap().lock().unwrap();
         probe.reset_stats();

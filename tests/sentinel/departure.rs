@@ -55,8 +55,8 @@ fn nothing_is_left_mid_failover() {
     let lock = client.mutex("asked").unwrap();
     take(&lock).unlock().unwrap();
     group.servers[0].pause();
-    // One hangs on the old master, and so does a renewal, which is due each second. Whether the lock
-    // is lost depends on how soon there is a new master.
+    // One hangs on the old master, and so does a renewal, which is due each second. Whether the
+    // lock is lost depends on how soon there is a new master.
     let asks = thread::spawn(move || drop(lock.try_lock_for(Duration::from_millis(1_200))));
     asks.join().unwrap();
     drop((held, client));

@@ -63,7 +63,8 @@ fn an_unknown_master_is_told_with_those_that_there_are() {
     }
 }
 
-/// A group of one sentinel, which lets no client in without a password, and knows a user with the least rights.
+/// A group of one sentinel, which lets no client in without a password, and knows a user with the
+/// least rights.
 fn guarded() -> Group {
     let group = Group::start_with(0, 1);
     let operations = include_str!("../../docs/OPERATIONS.md");

@@ -83,7 +83,8 @@ fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_noth
     let lock = client.mutex("moves").unwrap();
     let held = take(&client.mutex("held").unwrap());
     await_usable(&lock);
-    // As long as it is not told otherwise; a sentinel would do that after a while, and cut its connections.
+    // As long as it is not told otherwise; a sentinel would do that after a while, and cut its
+    // connections.
     keep_a_master(&group.servers[group.master()]);
     let old = group.fail_over();
     let new = group.await_other_than(old);

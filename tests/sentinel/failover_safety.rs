@@ -1,5 +1,5 @@
-//! Many threads of several processes want one lock while its master is killed, again and again, with it held. Each says
-//! when it had the lock, and a judge looks whether two had it at once.
+//! Many threads of several processes want one lock while its master is killed, again and again,
+//! with it held. Each says when it had the lock, and a judge looks whether two had it at once.
 
 use distlock_tests::contenders::kills::rounds;
 use distlock_tests::sentinel::Group;

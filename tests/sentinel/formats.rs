@@ -62,7 +62,8 @@ fn a_token_that_is_held_is_kept_by_the_new_master() {
     assert!(!group.servers[new].probe().exists("kept"));
 }
 
-/// The locks of the past: they are not renewed, so no loss is told. The holder goes on beside the next one, and frees its lock.
+/// The locks of the past: they are not renewed, so no loss is told. The holder goes on beside the
+/// next one, and frees its lock.
 #[test]
 fn a_lock_of_the_past_is_lost_in_silence_and_its_release_frees_the_next_ones() {
     let mut group = Group::start();
@@ -80,7 +81,8 @@ fn a_lock_of_the_past_is_lost_in_silence_and_its_release_frees_the_next_ones() {
     assert!(next.unlock().is_err_and(|error| error.is_lost()));
 }
 
-/// What was given back on the old master, and the new one has still: by then it may be another's, and nothing tells.
+/// What was given back on the old master, and the new one has still: by then it may be another's,
+/// and nothing tells.
 #[test]
 fn a_release_of_the_past_is_not_repeated_on_the_new_master() {
     let mut group = Group::start();

@@ -45,7 +45,8 @@ pub(crate) fn await_usable(lock: &Mutex) {
     });
 }
 
-/// Waits until this server, which has become the master, renews the lock, and checks that it is valid all the time.
+/// Waits until this server, which has become the master, renews the lock, and checks that it is
+/// valid all the time.
 #[track_caller]
 pub(crate) fn await_renewal_on(guard: &LockGuard, master: &RedisServer) {
     let mut probe = master.probe();

@@ -1,7 +1,8 @@
 //! By what a client notices that another server is the master: by each of these alone.
 //!
-//! The sentinel here says what the test wants and when, and the old master does nothing to help: where a real one becomes a
-//! replica, Redis closes all its connections, and any client would notice.
+//! The sentinel here says what the test wants and when, and the old master does nothing to help:
+//! where a real one becomes a replica, Redis closes all its connections, and any client would
+//! notice.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, connect, take};
@@ -94,8 +95,9 @@ fn who_looks_is_told_by_the_new_master_though_nobody_has_told_of_it() {
     });
 }
 
-/// The old master answers every script with this error, on connections that stand: by hand, they stay. The sentinel names
-/// the new one, without a message: the attempt that meets the error asks it, and goes on.
+/// The old master answers every script with this error, on connections that stand: by hand, they
+/// stay. The sentinel names the new one, without a message: the attempt that meets the error asks
+/// it, and goes on.
 fn must_be_left_at_once(two: &Two, code: &str) {
     // So that it need not be left alone for a while.
     two.quiet();
@@ -152,7 +154,8 @@ fn a_master_that_cannot_be_reached_is_left_at_once() {
     within(Duration::from_secs(3), || take(&lock)).unlock().unwrap();
 }
 
-/// A host that is gone takes all the time of a client that connects to it: there is none left to ask the sentinels in.
+/// A host that is gone takes all the time of a client that connects to it: there is none left to
+/// ask the sentinels in.
 #[test]
 fn also_where_connecting_takes_all_the_time_there_is() {
     let two = Two::start("command_timeout=1200ms&connect_timeout=1200ms");
@@ -316,8 +319,8 @@ fn a_master_that_was_made_a_replica_by_hand_makes_nobody_lose_a_lock() {
     let losses = guard.losses();
     // So that there is a connection for renewals.
     eventually("it is renewed", SOON, || two.old.probe().command_calls("hexists") > renewed);
-    // The new master has the lock, and the old one, whose connections stand, follows it and has nothing: as if the two
-    // had not met yet.
+    // The new master has the lock, and the old one, whose connections stand, follows it and has
+    // nothing: as if the two had not met yet.
     let owner = two.old.probe().hgetall("held").into_keys().next().unwrap();
     let third = server();
     follow(&two.old, Some(&third));

@@ -1,5 +1,5 @@
-//! What a failover loses when too few replicas are waited for, seen to happen: the lock is granted twice, and the judge that
-//! sees it is the same that finds nothing in `judged`.
+//! What a failover loses when too few replicas are waited for, seen to happen: the lock is granted
+//! twice, and the judge that sees it is the same that finds nothing in `judged`.
 
 use crate::scene::{SOON, client, take};
 use distlock::{Clock, DistLock, LockGuard, LockOptions, SystemClock};
@@ -13,14 +13,14 @@ const NAME: &str = "unconfirmed";
 /// Far longer than all of it takes, so that no renewal tells the holder before.
 const LEASE: &str = "watchdog=120s";
 
-/// Has all replicas that are not paused connect anew; from the others nothing more is heard, and nothing waits for them on the
-/// way.
+/// Has all replicas that are not paused connect anew; from the others nothing more is heard, and
+/// nothing waits for them on the way.
 fn cut_links(group: &Group) {
     group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
-/// Kills the first master while `guard` is held, has others want the lock with this policy, and returns which server has
-/// taken its place and what all of them say.
+/// Kills the first master while `guard` is held, has others want the lock with this policy, and
+/// returns which server has taken its place and what all of them say.
 fn claims_over_a_kill(group: &mut Group, guard: &LockGuard, policy: &str) -> (usize, Vec<Claim>) {
     let url = format!("{}?{policy}&watchdog=5s", group.url());
     let others = Contenders::start(&url, NAME, 2, 2);
@@ -67,7 +67,8 @@ fn where_all_are_waited_for_the_same_grants_nothing() {
     take(&lock).unlock().unwrap();
 }
 
-/// A group whose second replica is the one to be promoted, is paused, and has its link cut: only the first one can confirm.
+/// A group whose second replica is the one to be promoted, is paused, and has its link cut: only
+/// the first one can confirm.
 fn with_the_heir_away() -> Group {
     let group = Group::start();
     group.prefer(2);

@@ -130,7 +130,8 @@ impl Tolerance {
     /// Fails as [`late`] with `what` if something came `overdue`: by more than a second (times the
     /// scale), and by more than the machine was late. Where the machine was, that is an excuse.
     ///
-    /// `most` is never allowed to pass: the wrong behaviour that the test is for is later than that.
+    /// `most` is never allowed to pass: the wrong behaviour that the test is for is later than
+    /// that.
     #[track_caller]
     pub fn must_cover(&self, overdue: Duration, most: Duration, what: &str) {
         let widened = (self.slack + self.lateness).min(most);

@@ -2,10 +2,9 @@
 
 use super::redirect::Router;
 use lock_core::Moment;
-use lock_core::backend::{AcquisitionId, Failure, OnReleased, Release, ReleaseOptions};
+use lock_core::backend::{AcquisitionId, Failure, OnReleased, Release, ReleaseOptions, contain};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -60,13 +59,13 @@ impl RedirectQueue {
             let RedirectedRelease { router, acquisition, options, by, done, first_outcome } =
                 release;
             // A callback may panic, and must not end the others.
-            let _panicked = catch_unwind(AssertUnwindSafe(|| {
+            contain(|| {
                 done(match (first_outcome, router.release(&acquisition, options, by)) {
                     // It was freed before its slot moved.
                     (Ok(freed), Ok(Release::Gone)) => Ok(freed),
                     (_, outcome) => outcome,
                 });
-            }));
+            });
         }
     }
 }

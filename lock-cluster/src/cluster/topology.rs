@@ -8,7 +8,7 @@
 //! the node, because its address may lead to another cluster by now.
 
 use super::slot_map::{ClusterNode, NodeFactory, SlotMap, listed};
-use lock_core::backend::{Failure, no_thread};
+use lock_core::backend::{Failure, contain, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
 use lock_redis::parts::{
     Account, Address, Deployment, Format, Granted, Shards, WatchRegistry, deployments,
@@ -16,7 +16,6 @@ use lock_redis::parts::{
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -335,8 +334,7 @@ impl TopologyState {
             in_a_row = if urgent { in_a_row + 1 } else { 0 };
             let patience = SOURCE_TIMEOUT * 2_u32.saturating_pow(failures.min(10));
             let patience = patience.min(self.connect_timeout);
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.refresh(patience)));
-            let outcome = outcome.unwrap_or_else(|_panic| {
+            let outcome = contain(|| self.refresh(patience)).unwrap_or_else(|| {
                 Err(Failure::NotSent(Error::unavailable("asking for the cluster panicked")))
             });
             failures = if outcome.is_ok() { 0 } else { failures + 1 };

@@ -147,8 +147,7 @@ impl Membership {
         Some(if *node.quorum != *quorum {
             format!(
                 "{name} is a node of another quorum (run_id {run_id}, quorum {}), and this \
-                 client's \
-                 is {quorum}: if that one is given up, {}",
+                 client's is {quorum}: if that one is given up, {}",
                 node.quorum,
                 self.give_up(at)
             )

@@ -9,11 +9,10 @@ use super::membership::{Identity, preferred_twin};
 use super::node::QuorumTerms;
 use super::node_worker::{NodeContext, Queue};
 use super::responses::Responses;
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, contain};
 use lock_core::{ClientId, Error, Moment};
 use lock_redis::parts::{Admission, Agreement, MarkerRequest, Member, Members, ServerState};
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -68,7 +67,7 @@ impl Quorum {
         let quorum = Arc::clone(self);
         let work = move || {
             let missing = terms.max_lease;
-            let changes = catch_unwind(AssertUnwindSafe(|| quorum.update_membership(missing)));
+            let changes = contain(|| quorum.update_membership(missing));
             let changes = changes.unwrap_or(Ok(0)).unwrap_or_else(|_failed| {
                 quorum.membership.request_update();
                 0

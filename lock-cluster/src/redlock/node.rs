@@ -270,8 +270,8 @@ impl RedisNode {
              writes: a quorum is of servers without failover; use `redis+sentinel://`, or have it \
              watched no more (`SENTINEL REMOVE`)"
         } else if info.eviction != "noeviction" {
-            "may throw keys away when its memory is full, locks among them: set \
-             `maxmemory-policy noeviction`"
+            "may throw keys away when its memory is full, locks among them: set `maxmemory-policy \
+             noeviction`"
         } else {
             return Ok(());
         };
@@ -348,8 +348,7 @@ impl RedisNode {
     fn ahead(&self, ahead: Duration) -> Failure {
         Failure::Refused(Error::configuration(format!(
             "this machine's clock, or the tokens that it has seen, are {ahead:.1?} ahead of the \
-             clock \
-             of {}, and max_lease={:?} is the most: set the clock that is wrong",
+             clock of {}, and max_lease={:?} is the most: set the clock that is wrong",
             self.node.server(),
             self.terms.max_lease
         )))

@@ -5,12 +5,11 @@
 
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
-use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
+use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions, contain};
 use lock_core::{Clock, Error, Moment, Signal};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -207,7 +206,7 @@ impl NodeContext {
                 self.node.name()
             ))));
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| request(by))).unwrap_or_else(|_| {
+        let outcome = contain(|| request(by)).unwrap_or_else(|| {
             let why = format!("{} panicked; see its message", self.node.name());
             Err(Failure::Unknown(Error::unavailable(why)))
         });
@@ -343,7 +342,7 @@ impl TaskQueue {
             drop(state);
             if let Some(task) = task {
                 // The callback of a task may panic, and must not end this thread.
-                let _reported = catch_unwind(AssertUnwindSafe(|| task(context)));
+                contain(|| task(context));
                 let now = context.clock.now();
                 let is_silent = context.is_silent.load(Ordering::Relaxed);
                 retry_at = if is_silent { retry_at.min(now + RETRY) } else { now };
@@ -351,8 +350,8 @@ impl TaskQueue {
             }
             let has_pending = context.has_pending();
             if has_pending && (retry_at == Moment::NEVER || context.clock.now() >= retry_at) {
-                retry_at = catch_unwind(AssertUnwindSafe(|| context.do_pending()))
-                    .unwrap_or_else(|_| context.clock.now() + RETRY);
+                retry_at =
+                    contain(|| context.do_pending()).unwrap_or_else(|| context.clock.now() + RETRY);
                 continue;
             }
             let until = if has_pending { retry_at } else { Moment::NEVER };

@@ -94,8 +94,8 @@ impl UrlOptions {
         };
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
-                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the \
-                 quorum grants",
+                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the quorum \
+                 grants",
                 config.watchdog()
             )));
         }
@@ -167,8 +167,8 @@ pub(super) fn nodes(
     let format = Arc::new(Format::of(config)?);
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
-            "`wakes={library}` in `format=`: that library has each of its locks on one server, \
-             and so can share none with a quorum; leave `wakes=` out"
+            "`wakes={library}` in `format=`: that library has each of its locks on one server, and \
+             so can share none with a quorum; leave `wakes=` out"
         )));
     }
     let node = |host: &Host| {

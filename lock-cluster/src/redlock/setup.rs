@@ -110,8 +110,7 @@ fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
         {
             return Err(Error::configuration(format!(
                 "{} and {} are nodes of different quorums: on those of a quorum that is given up, \
-                 delete \
-                 the key `distlock_quorum` (behind the prefix)",
+                 delete the key `distlock_quorum` (behind the prefix)",
                 name(before),
                 name(at)
             )));

@@ -75,8 +75,8 @@ fn refuse_unescaped(rest: &str) -> Result<(), String> {
     }
     if rest.find(['/', '?']).is_some_and(|end| rest[end..].contains('@')) {
         return Err(
-            "the URL has an `@` behind its hosts: in a user or password write `/` as %2F, \
-                    `?` as %3F and `@` as %40, and anywhere else `@` as %40"
+            "the URL has an `@` behind its hosts: in a user or password write `/` as %2F, `?` as \
+             %3F and `@` as %40, and anywhere else `@` as %40"
                 .to_owned(),
         );
     }

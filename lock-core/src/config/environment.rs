@@ -133,10 +133,7 @@ impl Config {
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         for name in &self.unknown_variables {
             notices.warn(WarningKind::UnknownVariable, || {
-                format!(
-                    "the environment variable {name} is not read: there \
-                    is no such setting"
-                )
+                format!("the environment variable {name} is not read: there is no such setting")
             });
         }
     }

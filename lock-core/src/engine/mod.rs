@@ -127,10 +127,10 @@ impl Engine {
             Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };
         let origin = Arc::new(Origin::here());
         let engine = Arc::new_cyclic(|this: &Weak<Self>| {
-            let policy = || Weak::clone(this) as Weak<dyn RenewalHandler>;
-            let timer = Timer::new(Arc::clone(&clock), policy());
+            let handler = || Weak::clone(this) as Weak<dyn RenewalHandler>;
+            let timer = Timer::new(Arc::clone(&clock), handler());
             let (store, timeout) = (Arc::clone(&backend), settings.command_timeout);
-            let workers = Workers::new(store, Arc::clone(&clock), timeout, policy());
+            let workers = Workers::new(store, Arc::clone(&clock), timeout, handler());
             Self {
                 backend,
                 abilities,
@@ -219,8 +219,8 @@ impl Engine {
         match self.workers.settle(until) {
             0 => Ok(()),
             pending => Err(Error::unavailable(format!(
-                "{pending} outcomes are still in doubt after {wait:.1?}: \
-                 they are tried on in the background, and leases end whatever is left"
+                "{pending} outcomes are still in doubt after {wait:.1?}: they are tried on in the \
+                 background, and leases end whatever is left"
             ))),
         }
     }

@@ -91,8 +91,7 @@ impl WireFormat for ClassicFormat {
         if interval >= lease {
             return Err(Failure::NotSent(Error::configuration(format!(
                 "a waiter asks every {interval:?}, and the lease of {lease:?} is no longer than \
-                 that: set `poll` in \
-                 `format={}` below it",
+                 that: set `poll` in `format={}` below it",
                 self.name()
             ))));
         }

@@ -34,8 +34,7 @@ use std::time::Duration;
 
 /// What is said of an attempt without an answer, which nothing in the store can be matched with.
 const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease ends, or without \
- an end where a command of its \
-     own sets that: `inspect` tells, and `force_unlock` frees it";
+ an end where a command of its own sets that: `inspect` tells, and `force_unlock` frees it";
 
 /// A store of locks that do not say who holds them, with what follows from that.
 ///
@@ -210,8 +209,8 @@ fn came_late(attempt: &Attempt<'_>, took: Duration) -> Error {
     let (lease, validity) = (attempt.lease, attempt.lease.validity());
     Error::unavailable(format!(
         "the store granted it, but its answer took {took:.1?}, and a lease of {lease} is good for \
-         {validity:.1?} only: it is \
-         left to its lease, because it may be another's by now; ask for a longer lease"
+         {validity:.1?} only: it is left to its lease, because it may be another's by now; ask for \
+         a longer lease"
     ))
 }
 

@@ -25,8 +25,7 @@ pub(super) fn read(
         }
         "timestamp" => {
             let known = "`seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` \
-             with `delete`, \
-                 `not-older` or `compare`, `poll=` and `jitter=`";
+             with `delete`, `not-older` or `compare`, `poll=` and `jitter=`";
             (Algorithm::Timestamp(timestamp(&mut settings, context)?), known)
         }
         "counter" => {

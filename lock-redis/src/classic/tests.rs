@@ -97,10 +97,10 @@ impl Backend for Recorded {
     fn release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.asked("release", by, || self.store.release(acquisition, closing, by))
+        self.asked("release", by, || self.store.release(acquisition, options, by))
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

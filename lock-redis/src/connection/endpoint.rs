@@ -97,8 +97,8 @@ fn explain(path: &Path, error: io::Error) -> Error {
              configuration, and who may enter the directories above it"
         )),
         ErrorKind::TimedOut => Error::unavailable(format!(
-            "no connection to {shown} in time: the server does not take connections, is it \
-             frozen or overloaded?"
+            "no connection to {shown} in time: the server does not take connections, is it frozen \
+             or overloaded?"
         )),
         _ => match kind {
             Ok(kind) if kind.is_dir() => Error::configuration(format!(

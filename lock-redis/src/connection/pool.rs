@@ -5,13 +5,12 @@
 //! deadline.
 
 use super::{Connection, Dialer};
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, contain};
 use lock_core::{Error, Moment};
 use r2d2::{ManageConnection, NopErrorHandler, Pool, PooledConnection};
 use scheduled_thread_pool::ScheduledThreadPool;
 use std::convert::Infallible;
 use std::fmt;
-use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,7 +102,7 @@ impl PoolThread {
                 .build()
         };
         // The builder panics where it cannot start a thread.
-        let threads = catch_unwind(threads).map_err(|_panic| {
+        let threads = contain(threads).ok_or_else(|| {
             Error::unavailable("could not start the thread of the connection pool")
         })?;
         Ok(Self(Arc::new(threads)))

@@ -272,8 +272,8 @@ pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
         rustls::Error::PeerIncompatible(_) => (
             Kind::Configuration,
             format!(
-                "{server} has no version or cipher of TLS in common with us: it needs TLS 1.2 \
-                 or 1.3"
+                "{server} has no version or cipher of TLS in common with us: it needs TLS 1.2 or \
+                 1.3"
             ),
         ),
         _ => (Kind::Unavailable, format!("the TLS connection to {server} failed")),
@@ -305,8 +305,8 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
              right one with `tls_ca=FILE`"
         ),
         C::Expired | C::ExpiredContext { .. } => format!(
-            "the certificate of {server} has expired: it needs a new one (or this machine's \
-             clock is wrong)"
+            "the certificate of {server} has expired: it needs a new one (or this machine's clock \
+             is wrong)"
         ),
         C::NotValidYet | C::NotValidYetContext { .. } => {
             format!("the certificate of {server} is not valid yet: is this machine's clock right?")
@@ -345,8 +345,8 @@ fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
         A::HandshakeFailure => (
             Kind::Configuration,
             format!(
-                "{server} refused the TLS handshake: it has no cipher in common with us, or \
-                 asks for a client certificate (`tls_cert=FILE&tls_key=FILE`)"
+                "{server} refused the TLS handshake: it has no cipher in common with us, or asks \
+                 for a client certificate (`tls_cert=FILE&tls_key=FILE`)"
             ),
         ),
         A::ProtocolVersion => (

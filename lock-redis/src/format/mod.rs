@@ -84,7 +84,7 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         &self,
         link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure>;
 

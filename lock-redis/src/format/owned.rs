@@ -160,10 +160,10 @@ impl WireFormat for OwnedFormat {
         &self,
         link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.closing(acquisition, closing, |script, key, keys, arguments| {
+        self.with_release_script(acquisition, options, |script, key, keys, arguments| {
             let reply = run(script, link, key, keys, arguments, by)?;
             let channel = || self.naming.of(key);
             released(link.server(), self.channels(), channel, &reply, self.unseen())
@@ -316,12 +316,12 @@ impl OwnedFormat {
         &self,
         link: &SharedConnection,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: OnReleased,
     ) {
-        self.closing(acquisition, closing, |script, key, keys, arguments| {
+        self.with_release_script(acquisition, options, |script, key, keys, arguments| {
             let (server, key, naming) = (Arc::clone(link.server()), key.to_owned(), self.naming);
             let (unseen, channels) = (self.unseen(), self.channels());
             script.submit(link, keys, arguments, by, move |outcome| {
@@ -349,10 +349,10 @@ impl OwnedFormat {
 
     /// Puts together what is sent to end a holding: the script, the lock's key, all keys, and the
     /// arguments.
-    fn closing<T>(
+    fn with_release_script<T>(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         send: impl FnOnce(&'static Script, &str, &[&[u8]], &[&[u8]]) -> T,
     ) -> T {
         let key = self.keys.lock(&acquisition.name);
@@ -362,11 +362,11 @@ impl OwnedFormat {
         let signal = list.as_deref().map(str::as_bytes);
         // Without a receipt there is no telling whether the counter is still where our grant left
         // it.
-        let unused = closing
+        let unused = options
             .last_used
             .zip(acquisition.receipt.get::<SetAside>())
             .filter(|(used, aside)| *used < aside.last);
-        let tombstone = match closing.tombstone {
+        let tombstone = match options.tombstone {
             Tombstone::None => Duration::ZERO,
             _ => acquisition.lease.duration().max(self.shortest_tombstone),
         };

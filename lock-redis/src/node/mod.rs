@@ -204,8 +204,7 @@ impl Node {
             (count, _) => Err(Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "replicas={count}: it is not known how many replicas this server should \
-                 have"
+                    "replicas={count}: it is not known how many replicas this server should have"
                 ),
             ))),
         }
@@ -223,16 +222,16 @@ impl Node {
         mode: RequestMode,
         format: &Format,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
         // A clean-up must not wait behind the request without an answer that it cleans up after. It
         // may overtake that one: the tombstone refuses what comes later.
-        let outcome = if closing.tombstone != Tombstone::None {
-            self.on_pooled(mode, by, |link| format.0.release(link, acquisition, closing, by))
+        let outcome = if options.tombstone != Tombstone::None {
+            self.on_pooled(mode, by, |link| format.0.release(link, acquisition, options, by))
         } else {
             self.exchange(mode, by, |link| {
-                let release = format.0.release(link, acquisition, closing, by)?;
+                let release = format.0.release(link, acquisition, options, by)?;
                 self.eviction.look(link, by);
                 Ok(release)
             })
@@ -248,17 +247,17 @@ impl Node {
         &self,
         format: &Format,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
         done: OnReleased,
     ) {
         let Some(owned) = format.0.owned() else {
-            return done(self.release(RequestMode::Direct, format, acquisition, closing, by));
+            return done(self.release(RequestMode::Direct, format, acquisition, options, by));
         };
         let name = acquisition.name.clone();
         let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
         let lingers = self.subscriber.lingering();
-        owned.submit_release(&self.link, acquisition, closing, by, lingers, done);
+        owned.submit_release(&self.link, acquisition, options, by, lingers, done);
         self.look_for_eviction();
     }
 

@@ -6,9 +6,8 @@ use super::table::{DeferredWakeups, SubscriptionTable, WorkerTasks};
 use super::waker::Poller;
 use crate::error_mapping::{self, Asked};
 use crate::format::unpublished;
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, contain};
 use lock_core::{Error, Moment, WarningKind};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +47,7 @@ impl SubscriberWorker {
     /// Runs until the subscriber is gone, whatever panics.
     pub(super) fn run(mut self) {
         loop {
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.serve_once()));
-            let outcome = outcome.unwrap_or_else(|_panic| {
+            let outcome = contain(|| self.serve_once()).unwrap_or_else(|| {
                 // The connection is in an unknown state: the next one starts from the table.
                 self.shared.table.lock().disconnected();
                 self.pause_before_retry()
@@ -272,7 +270,7 @@ impl SubscriberWorker {
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| wake.wake()));
+            contain(|| wake.wake());
         }
     }
 }

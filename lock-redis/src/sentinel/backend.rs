@@ -170,14 +170,14 @@ impl Backend for SentinelBackend {
     fn release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
         let format = &self.tracker.format;
         let number = self.tracker.number();
         let outcome = self.ask(
             by,
-            |node| node.release(RequestMode::Direct, format, acquisition, closing, by),
+            |node| node.release(RequestMode::Direct, format, acquisition, options, by),
             |_| Effect::Something,
         );
         if outcome.as_ref().is_ok_and(is_freed) {
@@ -189,7 +189,7 @@ impl Backend for SentinelBackend {
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
-        closing: ReleaseOptions,
+        options: ReleaseOptions,
         by: Moment,
         done: OnReleased,
     ) {
@@ -208,7 +208,7 @@ impl Backend for SentinelBackend {
             }
             done(outcome);
         });
-        node.submit_release(&self.tracker.format, acquisition, closing, by, heard);
+        node.submit_release(&self.tracker.format, acquisition, options, by, heard);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

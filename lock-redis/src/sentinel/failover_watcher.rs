@@ -6,9 +6,8 @@
 //! failover tells it.
 
 use super::master_tracker::MasterTracker;
-use lock_core::backend::Wake;
+use lock_core::backend::{Wake, contain};
 use lock_core::{Clock, Moment, Signal};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -82,7 +81,7 @@ impl FailoverWatcher {
     fn turn(&self, clock: &dyn Clock) -> Option<Moment> {
         // Kept for as long as this turn takes: asking the sentinels has a bound.
         let tracker = self.tracker.upgrade()?;
-        let _reported = catch_unwind(AssertUnwindSafe(|| tracker.release_again()));
+        contain(|| tracker.release_again());
         let looks = self.signal_to_watcher.looks.load(Ordering::SeqCst);
         let (now, asked) = (clock.now(), tracker.last_asked());
         let due = if looks > 0 {
@@ -107,7 +106,7 @@ impl FailoverWatcher {
             Ordering::SeqCst,
         );
         // Whatever panics there, the next turn comes.
-        let _reported = catch_unwind(AssertUnwindSafe(|| tracker.ask_now()));
+        contain(|| tracker.ask_now());
         Some(clock.now())
     }
 }

@@ -196,19 +196,16 @@ impl SentinelInstance {
         let message = match answer.code.as_str() {
             "NOAUTH" => format!(
                 "{server}, a sentinel, asks for a password: give it as `sentinel_password=..`, it \
-                 has nothing to do \
-                 with the servers' in the URL"
+                 has nothing to do with the servers' in the URL"
             ),
             "WRONGPASS" => format!(
                 "{server}, a sentinel, does not accept the password of the user `{}`: check \
-                 `sentinel_user` and \
-                 `sentinel_password`",
+                 `sentinel_user` and `sentinel_password`",
                 server.user()
             ),
             "NOPERM" => format!(
                 "the user `{0}` may not ask {server}, a sentinel: allow it with `ACL SETUSER {0} \
-                 +sentinel +subscribe \
-                 &*` there",
+                 +sentinel +subscribe &*` there",
                 server.user()
             ),
             "ERR" if answer.detail.contains("without any password configured") => format!(
@@ -217,8 +214,7 @@ impl SentinelInstance {
             ),
             "ERR" if answer.detail.starts_with("unknown command") => format!(
                 "{server} is no Sentinel: if it is a Redis server on its own, the URL is `{}`; \
-                 Sentinels listen on 26379 where \
-                 nothing else is said",
+                 Sentinels listen on 26379 where nothing else is said",
                 server.url("redis")
             ),
             _ => return failure,

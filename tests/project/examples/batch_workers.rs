@@ -17,8 +17,8 @@ fn start(arguments: &[&str]) -> Child {
     Example::new("batch_workers").args(arguments).spawn()
 }
 
-/// Runs it to its end, and returns exit code and summary. Standard error must be empty: no panic, and
-/// no progress bar without a terminal.
+/// Runs it to its end, and returns exit code and summary. Standard error must be empty: no panic,
+/// and no progress bar without a terminal.
 #[track_caller]
 fn run(arguments: &[&str]) -> (i32, String) {
     let mut child = start(arguments);

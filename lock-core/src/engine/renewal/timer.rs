@@ -33,7 +33,7 @@ pub(in crate::engine) struct Timer {
     clock: Arc<dyn Clock>,
     state: Mutex<TimerState>,
     signal: Arc<Signal>,
-    policy: Weak<dyn RenewalHandler>,
+    handler: Weak<dyn RenewalHandler>,
 }
 
 struct TimerState {
@@ -45,14 +45,14 @@ struct TimerState {
 }
 
 impl Timer {
-    pub(in crate::engine) fn new(clock: Arc<dyn Clock>, policy: Weak<dyn RenewalHandler>) -> Self {
+    pub(in crate::engine) fn new(clock: Arc<dyn Clock>, handler: Weak<dyn RenewalHandler>) -> Self {
         let state = TimerState {
             wheel: Wheel::new(clock.now(), TICK),
             thread: OnDemandThread::default(),
             stopping: false,
             asleep_until: Moment::NEVER,
         };
-        Self { clock, state: Mutex::new(state), signal: Arc::default(), policy }
+        Self { clock, state: Mutex::new(state), signal: Arc::default(), handler }
     }
 
     /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will
@@ -141,8 +141,8 @@ impl Timer {
                 let _woken: Woken = self.clock.wait(&self.signal, until);
                 continue;
             }
-            let Some(policy) = self.policy.upgrade() else { break };
-            self.check(policy.as_ref(), &mut due, &mut renewals);
+            let Some(handler) = self.handler.upgrade() else { break };
+            self.check(handler.as_ref(), &mut due, &mut renewals);
         }
         // The last locks go outside the mutex: dropping one may drop what it holds.
         let rest =
@@ -153,12 +153,12 @@ impl Timer {
     /// Checks what is due, the longest overdue first, and sends the renewals in batches.
     fn check(
         &self,
-        policy: &dyn RenewalHandler,
+        handler: &dyn RenewalHandler,
         due: &mut Vec<Arc<LocalLock>>,
         renewals: &mut Vec<RenewalJob>,
     ) {
         let send = |renewals: &mut Vec<RenewalJob>| {
-            contain(|| policy.send(renewals));
+            contain(|| handler.send(renewals));
             renewals.clear();
         };
         let mut rest = due.drain(..);
@@ -168,7 +168,7 @@ impl Timer {
             let now = self.clock.now();
             for lock in rest.by_ref().take(room) {
                 // A backend's panic must not end the timer of all other locks.
-                renewals.extend(contain(|| policy.check(lock, now)).flatten());
+                renewals.extend(contain(|| handler.check(lock, now)).flatten());
             }
             if renewals.len() == RENEW_BATCH {
                 send(renewals);

@@ -10,7 +10,7 @@ use super::spare_workers::{Call, WorkerId};
 use super::{RenewalHandler, RenewalJob};
 use crate::backend::{AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, RenewalRequest};
 use crate::backoff::Backoff;
-use crate::clock::{Clock, Moment, SystemClock, Woken};
+use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use crate::error::Error;
 use crate::name::LockName;
 use crate::panics::{call_backend, contain};
@@ -29,7 +29,7 @@ pub(in crate::engine) struct Workers {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     command_timeout: Duration,
-    policy: Weak<dyn RenewalHandler>,
+    handler: Weak<dyn RenewalHandler>,
     state: Mutex<State>,
     cleanups: Arc<PendingCleanups>,
 }
@@ -81,13 +81,14 @@ impl Workers {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         command_timeout: Duration,
-        policy: Weak<dyn RenewalHandler>,
+        handler: Weak<dyn RenewalHandler>,
     ) -> Self {
         let (state, cleanups) = (Mutex::default(), Arc::default());
-        Self { backend, clock, command_timeout, policy, state, cleanups }
+        Self { backend, clock, command_timeout, handler, state, cleanups }
     }
 
-    /// Queues these for their nodes, and leaves `jobs` empty. Returns those that no thread can send.
+    /// Queues these for their nodes, and leaves `jobs` empty. Returns those that no thread can
+    /// send.
     pub(in crate::engine) fn renew(
         self: &Arc<Self>,
         jobs: &mut Vec<RenewalJob>,
@@ -276,12 +277,7 @@ impl Workers {
         }
     }
 
-    fn take(
-        self: &Arc<Self>,
-        step: Step,
-        queue: &Arc<NodeQueue>,
-        signal: &Arc<crate::clock::Signal>,
-    ) {
+    fn take(self: &Arc<Self>, step: Step, queue: &Arc<NodeQueue>, signal: &Arc<Signal>) {
         // A panic, of a backend's receipt perhaps, must not end the renewals of all other locks.
         contain(|| match step {
             Step::Renew(batch) => {
@@ -311,7 +307,7 @@ impl Workers {
         };
         let requests: Vec<_> = batch.iter().map(request).collect();
         let answers = call_backend(|| Ok(self.backend.renew(queue.node, &requests, by)));
-        let Some(policy) = self.policy.upgrade() else { return };
+        let Some(handler) = self.handler.upgrade() else { return };
         let mut answers = match answers {
             Ok(answers) => {
                 answers.into_iter().map(|answer| answer.map_err(Failure::into_error)).collect()
@@ -322,7 +318,7 @@ impl Workers {
             Err(Error::unavailable("the store gave no answer for this renewal"))
         });
         for (job, answer) in batch.into_iter().zip(answers) {
-            policy.renewed(&job, sent, answer);
+            handler.renewed(&job, sent, answer);
         }
     }
 

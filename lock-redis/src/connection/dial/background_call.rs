@@ -1,11 +1,11 @@
 //! [`BackgroundCall`]: a call without a deadline, on a thread of its own; its callers have
 //! deadlines.
 
+use lock_core::backend::contain;
 use lock_core::{Clock, Moment};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
     fn start(&self, call: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let run = move || {
-            let answer = catch_unwind(AssertUnwindSafe(call)).ok();
+            let answer = contain(call);
             let mut state = shared.state.lock();
             state.running = false;
             state.ended += 1;

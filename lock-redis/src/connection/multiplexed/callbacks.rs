@@ -5,8 +5,8 @@ use super::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 use crate::connection::{CallError, with_text};
 use crate::reply::Reply;
 use lock_core::Moment;
+use lock_core::backend::contain;
 use parking_lot::MutexGuard;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl MultiplexedConnection {
     /// Sends a request, as much of it as the peer takes, and returns. The thread that reads its
@@ -80,8 +80,8 @@ impl MultiplexedConnection {
         }
         let result = outcome.map_err(Into::into);
         // A panic must not reach the caller that happens to read.
-        let checked = catch_unwind(AssertUnwindSafe(|| (callback.done)(result)));
-        if matches!(checked, Ok(ReplyCheck::Unexpected)) {
+        let checked = contain(|| (callback.done)(result));
+        if matches!(checked, Some(ReplyCheck::Unexpected)) {
             self.close_on_invalid("not one that our script gives");
         }
     }

@@ -4,10 +4,10 @@
 //! thread polls: from the first callback on, until there was none for a while.
 
 use super::MultiplexedConnection;
+use lock_core::backend::contain;
 use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -69,9 +69,9 @@ impl Inner {
             self.clock.wait(&self.signal, self.clock.now() + TICK);
             let connections = self.polled.lock().connections.clone();
             // A callback that panics must not end this thread.
-            let has_callbacks = connections.iter().filter(|connection| {
-                catch_unwind(AssertUnwindSafe(|| connection.poll())).unwrap_or(true)
-            });
+            let has_callbacks = connections
+                .iter()
+                .filter(|connection| contain(|| connection.poll()).unwrap_or(true));
             let now = self.clock.now();
             if has_callbacks.count() > 0 {
                 busy = now;

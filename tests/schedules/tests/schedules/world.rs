@@ -126,8 +126,8 @@ impl World {
         until("the clients' threads end", TIMEOUT, || time::threads() == 0);
         until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
         assert_eq!(self.net.watches(), 0, "watches left");
-        // A lease that has ended for its holder lives on in the store for its allowance of drift; and
-        // for longer, if time passed while the request was under way.
+        // A lease that has ended for its holder lives on in the store for its allowance of drift;
+        // and for longer, if time passed while the request was under way.
         while !is_punctual() && self.is_held() {
             sleep(LEASE);
         }

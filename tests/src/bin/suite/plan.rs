@@ -2,6 +2,7 @@
 
 use crate::build::Binaries;
 use crate::job::{Job, LOGS};
+use std::collections::HashSet;
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,46 +74,24 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         suite.tests("lock_core", 8),
         suite.tests("distlock-benches", 4),
     ];
-    // What is late there is late on purpose: the harness tests its own judge of lateness.
-    let own = |name| suite.binary(name, 4).env("DISTLOCK_TEST_EXCUSES", "/dev/null");
-    units.extend(suite.unplanned().map(own));
-    let project = vec![units];
     let interop = vec![vec![suite.interop()]];
     let resources = vec![vec![suite.tests("resources", 1)]];
+    let background = vec![suite.static_checks(), suite.on_virtual_time()];
+    let others = [&conformance, &masters, &clusters, &interop, &resources, &background];
+    let planned = others.into_iter().flatten().chain([&units]).flatten();
+    let unplanned = suite.unplanned(&planned.map(|job| job.name.as_str()).collect());
+    units.extend(unplanned);
     let phases = [
         ("conformance", conformance),
         ("one master", masters),
         ("several masters", clusters),
-        ("project and units", project),
+        ("project and units", vec![units]),
         ("interop", interop),
         ("resources", resources),
     ];
     let phases = phases.into_iter().map(|(name, lanes)| Phase { name, lanes }).collect();
-    let background = vec![suite.static_checks(), suite.on_virtual_time()];
     Plan { background, phases }
 }
-
-/// The binaries that the phases name.
-const PLANNED: &[&str] = &[
-    "cluster",
-    "conformance",
-    "distlock",
-    "distlock-benches",
-    "distlock_model",
-    "in_memory",
-    "interop",
-    "lock_cluster",
-    "lock_core",
-    "lock_redis",
-    "mutants",
-    "project",
-    "quorum",
-    "resources",
-    "schedules",
-    "sentinel",
-    "signal",
-    "standalone",
-];
 
 struct Suite<'a> {
     tier: Tier,
@@ -129,9 +108,12 @@ impl Suite<'_> {
         self.binary(name, threads).with_tests()
     }
 
-    /// The binaries that no job names. Most have no tests; a new one is run all the same.
-    fn unplanned(&self) -> impl Iterator<Item = &str> {
-        self.binaries.keys().map(String::as_str).filter(|name| !PLANNED.contains(name))
+    /// The binaries that are not `planned`. Most have no tests; a new one is run all the same.
+    fn unplanned(&self, planned: &HashSet<&str>) -> Vec<Job> {
+        let names = self.binaries.keys().filter(|name| !planned.contains(name.as_str()));
+        // What is late there is late on purpose: the harness tests its own judge of lateness.
+        let job = |name: &String| self.binary(name, 4).env("DISTLOCK_TEST_EXCUSES", "/dev/null");
+        names.map(job).collect()
     }
 
     /// The binary with what all tests are told.

@@ -21,8 +21,8 @@ fn renewal_and_release() {
                 thread::spawn(move || {
                     let guard = take(&lock);
                     let losses = guard.losses();
-                    // Until the watchdog looks: at a third of the lease, or up to a twelfth earlier,
-                    // in steps of the wheel.
+                    // Until the watchdog looks: at a third of the lease, or up to a twelfth
+                    // earlier, in steps of the wheel.
                     let time = LEASE / 3 - ms(10 * fastrand::u64(..3));
                     let was_valid = shared.stay(&guard, time * (number + 1));
                     assert!(was_valid || !is_punctual(), "lost although nothing was late");
@@ -35,7 +35,8 @@ fn renewal_and_release() {
                         Err(error) => {
                             assert!(error.is_lost() && !is_punctual(), "{error}");
                             let loss = losses.try_recv().expect("a loss is told");
-                            // The store's lease may be over before anything here looks at the clock.
+                            // The store's lease may be over before anything here looks at the
+                            // clock.
                             let cause = loss.cause();
                             assert!(matches!(cause, LossCause::Expired | LossCause::Gone));
                         }
@@ -300,8 +301,8 @@ fn idle_watchdog() {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
         give(take(&lock));
-        // The timer fires once more, at a third of the lease or up to a twelfth earlier, in steps of
-        // the wheel; its thread stays for ten seconds from then on.
+        // The timer fires once more, at a third of the lease or up to a twelfth earlier, in steps
+        // of the wheel; its thread stays for ten seconds from then on.
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
