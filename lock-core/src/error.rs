@@ -274,6 +274,14 @@ impl Error {
     }
 }
 
+/// The kind of several failures together: a loss if there is one, because that concerns safety;
+/// otherwise that of the first.
+pub(crate) fn worst_kind(results: &[MemberResult]) -> ErrorKind {
+    let mut kinds = results.iter().filter_map(MemberResult::error).map(Error::kind);
+    let first = kinds.next().unwrap_or(ErrorKind::Unavailable);
+    if kinds.any(|kind| kind == ErrorKind::Lost) { ErrorKind::Lost } else { first }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(lock) = &self.0.lock {

@@ -2,7 +2,7 @@
 //! the others.
 
 use super::guards::MemberGuards;
-use super::members::{Members, worst};
+use super::members::Members;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
 use crate::guard::LockGuard;
@@ -309,7 +309,7 @@ impl<'a> CompositeAcquisition<'a> {
         };
         let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
         let kind =
-            if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst(&decided) };
+            if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst_kind(&decided) };
         Error::from_members(kind, what, "was taken and given back", results)
     }
 

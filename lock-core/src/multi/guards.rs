@@ -1,10 +1,9 @@
 //! [`MemberGuards`]: the guards of the members behind the guard of several locks.
 
-use super::members::worst;
 use crate::clock::Moment;
 use crate::engine::CompositeHold;
 use crate::engine::acquisition::{GuardState, Listener};
-use crate::error::{Error, MemberOutcome, MemberResult};
+use crate::error::{Error, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::{CompositeGuard, LockGuard, require_remaining};
 use crate::lease::LeaseTime;
 use crate::loss::Loss;
@@ -71,7 +70,7 @@ impl MemberGuards {
         if good.len() >= self.composite.required {
             return Ok(good);
         }
-        let kind = worst(&results);
+        let kind = worst_kind(&results);
         Err(Error::from_members(kind, what, done, results).on(&self.composite.name))
     }
 

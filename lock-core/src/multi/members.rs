@@ -3,7 +3,7 @@
 use super::guards::MemberGuards;
 use crate::backend::LockInfo;
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::holder::thread_id;
 use crate::lock::DistLock;
@@ -181,16 +181,8 @@ impl Members {
     /// The error of a call in which too many members failed.
     fn failed(&self, what: &str, done: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let results = self.results(outcomes);
-        Error::from_members(worst(&results), what, done, results).on(&self.composite.name)
+        Error::from_members(worst_kind(&results), what, done, results).on(&self.composite.name)
     }
-}
-
-/// The kind of several failures together: a loss if there is one, because that concerns safety;
-/// otherwise that of the first.
-pub(super) fn worst(results: &[MemberResult]) -> ErrorKind {
-    let mut kinds = results.iter().filter_map(MemberResult::error).map(Error::kind);
-    let first = kinds.next().unwrap_or(ErrorKind::Unavailable);
-    if kinds.any(|kind| kind == ErrorKind::Lost) { ErrorKind::Lost } else { first }
 }
 
 /// The guard of this thread's detached hold of this number, as far as it is on these locks.

@@ -1,7 +1,6 @@
 //! Asking the store until it grants the lock or the time is over, and what to do after each answer.
 
 use super::Wait;
-use super::replicas::GrantVerdict;
 use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
@@ -34,7 +33,7 @@ pub(super) enum Next {
 }
 
 /// What came of an attempt.
-enum Outcome {
+pub(super) enum Outcome {
     Granted(Grant, Moment),
     Not(Next),
 }
@@ -130,13 +129,11 @@ impl Wait<'_> {
                 return Ok(Outcome::Granted(grant, sent));
             }
             Ok(Answer::Unacknowledged(grant, insufficient)) => {
-                match self.weigh_grant(waiter, grant, insufficient, sent, outage)? {
-                    GrantVerdict::Accepted(grant) => {
-                        outage.end(waiter);
-                        return Ok(Outcome::Granted(grant, sent));
-                    }
-                    GrantVerdict::Revoked(next) => next,
+                let outcome = self.weigh_grant(waiter, grant, insufficient, sent, outage)?;
+                if matches!(outcome, Outcome::Granted(..)) {
+                    outage.end(waiter);
                 }
+                return Ok(outcome);
             }
             Ok(answer @ (Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
                 outage.end(waiter);

@@ -4,7 +4,7 @@
 //! may grant it again. So it is revoked, by the same request as every release, before the caller is
 //! told anything. The owner is not used again: to the store it is closed.
 
-use super::attempt::{Next, Outage};
+use super::attempt::{Next, Outage, Outcome};
 use super::{Plan, Wait};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::clock::Moment;
@@ -15,15 +15,9 @@ use crate::event::{Event, Events};
 use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 use crate::sync::mutant;
 
-/// What becomes of a grant that too few replicas have.
-pub(super) enum GrantVerdict {
-    /// It counts, by the policy.
-    Accepted(Grant),
-    Revoked(Next),
-}
-
 impl Wait<'_> {
-    /// The store granted it, and too few replicas confirmed that.
+    /// The store granted it, and too few replicas confirmed that: it counts, by the policy, or it is
+    /// revoked.
     pub(super) fn weigh_grant(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -31,14 +25,14 @@ impl Wait<'_> {
         insufficient: InsufficientReplicas,
         sent: Moment,
         outage: &mut Outage,
-    ) -> Result<GrantVerdict, Error> {
+    ) -> Result<Outcome, Error> {
         let lock = self.lock.name.clone();
         let policy = self.plan.replication.on_insufficient_replicas;
         if policy == OnInsufficientReplicas::Accept {
             let token = grant.tokens.map(|tokens| tokens.first());
             let events = &self.engine.events;
             events.emit(|| Event::InsufficientReplicasAccepted { lock, token, insufficient });
-            return Ok(GrantVerdict::Accepted(grant));
+            return Ok(Outcome::Granted(grant, sent));
         }
         let error = self.revoke(grant, insufficient);
         self.engine.events.emit(|| Event::InsufficientReplicasTakenBack { lock, insufficient });
@@ -53,7 +47,7 @@ impl Wait<'_> {
         if now >= limit {
             return Err(error);
         }
-        Ok(GrantVerdict::Revoked(Next::Sleep((now + outage.backoff.next()).min(limit))))
+        Ok(Outcome::Not(Next::Sleep((now + outage.backoff.next()).min(limit))))
     }
 
     /// Releases a grant that does not count, and returns what to say when it is given up.

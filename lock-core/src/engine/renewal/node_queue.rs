@@ -1,10 +1,11 @@
 //! [`NodeQueue`]: what the workers of a node have to do, and which of it comes next.
 
 use super::RenewalJob;
+use super::pending_cleanups::PendingCleanup;
 use super::recent_leases::RecentLeases;
 use super::spare_workers::{Next, SpareWorkers, WorkerId};
-use super::workers::Cleanup;
-use crate::backend::{NodeId, RENEW_BATCH};
+use crate::backend::{AcquisitionId, NodeId, RENEW_BATCH, ReleaseOptions};
+use crate::backoff::Backoff;
 use crate::clock::{Moment, Signal};
 use crate::on_demand::OnDemandThread;
 use crate::sync::Mutex;
@@ -33,6 +34,18 @@ pub(super) struct Work {
     pub(super) cleanups: Vec<Cleanup>,
     pub(super) thread: OnDemandThread,
     pub(super) spares: SpareWorkers,
+}
+
+/// An acquisition to be released, or an attempt to be revoked, until that is confirmed.
+pub(super) struct Cleanup {
+    pub(super) acquisition: AcquisitionId,
+    pub(super) options: ReleaseOptions,
+    /// When the lease has ended whatever there was.
+    pub(super) until: Moment,
+    pub(super) next: Moment,
+    pub(super) backoff: Backoff,
+    /// `None` once no caller waits for this one any more.
+    pub(super) pending: Option<PendingCleanup>,
 }
 
 /// What a worker does next.

@@ -4,7 +4,7 @@
 //! up no renewal, and outlives the call that caused it: it goes on until it is confirmed, or until
 //! the lease has ended everything by itself.
 
-use super::node_queue::{NodeQueue, Step, Work};
+use super::node_queue::{Cleanup, NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
 use super::spare_workers::{Call, WorkerId};
 use super::{RenewalHandler, RenewalJob};
@@ -47,18 +47,6 @@ enum Task {
     /// Renewals that replicas must confirm: they wait, and must not make the others wait.
     RenewConfirmed,
     CleanUp,
-}
-
-/// An acquisition to be released, or an attempt to be revoked, until that is confirmed.
-pub(super) struct Cleanup {
-    acquisition: AcquisitionId,
-    options: ReleaseOptions,
-    /// When the lease has ended whatever there was.
-    until: Moment,
-    pub(super) next: Moment,
-    backoff: Backoff,
-    /// `None` once no caller waits for this one any more.
-    pending: Option<PendingCleanup>,
 }
 
 impl Task {
