@@ -3,7 +3,6 @@
 use super::attempt_state::{AttemptState, QuorumReceipt};
 use super::majority::{self, majority};
 use super::membership::Membership;
-use super::membership_update::UpdateState;
 use super::node::{QuorumNode, QuorumTerms, RedisNode, Response};
 use super::node_worker::{NodeContext, NodeWorker, Queue, SUSPECT_AFTER};
 use super::responses::Responses;
@@ -55,6 +54,16 @@ pub(super) struct Quorum {
     /// Since when all servers have no marker.
     pub(super) starting: Mutex<Option<Moment>>,
     pub(super) update: Mutex<UpdateState>,
+}
+
+/// The state of the background update of the members.
+#[derive(Default)]
+pub(super) struct UpdateState {
+    pub(super) is_running: bool,
+    /// The earliest start of the next update.
+    pub(super) not_before: Option<Moment>,
+    /// The number of updates in a row without a change.
+    pub(super) idle: u32,
 }
 
 /// The responses of one node to a batch of renewals.
@@ -452,7 +461,9 @@ impl Backend for QuorumBackend {
         for worker in &quorum.workers {
             let pending = PendingWatch::new(name, &watch);
             let (later, responses) = (pending.clone(), Arc::clone(&responses));
-            let request = move |context: &NodeContext, by| pending.start(context, by);
+            let request = move |context: &NodeContext, by| {
+                pending.start(context.number(), context.node(), by)
+            };
             worker.ask(Queue::Attempts, by, request, move |context, outcome| {
                 // A node that fails now may be the only one to report a release later.
                 if outcome.is_err() {

@@ -17,16 +17,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The state of the background update.
-#[derive(Default)]
-pub(super) struct UpdateState {
-    is_running: bool,
-    /// The earliest start of the next update.
-    not_before: Option<Moment>,
-    /// The number of updates in a row without a change.
-    idle: u32,
-}
-
 /// The pause between updates; it doubles while they change nothing.
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);

@@ -268,7 +268,7 @@ impl NodeContext {
     fn begin_watches(&self) -> Moment {
         loop {
             let Some(watch) = self.watches.lock().pop() else { return Moment::NEVER };
-            let outcome = self.ask(self.by(), |by| watch.start(self, by));
+            let outcome = self.ask(self.by(), |by| watch.start(self.number, &self.node, by));
             if is_unavailable(&outcome) {
                 self.watch_later(watch);
                 return self.clock.now() + RETRY;

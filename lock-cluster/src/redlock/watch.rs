@@ -6,7 +6,7 @@
 //! another release.
 
 use super::majority::majority;
-use super::node_worker::NodeContext;
+use super::node::QuorumNode;
 use lock_core::backend::{Failure, Wake, Watch};
 use lock_core::{Clock, LockName, Moment};
 use parking_lot::Mutex;
@@ -49,10 +49,15 @@ impl PendingWatch {
     }
 
     /// Begins the watch on this node. A waiter that ends meanwhile is not kept alive by it.
-    pub(super) fn start(&self, context: &NodeContext, by: Moment) -> Result<(), Failure> {
+    pub(super) fn start(
+        &self,
+        number: usize,
+        node: &QuorumNode,
+        by: Moment,
+    ) -> Result<(), Failure> {
         if self.is_wanted() {
-            let wake = QuorumWatch::node_wake(Weak::clone(&self.watch), context.number());
-            let watch = context.node().watch(&self.name, wake, by)?;
+            let wake = QuorumWatch::node_wake(Weak::clone(&self.watch), number);
+            let watch = node.watch(&self.name, wake, by)?;
             self.watch.upgrade().inspect(|all| all.watches.lock().push(watch));
         }
         Ok(())
