@@ -2,7 +2,7 @@
 
 use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode};
-use crate::scheme;
+use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
@@ -47,7 +47,7 @@ impl RedisBackend {
     #[doc(hidden)]
     pub fn with_format(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
-        let (place, database) = scheme::address(config)?;
+        let (place, database) = url::address(config)?;
         let node = NodeSettings::new(config, database, context)?.followed(place)?;
         Ok(Self { format, node })
     }

@@ -3,6 +3,7 @@
 //! From the top down:
 //!
 //! - [`RedisScheme`], [`SentinelScheme`]: which URLs lead here
+//! - `url`: what a URL says of servers: addresses, credentials, TLS
 //! - [`RedisBackend`]: one server as a store of locks
 //! - [`SentinelBackend`]: the master that the sentinels name, as a store of locks
 //! - `classic`: stores of locks that do not say who holds them
@@ -16,7 +17,6 @@
 //! - `cluster_node`: a server as a node of a cluster: its slots and its redirects
 //! - `script`: EVALSHA, and EVAL where the server does not know the script
 //! - `reply`, `error_mapping`: what a server answers, and what its errors mean
-//! - `server_kind`: what a server is that does not know a command
 //! - `foreign_client`: libraries whose waiters a release can wake as well
 //! - `pubsub`: the subscriber, one connection that receives releases for all waiters
 //! - `quorum_node`: a server as a node of a quorum: its marker and its votes
@@ -45,9 +45,9 @@ mod reply;
 mod scheme;
 mod script;
 mod sentinel;
-mod server_kind;
 mod single_flight;
 mod text;
+mod url;
 mod watch_registry;
 
 pub use backend::RedisBackend;
@@ -59,7 +59,7 @@ pub use sentinel::SentinelBackend;
 #[doc(hidden)]
 pub mod parts {
     pub use crate::address::Address;
-    pub use crate::classic::{StepHook, bare_format, open};
+    pub use crate::classic::{StepHook, bare_format, open_any_format};
     pub use crate::cluster_node::{Redirect, SLOTS, Shard, Shards};
     pub use crate::deployment::{Account, Deployment, Granted, deployments};
     pub use crate::eviction::OPTION as EVICTION;

@@ -3,11 +3,11 @@
 
 use crate::backend::RedisBackend;
 use crate::classic;
-use crate::connection::{CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings};
 use crate::eviction::OPTION as EVICTION;
 use crate::format::OPTION as FORMAT;
 use crate::sentinel::SentinelBackend;
-use lock_core::{Backend, Config, Context, Error, Scheme, Secret};
+use crate::url::{SENTINEL, SENTINEL_TLS, TLS, UNIX};
+use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
 
 /// One Redis server, reached over TCP, over TLS, or over a socket in the file system.
@@ -49,18 +49,6 @@ enum SentinelTransport {
     Tcp,
     Tls,
 }
-
-const TLS: &str = "rediss";
-const UNIX: &str = "redis+unix";
-const SENTINEL: &str = "redis+sentinel";
-const SENTINEL_TLS: &str = "rediss+sentinel";
-/// Those of `lock-cluster`.
-const TLS_CLUSTER: &str = "rediss+cluster";
-const TLS_QUORUM: &str = "redlocks";
-
-/// The port where a URL names none.
-const PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
 
 impl RedisScheme {
     /// `redis://`.
@@ -109,7 +97,7 @@ impl Scheme for RedisScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        classic::open(config, context, None, |format| {
+        classic::open_any_format(config, context, None, |format| {
             RedisBackend::with_format(config, context, format)
         })
     }
@@ -158,139 +146,8 @@ impl Scheme for SentinelScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        classic::open(config, context, None, |format| {
+        classic::open_any_format(config, context, None, |format| {
             SentinelBackend::with_format(config, context, format)
         })
     }
-}
-
-/// What a URL says of a master and its sentinels.
-pub(crate) struct Sentinels {
-    pub(crate) master: String,
-    pub(crate) sentinels: Vec<(String, u16)>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
-    pub(crate) database: u32,
-}
-
-/// The master that a URL names, and the sentinels to ask.
-pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
-    let (scheme, master) = (config.scheme(), config.path());
-    if config.hosts().is_empty() || master.is_empty() || master.contains('/') {
-        return Err(Error::configuration(format!(
-            "`{scheme}://` means a master by its name, and the sentinels to ask, as in \
-             `{scheme}://host1:26379,host2:26379,host3:26379/mymaster`; the URL has {} hosts and \
-             the name `{}`",
-            config.hosts().len(),
-            master.escape_debug()
-        )));
-    }
-    let hosts = config.hosts().iter();
-    Ok(Sentinels {
-        master: master.to_owned(),
-        sentinels: hosts
-            .map(|host| (host.name.clone(), host.port.unwrap_or(SENTINEL_PORT)))
-            .collect(),
-        user: option(config, "sentinel_user").map(str::to_owned),
-        password: option(config, "sentinel_password").map(Secret::new),
-        database: database_option(config)?,
-    })
-}
-
-/// The credentials for the sentinels, where they come from a file or a provider.
-pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<CredentialsSource>, Error> {
-    let given = option(config, "sentinel_password").map(Secret::new);
-    let file = option(config, "sentinel_password_file");
-    let password = match (file, given) {
-        (Some(_), Some(_)) => {
-            return Err(Error::configuration(
-                "there are both `sentinel_password` and `sentinel_password_file`: leave one of \
-                 them out",
-            ));
-        }
-        (Some(path), None) => PasswordSource::InFile("sentinel_password_file", path.into()),
-        (None, given) => given.map_or(PasswordSource::None, PasswordSource::Given),
-    };
-    let provider = config.credentials().map(Arc::clone);
-    if file.is_none() && provider.is_none() {
-        return Ok(None);
-    }
-    let user = option(config, "sentinel_user").map(str::to_owned);
-    let secrets = CredentialsSource { user, password, provider, is_sentinel: true };
-    secrets.check()?;
-    Ok(Some(secrets))
-}
-
-/// The server and the database that a URL names.
-pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
-    if config.scheme() == UNIX { socket(config) } else { host(config) }
-}
-
-/// How TLS is spoken there; `None` where it is not.
-pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
-    if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
-        return Ok(None);
-    }
-    let identity = match (option(config, "tls_cert"), option(config, "tls_key")) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        _ => {
-            return Err(Error::configuration(
-                "`tls_cert` and `tls_key` belong together, and only one of them is there",
-            ));
-        }
-    };
-    let (ca, name) = (option(config, "tls_ca"), option(config, "tls_name"));
-    TlsSettings::read(&TlsOptions { ca, identity, name }).map(Some)
-}
-
-fn host(config: &Config) -> Result<(Endpoint, u32), Error> {
-    let [host] = config.hosts() else {
-        return Err(Error::configuration(format!(
-            "`{0}://` means one server, as in `{0}://127.0.0.1:6379`, and the URL has {1} hosts; \
-             servers that belong together have schemes of their own: `redis+sentinel://`, \
-             `redis+cluster://`, `redlock://`",
-            config.scheme(),
-            config.hosts().len()
-        )));
-    };
-    let database = match config.path() {
-        "" => 0,
-        path => path.parse().map_err(|_| {
-            Error::configuration(format!(
-                "`/{}` in the URL is no database number, as in `redis://127.0.0.1:6379/0`",
-                path.escape_debug()
-            ))
-        })?,
-    };
-    Ok((Endpoint::tcp(&host.name, host.port.unwrap_or(PORT)), database))
-}
-
-fn socket(config: &Config) -> Result<(Endpoint, u32), Error> {
-    if !config.hosts().is_empty() || config.path().is_empty() {
-        return Err(Error::configuration(
-            "`redis+unix://` means one socket by its whole path, and so has three slashes, as in \
-             `redis+unix:///run/redis.sock`",
-        ));
-    }
-    let database = database_option(config)?;
-    Ok((Endpoint::unix(&format!("/{}", config.path()))?, database))
-}
-
-/// The database, where the path of the URL is something else.
-fn database_option(config: &Config) -> Result<u32, Error> {
-    match option(config, "db") {
-        None => Ok(0),
-        Some(text) => text.parse().map_err(|_| {
-            Error::configuration(format!(
-                "`db={}` is no database number, as in `db=0`",
-                text.escape_debug()
-            ))
-        }),
-    }
-}
-
-/// What a URL says to an option of ours.
-fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.scheme_option(name)
 }

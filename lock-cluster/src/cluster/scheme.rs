@@ -56,7 +56,7 @@ impl Scheme for ClusterScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        lock_redis::parts::open(config, context, None, |format| {
+        lock_redis::parts::open_any_format(config, context, None, |format| {
             ClusterBackend::with_format(config, context, format)
         })
     }

@@ -64,13 +64,13 @@ struct Held {
 /// # Errors
 ///
 /// [`Error::is_configuration`] where there is no such format, and those of `build`.
-pub fn open<B: Backend + 'static>(
+pub fn open_any_format<B: Backend + 'static>(
     config: &Config,
     context: &Context,
     hook: Option<Arc<dyn StepHook>>,
     build: impl FnOnce(Format) -> Result<B, Error>,
 ) -> Result<Arc<dyn Backend>, Error> {
-    match spec::read(config, context, hook)? {
+    match spec::read_classic_format(config, context, hook)? {
         None => Ok(Arc::new(build(Format::of(config)?)?)),
         Some(format) => {
             let format = Arc::new(format);
@@ -91,7 +91,7 @@ pub fn bare_format(
     context: &Context,
     hook: Arc<dyn StepHook>,
 ) -> Result<Format, Error> {
-    match spec::read(config, context, Some(hook))? {
+    match spec::read_classic_format(config, context, Some(hook))? {
         Some(format) => Ok(Format(Arc::new(format))),
         None => Format::of(config),
     }

@@ -4,14 +4,15 @@ use super::counter::Counter;
 use super::format::{Algorithm, ClassicFormat, StepHook};
 use super::plain::Plain;
 use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
-use crate::format::{PollInterval, Settings};
+use crate::format::Settings;
 use crate::keys::Keys;
+use crate::pubsub::PollInterval;
 use lock_core::{Config, Context, Error};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The format that `config` names, if it is a classic one.
-pub(super) fn read(
+pub(super) fn read_classic_format(
     config: &Config,
     context: &Context,
     hook: Option<Arc<dyn StepHook>>,
@@ -83,7 +84,7 @@ mod tests {
     fn format(text: &str) -> Result<Option<ClassicFormat>, Error> {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url(&format!("redis://h?format={text}")).unwrap();
-        read(&config, &context, None)
+        read_classic_format(&config, &context, None)
     }
 
     #[test]

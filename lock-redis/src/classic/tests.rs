@@ -39,7 +39,7 @@ impl Recorded {
     fn backend(&self) -> ClassicBackend {
         let context = Context::new(Arc::new(self.clock.clone()), ClientId::random());
         let config = Config::from_url("redis://h?format=plain").unwrap();
-        let format = Arc::new(spec::read(&config, &context, None).unwrap().unwrap());
+        let format = Arc::new(spec::read_classic_format(&config, &context, None).unwrap().unwrap());
         ClassicBackend { store: Box::new(self.clone()), format, clock: context.clock }
     }
 
@@ -248,7 +248,7 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
     let context = Context::new(Arc::new(ManualClock::new()), ClientId::random());
     let goes_on = |url: &str| {
         let config = Config::from_url(url).unwrap();
-        let format = spec::read(&config, &context, None).unwrap().unwrap();
+        let format = spec::read_classic_format(&config, &context, None).unwrap().unwrap();
         format.attempts.is_some()
     };
     assert!(goes_on("redis+cluster://h?format=plain,commands"));

@@ -5,6 +5,7 @@
 //! - [`ConnectionPool`]: connections to borrow
 //! - [`dial`]: how connections are made, and which server they lead to
 //! - [`resp`]: requests to bytes, bytes to replies
+//! - [`server_kind`]: what a server is that does not know a command
 //!
 //! A connection that failed once is closed. A late reply to an older request would be taken for the
 //! reply to the next one, and that is how a lock gets granted twice.
@@ -16,6 +17,7 @@ mod exclusive;
 mod multiplexed;
 mod pool;
 mod resp;
+mod server_kind;
 mod shared;
 mod shutdown;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
@@ -32,6 +34,7 @@ pub(crate) use exclusive::Connection;
 pub(crate) use multiplexed::{CallbackRequest, ReplyCheck};
 pub(crate) use pool::{ConnectionPool, PoolSlot, PoolThread};
 pub(crate) use resp::{ReplyReader, Request, script_hash, with_text};
+pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;
 pub(crate) use tls::{TlsOptions, TlsSettings};
 pub(crate) use transport::{ReadBuffer, Transport, WriteBuffer};

@@ -1,7 +1,7 @@
 //! What kind of server it is that does not know a command: a Sentinel, perhaps, behind a URL that
 //! means a Redis server.
 
-use crate::connection::{ConnectionLike, Request};
+use super::{ConnectionLike, Request};
 use crate::reply::{Reply, ServerError};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};

@@ -1,8 +1,7 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
-use crate::connection::{ConnectionLike, Request};
+use crate::connection::{ConnectionLike, Request, with_server_kind};
 use crate::reply::{Reply, ServerError};
-use crate::server_kind;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 
@@ -18,7 +17,7 @@ pub(crate) fn with_found_value(
     by: Moment,
 ) -> Failure {
     if !failure.error().is_foreign_format() {
-        return server_kind::with_server_kind(link, failure, by);
+        return with_server_kind(link, failure, by);
     }
     // A hash or a counter that was looked into is named already.
     let is_named = ServerError::behind(failure.error())

@@ -9,7 +9,6 @@
 
 mod foreign_value;
 mod owned;
-mod poll_interval;
 mod redisson;
 mod spec;
 mod token;
@@ -17,7 +16,6 @@ mod wakes;
 
 pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
 pub(crate) use owned::{Dialect, OwnedFormat, SetAside};
-pub(crate) use poll_interval::PollInterval;
 pub(crate) use redisson::REDISSON;
 pub(crate) use spec::Settings;
 pub(crate) use token::TOKEN;
@@ -28,7 +26,7 @@ use crate::connection::{ConnectionLike, Server};
 use crate::error_mapping::{self, Asked};
 use crate::foreign_client::ForeignClient;
 use crate::keys::{self, Keys};
-use crate::pubsub::ChannelKind;
+use crate::pubsub::{ChannelKind, PollInterval, unpublished};
 use crate::reply::{Reply, ServerError};
 use crate::script::Script;
 use lock_core::backend::{
@@ -117,7 +115,7 @@ impl Format {
     /// [`Error::is_configuration`] where it names none that there is, or asks it for something that
     /// it does not know.
     pub fn of(config: &Config) -> Result<Self, Error> {
-        Ok(Self(Arc::new(spec::read(config)?)))
+        Ok(Self(Arc::new(spec::read_owned_format(config)?)))
     }
 
     /// What it is called.
@@ -271,24 +269,6 @@ pub(crate) fn released(
         },
         _ => None,
     }
-}
-
-/// Tells that releases cannot be published.
-pub(crate) fn unpublished(
-    server: &Server,
-    why: &ServerError,
-    channels: ChannelKind,
-    channel: &str,
-) {
-    let asked = |channel| Asked::Publish(channels.publish(), channel);
-    let cause = error_mapping::cause_on_channel(server, why, channel, asked);
-    server.warn_of(WarningKind::NotPublished, cause, || {
-        let cause = error_mapping::explain(server, why, &asked(channel));
-        format!(
-            "releases on {server} do not reach the waiters, which ask again and again instead: \
-             {cause} ({why})"
-        )
-    });
 }
 
 /// Without our own subscription, if that only `lingers`: no thread of this client waits there any

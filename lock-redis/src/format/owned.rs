@@ -1,7 +1,6 @@
 //! [`OwnedFormat`]: formats in which the owner stands under the key, so that no client frees or
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
-use super::poll_interval::PollInterval;
 use super::wakes::Naming;
 use super::{
     FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
@@ -11,7 +10,7 @@ use crate::connection::{ConnectionLike, ReplyCheck, SharedConnection};
 use crate::error_mapping::{self, Asked};
 use crate::foreign_client::ForeignClient;
 use crate::keys::{self, Keys};
-use crate::pubsub::ChannelKind;
+use crate::pubsub::{ChannelKind, PollInterval};
 use crate::reply::{Reply, ServerError};
 use crate::script::{Run, Script, Scripts};
 use crate::text::Text;

@@ -2,9 +2,9 @@
 //! `format=token,poll=10ms`.
 
 use super::owned::OwnedFormat;
-use super::poll_interval::PollInterval;
 use super::{Dialect, OPTION, REDISSON, TOKEN};
 use crate::foreign_client::ForeignClient;
+use crate::pubsub::PollInterval;
 use lock_core::{Config, Error};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
 
 /// The format that `config` names, of those in this module.
-pub(super) fn read(config: &Config) -> Result<OwnedFormat, Error> {
+pub(super) fn read_owned_format(config: &Config) -> Result<OwnedFormat, Error> {
     let mut settings = Settings::of(config);
     match settings.name {
         "redisson" => {
@@ -151,12 +151,12 @@ mod tests {
     use lock_core::backend::{Answer, ReplicaSupport, Waking};
 
     fn format(text: &str) -> Result<OwnedFormat, Error> {
-        read(&Config::from_url(&format!("redis://h?format={text}")).unwrap())
+        read_owned_format(&Config::from_url(&format!("redis://h?format={text}")).unwrap())
     }
 
     #[test]
     fn every_format_is_found_by_its_name_and_says_what_it_can() {
-        let usual = read(&Config::from_url("redis://h").unwrap()).unwrap();
+        let usual = read_owned_format(&Config::from_url("redis://h").unwrap()).unwrap();
         assert_eq!(usual.name(), "redisson");
         for (text, name) in [
             ("redisson", "redisson"),

@@ -7,9 +7,9 @@
 //! others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
-use super::poll_interval::PollInterval;
 use crate::foreign_client::{ForeignClient, LOCK};
 use crate::keys;
+use crate::pubsub::PollInterval;
 use crate::script::scripts;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::connection::{
     Timeouts, TlsSettings,
 };
 use crate::eviction::OnEviction;
-use crate::scheme;
+use crate::url;
 use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,13 +49,13 @@ impl NodeSettings {
         secrets.check()?;
         let client_name = config.client_name().to_owned();
         let login = Login { secrets, database, client_name };
-        let sentinel = scheme::sentinel_secrets(config)?;
+        let sentinel = url::sentinel_secrets(config)?;
         let bounds =
             Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
             login,
             sentinel,
-            tls: scheme::tls(config)?,
+            tls: url::tls(config)?,
             eviction: OnEviction::of(config)?,
             bounds,
             pool: config.pool(),

@@ -8,16 +8,21 @@
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
 //! - `waker`: the socket pair
+//! - `poll_interval`: how often a waiter asks again where releases are not published
 
 mod connection;
+mod poll_interval;
 mod table;
 mod waker;
 mod worker;
 
-use crate::connection::Dialer;
-use crate::format::PollInterval;
+pub(crate) use poll_interval::PollInterval;
+
+use crate::connection::{Dialer, Server};
+use crate::error_mapping::{self, Asked};
+use crate::reply::ServerError;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
-use lock_core::{Error, Moment};
+use lock_core::{Error, Moment, WarningKind};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -44,6 +49,24 @@ impl ChannelKind {
             Self::Sharded => "SPUBLISH",
         }
     }
+}
+
+/// Tells that releases cannot be published.
+pub(crate) fn unpublished(
+    server: &Server,
+    why: &ServerError,
+    channels: ChannelKind,
+    channel: &str,
+) {
+    let asked = |channel| Asked::Publish(channels.publish(), channel);
+    let cause = error_mapping::cause_on_channel(server, why, channel, asked);
+    server.warn_of(WarningKind::NotPublished, cause, || {
+        let cause = error_mapping::explain(server, why, &asked(channel));
+        format!(
+            "releases on {server} do not reach the waiters, which ask again and again instead: \
+             {cause} ({why})"
+        )
+    });
 }
 
 /// Receives releases for all waiters. See the [module's text](self).

@@ -23,12 +23,12 @@ impl Default for PollInterval {
 
 impl PollInterval {
     /// At this interval; and unless it is given, with a jitter of a quarter of that at most.
-    pub(super) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
+    pub(crate) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
         Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
     }
 
     /// The same, and not more often than this.
-    pub(super) fn at_least(self, interval: Duration) -> Self {
+    pub(crate) fn at_least(self, interval: Duration) -> Self {
         Self { interval: self.interval.max(interval), ..self }
     }
 

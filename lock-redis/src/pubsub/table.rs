@@ -2,9 +2,8 @@
 //!
 //! Pure state, without I/O and waits.
 
-use super::ChannelKind;
 use super::waker::Waker;
-use crate::format::PollInterval;
+use super::{ChannelKind, PollInterval};
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;

@@ -1,11 +1,10 @@
 //! [`SubscriberWorker`]: the subscriber's thread, one connection after the other.
 
-use super::Shared;
 use super::connection::{Disconnected, PubSubConnection, PubSubEvent, PubSubRequest};
 use super::table::{DeferredWakeups, SubscriptionTable, WorkerTasks};
 use super::waker::Poller;
+use super::{Shared, unpublished};
 use crate::error_mapping::{self, Asked};
-use crate::format::unpublished;
 use lock_core::backend::{Failure, contain};
 use lock_core::{Error, Moment, WarningKind};
 use std::sync::Arc;

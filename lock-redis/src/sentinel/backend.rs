@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, on};
 use crate::reply::ServerError;
-use crate::scheme;
+use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
@@ -60,7 +60,7 @@ impl SentinelBackend {
         format: Format,
     ) -> Result<Self, Error> {
         config.check()?;
-        let address = scheme::sentinels(config)?;
+        let address = url::sentinels(config)?;
         let settings = NodeSettings::new(config, address.database, context)?;
         let credentials = Credentials { user: address.user, password: address.password };
         let signal_to_watcher = Arc::new(WatcherSignal::default());

@@ -2,10 +2,9 @@
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Dialer, Identity, IdentityKind, Route, not_connected};
-use crate::connection::{CallError, Connection, ConnectionLike, Request};
+use crate::connection::{CallError, Connection, ConnectionLike, Request, with_server_kind};
 use crate::error_mapping::{self, Asked};
 use crate::reply::{Reply, ServerError};
-use crate::server_kind;
 use crate::text::Text;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Secret};
@@ -68,7 +67,7 @@ impl Dialer {
         // First the replies: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
             let checked = self.check(connection, *step, reply);
-            checked.map_err(|failure| server_kind::with_server_kind(connection, failure, by))?;
+            checked.map_err(|failure| with_server_kind(connection, failure, by))?;
         }
         outcome.map_err(|error| match error {
             // No request of the caller's has left yet.
