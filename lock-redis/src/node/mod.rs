@@ -106,25 +106,18 @@ impl Node {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
+        let exchange = |link: &mut dyn ConnectionLike| {
+            self.eviction.refuse(link, by)?;
+            format.0.acquire(link, attempt, by)
+        };
         let outcome = if !attempt.replication.is_off() {
             self.acquire_confirmed(mode, format, attempt, by)
         } else if format.0.needs_own_link() {
-            self.on_pooled(mode, by, |link| self.acquire_on(link, format, attempt, by))
+            self.on_pooled(mode, by, exchange)
         } else {
-            self.exchange(mode, by, |link| self.acquire_on(link, format, attempt, by))
+            self.exchange(mode, by, exchange)
         };
         outcome.map_err(on(attempt.name))
-    }
-
-    fn acquire_on(
-        &self,
-        link: &mut dyn ConnectionLike,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        self.eviction.refuse(link, by)?;
-        format.0.acquire(link, attempt, by)
     }
 
     /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
