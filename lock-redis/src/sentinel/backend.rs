@@ -1,9 +1,9 @@
 //! [`SentinelBackend`]: a master with replicas, as a store of locks: every request goes to the
 //! present master.
 
-use super::failover_watcher::WatcherSignal;
 use super::master_tracker::{Master, MasterTracker};
 use super::sentinel_set::{Credentials, SentinelSet};
+use super::watcher_signal::WatcherSignal;
 use crate::address::Address;
 use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, on};

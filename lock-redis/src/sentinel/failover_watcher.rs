@@ -6,55 +6,16 @@
 //! failover tells it.
 
 use super::master_tracker::MasterTracker;
-use lock_core::backend::{Wake, contain};
-use lock_core::{Clock, Moment, Signal};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::watcher_signal::{LOOK_AGAIN, LOOKS, WatcherSignal};
+use lock_core::backend::contain;
+use lock_core::{Clock, Moment};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// How often they are asked after news: not all have heard of a failover at the same moment.
-const LOOKS: u32 = 4;
-
-/// How long after they were asked last comes the first look; each of the next ones takes twice as
-/// long.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
 /// How often they are asked how many replicas there are, while a request needs the number.
 const RECOUNT: Duration = Duration::from_secs(1);
-
-/// Rouses the watcher.
-#[derive(Debug, Default)]
-pub(super) struct WatcherSignal {
-    signal: Arc<Signal>,
-    /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
-    /// thread.
-    looks: AtomicU32,
-    /// Whether a request failed since they were asked.
-    doubt: AtomicBool,
-}
-
-impl WatcherSignal {
-    /// A request failed: the sentinels are to be asked, when they have not been for a while.
-    pub(super) fn doubt(&self) {
-        if !self.doubt.swap(true, Ordering::SeqCst) {
-            self.signal.raise();
-        }
-    }
-
-    /// The watcher shall see whether it is still needed, and whether there is something new to do.
-    pub(super) fn nudge(&self) {
-        self.signal.raise();
-    }
-}
-
-/// A sentinel's news.
-impl Wake for WatcherSignal {
-    fn wake(&self) {
-        self.looks.store(LOOKS, Ordering::SeqCst);
-        self.signal.raise();
-    }
-}
 
 /// Starts the thread. It keeps nothing alive, and goes when what it looks out for is gone.
 pub(super) fn start(

@@ -1,6 +1,6 @@
 //! [`SentinelInstance`]: one sentinel, and what it says about a master.
 
-use super::failover_watcher::WatcherSignal;
+use super::watcher_signal::WatcherSignal;
 use crate::address::Address;
 use crate::connection::PoolSlot;
 use crate::connection::{Connection, ConnectionLike, Dialer, Request};

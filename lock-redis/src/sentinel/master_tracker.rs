@@ -5,9 +5,10 @@
 //! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
-use super::failover_watcher::{self, WatcherSignal};
+use super::failover_watcher;
 use super::recent_releases::RecentReleases;
 use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
+use super::watcher_signal::WatcherSignal;
 use crate::address::Address;
 use crate::deployment::Granted;
 use crate::format::Format;

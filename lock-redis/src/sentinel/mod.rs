@@ -3,11 +3,11 @@
 //!
 //! - [`backend`](SentinelBackend): the store as the engine sees it: every request goes to the
 //!   present master
-//! - `tracker`: which one that is, and what follows when it is another one
+//! - `master_tracker`: which one that is, and what follows when it is another one
 //! - `sentinel_set`: all sentinels together: which master they name
-//! - `member`: one sentinel, and what it says
-//! - `freed`: what was given back lately, for the next master
-//! - `watcher`: the thread that hears of failovers
+//! - `instance`: one sentinel, and what it says
+//! - `recent_releases`: what was given back lately, for the next master
+//! - `failover_watcher`: the thread that hears of failovers; `watcher_signal`: what rouses it
 
 mod backend;
 mod failover_watcher;
@@ -15,5 +15,6 @@ mod instance;
 mod master_tracker;
 mod recent_releases;
 mod sentinel_set;
+mod watcher_signal;
 
 pub use backend::SentinelBackend;

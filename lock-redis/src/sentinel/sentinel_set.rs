@@ -6,8 +6,8 @@
 //! watches the very master: an address may lead to a Sentinel of another deployment by now. At
 //! first the deployment is the one that most of the URL's Sentinels belong to.
 
-use super::failover_watcher::WatcherSignal;
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
+use super::watcher_signal::WatcherSignal;
 use crate::address::Address;
 use crate::connection::Endpoint;
 use crate::deployment::{Account, deployments};

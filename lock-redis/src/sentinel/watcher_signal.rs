@@ -1,0 +1,47 @@
+//! [`WatcherSignal`]: what rouses the watcher: a sentinel's news, and requests that failed.
+
+use lock_core::Signal;
+use lock_core::backend::Wake;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How often they are asked after news: not all have heard of a failover at the same moment.
+pub(super) const LOOKS: u32 = 4;
+
+/// How long after they were asked last comes the first look; each of the next ones takes twice as
+/// long.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Rouses the watcher.
+#[derive(Debug, Default)]
+pub(super) struct WatcherSignal {
+    pub(super) signal: Arc<Signal>,
+    /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
+    /// thread.
+    pub(super) looks: AtomicU32,
+    /// Whether a request failed since they were asked.
+    pub(super) doubt: AtomicBool,
+}
+
+impl WatcherSignal {
+    /// A request failed: the sentinels are to be asked, when they have not been for a while.
+    pub(super) fn doubt(&self) {
+        if !self.doubt.swap(true, Ordering::SeqCst) {
+            self.signal.raise();
+        }
+    }
+
+    /// The watcher shall see whether it is still needed, and whether there is something new to do.
+    pub(super) fn nudge(&self) {
+        self.signal.raise();
+    }
+}
+
+/// A sentinel's news.
+impl Wake for WatcherSignal {
+    fn wake(&self) {
+        self.looks.store(LOOKS, Ordering::SeqCst);
+        self.signal.raise();
+    }
+}
