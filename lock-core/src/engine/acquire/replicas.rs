@@ -16,7 +16,7 @@ use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas,
 use crate::sync::mutant;
 
 impl Wait<'_> {
-    /// The store granted it, and too few replicas confirmed that: it counts, by the policy, or it is
+    /// The store granted it, and too few replicas confirmed that: by the policy, it counts or is
     /// revoked.
     pub(super) fn weigh_grant(
         &mut self,
