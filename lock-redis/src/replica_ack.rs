@@ -123,7 +123,7 @@ impl ConnectionLike for AcknowledgedConnection<'_> {
     /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing,
     /// and the text would have what is left of it: a short lease would end before its first
     /// renewal.
-    fn needs_script_text(&mut self, script: u32) -> bool {
+    fn needs_script_text(&mut self, script: u64) -> bool {
         self.most > 0 && self.link.is_first_use(script)
     }
 

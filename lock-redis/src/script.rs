@@ -20,8 +20,8 @@ pub(crate) struct Script {
     /// Whose waiters its format wakes besides our own.
     wakes: Option<ForeignClient>,
     hash: OnceLock<String>,
-    /// The script's own bit in the set of scripts that a connection has used: below 32, each once.
-    bit: u32,
+    /// The script's own bit in the set of scripts that a connection has used, each once.
+    bit: u64,
 }
 
 /// What a script is run on.
@@ -85,6 +85,7 @@ impl Script {
         channel: &'static str,
         source: &'static str,
     ) -> Self {
+        assert!(number < u64::BITS, "no bit is left for another script");
         Self { name, source, channel, wakes: None, hash: OnceLock::new(), bit: 1 << number }
     }
 
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
-        let mut bits = 0_u32;
+        let mut bits = 0_u64;
         for script in [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION]
             .into_iter()
             .flat_map(|it| all(&it.scripts))

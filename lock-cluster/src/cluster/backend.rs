@@ -61,6 +61,7 @@ impl ClusterBackend {
     #[doc(hidden)]
     pub fn with_format(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
+        format.use_slots();
         let seeds = seeds(config)?;
         let option = |name| config.scheme_option(name);
         let channels = match option("channels") {

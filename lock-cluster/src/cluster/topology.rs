@@ -323,7 +323,7 @@ impl TopologyState {
 
     fn start(self: &Arc<Self>) -> std::io::Result<()> {
         let shared = Arc::clone(self);
-        thread::Builder::new().name("distlock-slots".to_owned()).spawn(move || shared.run())?;
+        thread::Builder::new().name("distlock-nodes".to_owned()).spawn(move || shared.run())?;
         Ok(())
     }
 

@@ -7,10 +7,11 @@ use super::local_queue::{LocalLock, LocalLockState};
 use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
 use crate::backend::{HolderInfo, Renewal};
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
+use crate::name::LockName;
 use crate::sync::mutant;
 use crate::token::FencingToken;
 use std::slice;
@@ -104,6 +105,10 @@ impl RenewalHandler for Engine {
         if let Some(reply) = reply {
             reply.answer(result);
         }
+    }
+
+    fn cleanup_failed(&self, lock: &LockName, error: Error) {
+        self.events.emit(|| Event::ReleaseFailed { lock: lock.clone(), error: error.on(lock) });
     }
 }
 
@@ -326,6 +331,10 @@ impl Engine {
         lease: LeaseTime,
     ) -> Result<(), Error> {
         self.must_hold(lock, acquisition)?;
+        if !self.abilities.renewable {
+            let why = "this wire format does not say who holds a lock, so it cannot be extended";
+            return Err(Error::new(ErrorKind::Unsupported, why).on(&acquisition.name));
+        }
         {
             // From here on the store may keep it for that long, whatever we hear.
             let mut inner = acquisition.lock();

@@ -26,6 +26,7 @@ enum Fault {
     None,
     Lost,
     NotSent,
+    Panic,
     Late(Duration),
 }
 
@@ -66,6 +67,7 @@ impl Recorded {
         match std::mem::take(&mut *self.fault.lock()) {
             Fault::None => apply(),
             Fault::NotSent => Err(Failure::NotSent(Error::unavailable("on purpose"))),
+            Fault::Panic => panic!("on purpose"),
             Fault::Lost => {
                 apply()?;
                 Err(Failure::Unknown(Error::unavailable("on purpose")))
@@ -254,4 +256,26 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
     assert!(goes_on("redis+cluster://h?format=plain,commands"));
     assert!(!goes_on("redis+sentinel://h/mymaster?format=plain,commands"));
     assert!(!goes_on("redis://h?format=plain,commands"));
+}
+
+#[test]
+fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
+    let (store, name) = (Recorded::new(), LockName::new("x").unwrap());
+    let mut backend = store.backend();
+    let config = Config::from_url("redis+cluster://h?format=plain").unwrap();
+    let context = Context::new(Arc::clone(&backend.clock), ClientId::random());
+    backend.format = Arc::new(spec::read(&config, &context, None).unwrap().unwrap());
+    let format = Arc::clone(&backend.format);
+    let builder = Client::builder().backend(Arc::new(backend));
+    let client = builder.clock(Arc::new(store.clock.clone())).connect().unwrap();
+    let lock = client.mutex(name.as_str()).unwrap();
+    store.fail_next(Fault::Panic);
+    assert!(lock.lock_with(&fixed(10 * SECOND)).unwrap_err().is_unavailable());
+    assert_eq!(store.count("acquire"), 1, "it may have been carried out");
+    assert!(format.attempts.as_ref().is_some_and(|attempts| attempts.lock().is_empty()));
+    let guard = lock.lock_with(&fixed(10 * SECOND)).unwrap();
+    store.fail_next(Fault::Panic);
+    let error = guard.unlock().unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("not sent again"), "{error}");
+    assert_eq!(store.count("release"), 1);
 }

@@ -58,7 +58,7 @@ impl ConnectionLike for AskingConnection<'_> {
         (answers, outcome)
     }
 
-    fn is_first_use(&mut self, script: u32) -> bool {
+    fn is_first_use(&mut self, script: u64) -> bool {
         self.connection.is_first_use(script)
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct Connection {
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
     /// The bits of the scripts that were sent on it.
-    sent_scripts: u32,
+    sent_scripts: u64,
     /// Which of the endpoint's servers it leads to.
     pub(super) generation: ServerGeneration,
 }
@@ -56,7 +56,7 @@ impl ConnectionLike for Connection {
         (replies, outcome)
     }
 
-    fn is_first_use(&mut self, script: u32) -> bool {
+    fn is_first_use(&mut self, script: u64) -> bool {
         let is_first_use = self.sent_scripts & script == 0;
         self.sent_scripts |= script;
         is_first_use

@@ -88,13 +88,13 @@ pub(crate) trait ConnectionLike {
     }
 
     /// Whether this script (one bit) was never sent on this exclusive connection. Marks it as sent.
-    fn is_first_use(&mut self, _script: u32) -> bool {
+    fn is_first_use(&mut self, _script: u64) -> bool {
         false
     }
 
     /// Whether the script is sent by its text at once, because a reply that its hash is not known
     /// would cost more than a round trip.
-    fn needs_script_text(&mut self, _script: u32) -> bool {
+    fn needs_script_text(&mut self, _script: u64) -> bool {
         false
     }
 

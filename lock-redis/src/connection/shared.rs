@@ -44,7 +44,7 @@ impl SharedConnection {
     /// that reads next or from the poller, at the deadline at the latest.
     pub(crate) fn submit(
         &self,
-        script: u32,
+        script: u64,
         by_text: &Request<'_>,
         by_hash: &Request<'_>,
         by: Moment,

@@ -141,6 +141,13 @@ impl Format {
         self.0.owned().and_then(|format| format.dialect.wakes())
     }
 
+    /// From now on keys may be in different slots, and so on different nodes.
+    pub fn use_slots(&self) {
+        if let Some(format) = self.0.owned() {
+            format.use_slots();
+        }
+    }
+
     /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
     /// or on plain ones.
     pub fn use_sharded_channels(&self, sharded: bool) {

@@ -61,7 +61,7 @@ pub(crate) struct OwnedFormat {
     /// may take, and the lease that it asks for may be shorter.
     shortest_tombstone: Duration,
     /// Whether keys may be in different slots, and so on different nodes.
-    has_slots: bool,
+    has_slots: AtomicBool,
     /// Whether releases are told on sharded channels. Settled before anything is asked, and then
     /// left so: waiters and holders must mean the same channel.
     sharded: AtomicBool,
@@ -233,9 +233,18 @@ impl OwnedFormat {
             policy: config.tokens(),
             keep: config.token_retention(),
             shortest_tombstone: config.command_timeout() * 2,
-            has_slots: config.scheme().ends_with("+cluster"),
+            has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
         }
+    }
+
+    /// From now on each key is taken for one of a slot of its own.
+    pub(super) fn use_slots(&self) {
+        self.has_slots.store(true, Ordering::Relaxed);
+    }
+
+    fn has_slots(&self) -> bool {
+        self.has_slots.load(Ordering::Relaxed)
     }
 
     /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
@@ -252,7 +261,9 @@ impl OwnedFormat {
     /// How many may wait whom the server does not count: a registry of Spring's listens on any node
     /// of a cluster, and each node knows of its own. They count as one.
     fn unseen(&self) -> u32 {
-        u32::from(self.has_slots && self.dialect.wakes() == Some(ForeignClient::SpringIntegration))
+        u32::from(
+            self.has_slots() && self.dialect.wakes() == Some(ForeignClient::SpringIntegration),
+        )
     }
 
     /// The kind of the channels.
@@ -274,7 +285,8 @@ impl OwnedFormat {
     /// could not be given back: it is not taken either. The library has the same limit, and says
     /// `CROSSSLOT`.
     fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
-        match self.list(key).filter(|list| self.has_slots && keys::slot(list) != keys::slot(key)) {
+        match self.list(key).filter(|list| self.has_slots() && keys::slot(list) != keys::slot(key))
+        {
             Some(list) => Err(Failure::Refused(Error::configuration(error_mapping::apart(&list)))),
             None => Ok(()),
         }
@@ -409,7 +421,7 @@ impl OwnedFormat {
             .collect();
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
-        if self.has_slots {
+        if self.has_slots() {
             return Ok(renew_apart(&self.dialect.scripts.renew, link, &key_words, &words, by));
         }
         let first = keys.first().map_or("", |key| key);

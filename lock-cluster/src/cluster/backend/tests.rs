@@ -30,6 +30,14 @@ fn invalid_cluster_url_is_refused() {
     open("redis+cluster://a,[::1]:7000/0").unwrap();
 }
 
+#[test]
+fn cluster_has_slots_whatever_the_scheme_of_its_url() {
+    for url in ["redis+cluster://a", "redis://a"] {
+        let format = format!("{:?}", open(url).unwrap().format);
+        assert!(format.contains("has_slots: true"), "{url}: {format}");
+    }
+}
+
 /// Told only of the time that was under way, it would sleep until its deadline.
 #[test]
 fn refresh_requested_during_a_refresh_waits_for_the_next() {

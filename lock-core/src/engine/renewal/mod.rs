@@ -19,6 +19,7 @@ use crate::backend::Renewal;
 use crate::clock::{Moment, Signal};
 use crate::error::Error;
 use crate::lease::LeaseTime;
+use crate::name::LockName;
 use crate::sync::Mutex;
 use std::sync::Arc;
 
@@ -36,6 +37,9 @@ pub(super) trait RenewalHandler: Send + Sync {
 
     /// A renewal that was sent at `sent` came back.
     fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>);
+
+    /// A cleanup failed, and must not be tried again.
+    fn cleanup_failed(&self, lock: &LockName, error: Error);
 }
 
 /// One renewal to be sent.

@@ -317,7 +317,12 @@ impl Workers {
             Ok(_) => return,
             // It has answered, and will answer the same again.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,
-            Err(Failure::Final(_)) => return,
+            Err(Failure::Final(error)) => {
+                if let Some(handler) = self.handler.upgrade() {
+                    handler.cleanup_failed(&cleanup.acquisition.name, error);
+                }
+                return;
+            }
             Err(_) => {}
         }
         let now = self.clock.now();

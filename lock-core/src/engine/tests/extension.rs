@@ -109,3 +109,19 @@ fn an_extension_of_a_lock_that_is_lost_meanwhile_is_answered_at_once() {
     eventually("it is answered", || extends.is_finished());
     assert!(extends.join().unwrap().unwrap_err().is_lost());
 }
+
+#[test]
+fn an_extension_that_the_store_cannot_make_changes_nothing() {
+    let (store, clock) = Recorded::new();
+    let client = store.able(Abilities::full().renewable(false)).client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    assert!(guard.extend(20 * SECOND).unwrap_err().is_unsupported());
+    let longer = LockOptions::new().lease(20 * SECOND);
+    assert!(lock.lock_with(&longer).unwrap_err().is_unsupported());
+    assert_eq!((guard.state(), store.count("renew")), (GuardState::Held, 0));
+    advance(&client, &clock, 11 * SECOND);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    client.wait_for_cleanup(SECOND).unwrap();
+    assert_eq!(store.count("release") + store.count("close"), 0, "no longer lease is left there");
+}

@@ -196,3 +196,15 @@ fn lost_hold_of_an_ended_thread_leaves_nothing() {
     advance(&client, &clock, 11 * SECOND);
     eventually("it is forgotten", || client.names_in_use() == 0);
 }
+
+#[test]
+fn a_detached_hold_that_the_end_of_its_client_cannot_release_is_told() {
+    let (store, _clock) = Recorded::new();
+    let (client, told) = store.able(Abilities::full().renewable(false)).client_with_events();
+    let fixed = LockOptions::new().lease(10 * SECOND);
+    client.mutex("x").unwrap().lock_with(&fixed).unwrap().detach();
+    store.fail_next("release", Fault::Final);
+    drop(client);
+    eventually("it is told", || told.lock().iter().any(|name| name == "ReleaseFailed"));
+    assert_eq!(store.count("release"), 1);
+}

@@ -44,7 +44,7 @@ use reading::ReplyInput;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A connection for all threads. See the [module's text](self).
@@ -63,7 +63,7 @@ pub(crate) struct MultiplexedConnection {
     /// How long the oldest request may be overdue.
     grace: Duration,
     /// The scripts whose text was sent here: the server knows them before any later request.
-    scripts_sent: AtomicU32,
+    scripts_sent: AtomicU64,
     /// Whether it was verified which server this is.
     verified: AtomicBool,
 }
@@ -141,13 +141,13 @@ impl MultiplexedConnection {
             generation,
             clock,
             grace,
-            scripts_sent: AtomicU32::new(0),
+            scripts_sent: AtomicU64::new(0),
             verified: AtomicBool::new(false),
         })
     }
 
     /// Whether the text of this script (one bit) was never sent here. Marks it as sent.
-    pub(super) fn is_first_use(&self, script: u32) -> bool {
+    pub(super) fn is_first_use(&self, script: u64) -> bool {
         self.scripts_sent.fetch_or(script, Ordering::Relaxed) & script == 0
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU32;
 
 /// A request as the peer of the storm understands it: how long it is, and its number.
 fn numbered(number: u32, length: usize) -> Vec<u8> {
