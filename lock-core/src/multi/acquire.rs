@@ -4,7 +4,7 @@
 use super::guards::MemberGuards;
 use super::members::Members;
 use crate::clock::{Clock, Moment, Signal, Woken};
-use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult};
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};

@@ -264,7 +264,7 @@ fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
     let mut backend = store.backend();
     let config = Config::from_url("redis+cluster://h?format=plain").unwrap();
     let context = Context::new(Arc::clone(&backend.clock), ClientId::random());
-    backend.format = Arc::new(spec::read(&config, &context, None).unwrap().unwrap());
+    backend.format = Arc::new(spec::read_classic_format(&config, &context, None).unwrap().unwrap());
     let format = Arc::clone(&backend.format);
     let builder = Client::builder().backend(Arc::new(backend));
     let client = builder.clock(Arc::new(store.clock.clone())).connect().unwrap();
