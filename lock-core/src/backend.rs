@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::limits::{no_descriptor, no_thread};
-pub use crate::panics::contain;
+pub use crate::panics::{call_backend, contain};
 
 /// The largest number of holdings that [`Backend::renew`] is given at once.
 ///

@@ -13,7 +13,13 @@ pub fn contain<T>(callback: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Calls a backend; a panic in it is a failure with unknown outcome.
-pub(crate) fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+///
+/// For backends that are made of others; the engine calls every backend like this.
+///
+/// # Errors
+///
+/// Those of the request.
+pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     contain(request).unwrap_or_else(|| {
         Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
     })

@@ -24,7 +24,7 @@ use crate::format::Format;
 use format::ClassicFormat;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
-    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, contain,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
 };
 use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, LockName, Moment};
 use parking_lot::Mutex;
@@ -100,7 +100,7 @@ pub fn bare_format(
 impl Backend for ClassicBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let sent = self.clock.now();
-        let ask = || call_store(|| self.store.acquire(attempt, by));
+        let ask = || call_backend(|| self.store.acquire(attempt, by));
         match self.format.attempt(attempt.owner, ask) {
             Ok(Answer::Granted(Grant { tokens, receipt, .. })) => {
                 let (now, until) = (self.clock.now(), sent + attempt.lease.validity());
@@ -145,7 +145,7 @@ impl Backend for ClassicBackend {
         }
         let below = AcquisitionId::new(name.clone(), *owner, *lease, held.receipt.clone());
         let options = ReleaseOptions::WITHOUT_TOMBSTONE;
-        match call_store(|| self.store.release(&below, options, by.min(held.until))) {
+        match call_backend(|| self.store.release(&below, options, by.min(held.until))) {
             Err(Failure::Unknown(error)) => Err(Failure::Final(self.unconfirmed(held, &error))),
             Err(nothing_happened) => {
                 *held.failed.lock() = Some(nothing_happened.error().clone());
@@ -203,14 +203,6 @@ impl ClassicBackend {
         let message = format!("the release was not confirmed: it is not sent again, {then}");
         Error::new(cause.kind(), message).with_source(cause.clone())
     }
-}
-
-/// Asks the store below. A panic in it is a request without an answer, which is not sent again.
-fn call_store<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    contain(request).unwrap_or_else(|| {
-        let error = Error::unavailable("the store's backend panicked; see its message");
-        Err(Failure::Unknown(error))
-    })
 }
 
 /// A grant that cannot be used any more.
