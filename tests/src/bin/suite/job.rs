@@ -156,6 +156,10 @@ impl Job {
         }
         let verdict = if outcome.is_ok { "ok" } else { "FAILED" };
         eprintln!("{:>7.1} s  {verdict}  {}", took.as_secs_f64(), outcome.name);
+        // Said at once: a run that is cut off later prints no report.
+        let lines = outcome.lines();
+        let failed = lines.iter().filter(|line| line.ends_with(" ... FAILED"));
+        failed.for_each(|line| eprintln!("           {line}"));
         outcome
     }
 }
